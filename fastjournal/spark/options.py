@@ -14,7 +14,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.foreign.formats import Format
 
 LOG_VIEWS = ("records", "entries")
-VIEWS = (*LOG_VIEWS, "events")
+VIEWS = (*LOG_VIEWS, "events", "spool")
 MODES = ("failfast", "permissive")
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
@@ -34,8 +34,8 @@ OPTIONS = (
     Option("paths"),
     Option("view", VIEWS),
     Option("journal", tuple(Format), views=LOG_VIEWS),
-    Option("mode", MODES, views=LOG_VIEWS),
-    Option("columnNameOfCorruptRecord", views=LOG_VIEWS),
+    Option("mode", MODES, views=(*LOG_VIEWS, "spool")),
+    Option("columnNameOfCorruptRecord", views=(*LOG_VIEWS, "spool")),
     Option("instants", ("timestamp", "us")),
     Option("maxBytesPerTrigger", views=("records",)),
 )

@@ -26,7 +26,7 @@ from fastjournal.errors import BadRequestError, LogFailedError
 from fastjournal.foreign.formats import Format, find_format, require_format
 from fastjournal.spark.files import LogDirectory, resolve, translating
 from fastjournal.spark.options import Options
-from fastjournal.spool.slots import parse_slot_name
+from fastjournal.spool.slots import DEAD_NAME, LOCK_NAME, parse_slot_name
 
 NAMES_SHOWN = 3
 """Names of an unknown directory that an error shows."""
@@ -90,6 +90,18 @@ def check_journal(directory: str, journal: Format) -> None:
     require_format(OsDisk(), directory, journal)
 
 
+def check_spool(directory: str) -> None:
+    """Check that a directory is a spool; one without any slot has its lock or dead letters.
+
+    Raises:
+        BadRequestError: It is no directory, or holds something else, which is named.
+    """
+    infos = list_directory(directory)
+    names = {str(info.base_name) for info in infos}
+    if names.isdisjoint({LOCK_NAME, DEAD_NAME}) and not any(map(_is_slot, names)):
+        raise no_log(directory, infos)
+
+
 def newest_snapshot(directory: str) -> str | None:
     """Return the newest snapshot in a directory of snapshots; None: it is another directory."""
     names = [str(info.base_name) for info in list_directory(directory)]
@@ -134,16 +146,20 @@ def _contents(directory: str, infos: list[Any]) -> tuple[str, str]:
         return "holds a table of events", "fastjournal.spark.events(spark, DIRECTORY) reads it"
     if any(name.endswith(".parquet") or name.startswith("dt=") for name in names):
         return "holds Parquet files", "spark.read.parquet reads them"
-    if any(parse_slot_name(name) is not None for name in names):
-        return "holds a spool", "the command fj-forwarder sends what is in it"
+    if any(map(_is_slot, names)):
+        return "holds a spool", "add option('view', 'spool')"
     if any(segment_number(name) is not None for name in names):
-        return "holds a log", "leave the option journal out"
+        return "holds a log", "its views are records and entries"
     found = None
     if isinstance(resolve(directory)[0], pa.fs.LocalFileSystem):
         found = find_format(OsDisk(), resolve(directory)[1])
     if found is not None:
         return f"holds a journal of {found}", f"add option('journal', '{found}')"
     return f"holds no log, but {_some(names)}", "name the directory of a log or of a snapshot"
+
+
+def _is_slot(name: str) -> bool:
+    return parse_slot_name(name) is not None
 
 
 def _some(names: list[str]) -> str:

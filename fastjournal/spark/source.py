@@ -43,16 +43,24 @@ from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.options import Options
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
-from fastjournal.spark.paths import check_journal, find_directories, newest_snapshot, open_log
+from fastjournal.spark.paths import (
+    check_journal,
+    check_spool,
+    find_directories,
+    newest_snapshot,
+    open_log,
+)
 from fastjournal.spark.record_stream import RecordsStream
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch, request, view_schema
 from fastjournal.spark.row_filters import RowFilters
+from fastjournal.spark.spool_view import SPOOL_COLUMNS, SpoolReader
 from fastjournal.spark.vectorised.reader import read_batches
 
 VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
     "records": RECORD_COLUMNS,
     "entries": ENTRY_COLUMNS,
     "events": EVENT_COLUMNS,
+    "spool": SPOOL_COLUMNS,
 }
 """Columns of the views of a log."""
 _TABLE_OPTIONS = "fastjournal"
@@ -90,6 +98,8 @@ class FastjournalSource(DataSource):
             return ForeignReader(
                 directories, options.foreign, options.view, columns, permissive=options.permissive
             )
+        if options.view == "spool":
+            return SpoolReader(directories, columns, permissive=options.permissive)
         if options.view == "events":
             return EventsReader(directories, columns)
         if options.view == "entries":
@@ -129,7 +139,9 @@ class FastjournalSource(DataSource):
         """
         found = find_directories(self._checked)
         for directory in found:
-            if self._checked.view == "events":
+            if self._checked.view == "spool":
+                check_spool(directory)
+            elif self._checked.view == "events":
                 history_files(directory)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)

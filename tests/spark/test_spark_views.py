@@ -21,6 +21,7 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.requested_schema import INSTANTS
 from fastjournal.spark.session import translating
+from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
@@ -326,10 +327,14 @@ def test_reader_takes_paths_and_names_unknown_options(spark: SparkSession, tmp_p
         [f"{tmp_path}/b", f"{tmp_path}/a 1"], View="entries"
     )
     assert sorted(row.id for row in both.collect()) == ["a 1", "b"]
+    with Spool(tmp_path / "spool") as spool:
+        spool.append(domain="web", id="waits")
+    found = spark.read.format("fastjournal").load(f"{tmp_path}/sp*", view="spool").collect()
+    assert [(row.state, row.domain, row.id) for row in found] == [("pending", "web", "waits")]
     for path, options, told in (
         (tmp_path / "b", {"veiw": "entries"}, "no option veiw; .* mean view"),
         (tmp_path / "b", {"view": "nothing"}, "view=nothing is not one of records, entries"),
-        (tmp_path / "c", {}, "c does not exist .* has a 1, a 2, b"),
+        (tmp_path / "c", {}, "c does not exist .* has a 1, a 2, b and 1 more"),
         (CORPUS.parent / "beanstalkd" / "killed", {}, r"add option\('journal', 'beanstalkd'\)"),
     ):
         with pytest.raises(BadRequestError, match=told):

@@ -41,11 +41,11 @@ from fastjournal.cmdlog.snapshot import FORMAT, VERSION, Manifest, ManifestSegme
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import TIMESTAMPS
 from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.options import OPTIONS, Options
+from fastjournal.spark.options import LOG_VIEWS, OPTIONS, Options
 from fastjournal.spark.paths import find_directories, open_log
 from fastjournal.spark.requested_schema import INSTANTS, RequestedColumn, cast_batch
 from fastjournal.spark.row_filters import RowFilters
-from fastjournal.spark.source import VIEW_COLUMNS, FastjournalSource
+from fastjournal.spark.source import FastjournalSource
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import SegmentBuilder
 
@@ -160,7 +160,7 @@ def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: 
 
 def test_schema_of_a_view_has_timestamps_or_microseconds(tmp_path: Path) -> None:
     write_log(tmp_path / "log")
-    for view in VIEW_COLUMNS:
+    for view in LOG_VIEWS:
         for options, wanted in (({}, "timestamp"), ({"instants": "us"}, "bigint")):
             source = FastjournalSource({"path": f"{tmp_path}/log", "view": view} | options)
             types = {one.name: one.dataType.simpleString() for one in source.schema().fields}
