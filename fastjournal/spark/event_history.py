@@ -28,6 +28,9 @@ from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve,
 from fastjournal.spark.paths import list_directory, open_log
 from fastjournal.spark.rows import read_bytes, segment_rows
 
+FIRST_RECORD_BYTES_MAX = 4096
+"""Far more than the header of a segment and its first record take."""
+
 
 class EventSpan(NamedTuple):
     """Span of segments, and of time, that the events of a directory are complete for."""
@@ -148,7 +151,7 @@ class LogHistory:
         """All segments, ascending."""
 
     def whole(self) -> list[SegmentFile]:
-        """Return the last whole segments, side by side; each has its checksum."""
+        """Return the last whole segments, side by side, with the checksums that are known."""
         found = list[SegmentFile]()
         told: tuple[int, int, int] | None = None
         for segment in reversed(self.segments):
@@ -158,7 +161,9 @@ class LogHistory:
                 raise LogCorruptError("the segment has another checksum", path=segment.path)
             if not self.is_archive and told not in (None, (segment.number, len(data), crc32c)):
                 break
-            found.append(_sealed(segment, len(data), crc32c))
+            # nothing tells the checksum of a log's last segment: its records have theirs
+            checked = self.is_archive or told is not None or segment.crc32c is not None
+            found.append(_sealed(segment, len(data), crc32c if checked else None))
             told = _told_before(data, segment)
         return found[::-1]
 
@@ -210,13 +215,13 @@ def _archived(directory: str) -> list[SegmentFile]:
     return [found[number] for number in sorted(found)]
 
 
-def _sealed(segment: SegmentFile, size: int, crc32c: int) -> SegmentFile:
+def _sealed(segment: SegmentFile, size: int, crc32c: int | None) -> SegmentFile:
     return SegmentFile(segment.path, segment.number, size, segment.last, segment.open, crc32c)
 
 
 def _told_before(data: bytes, segment: SegmentFile) -> tuple[int, int, int]:
     """Return number, size and checksum of the segment before, as the first record says."""
-    row = next(segment_rows(data, segment, permissive=True), None)
+    row = next(segment_rows(data[:FIRST_RECORD_BYTES_MAX], segment, permissive=True), None)
     start = None if row is None else row.operation
     if not isinstance(start, SegmentStart):
         return 0, 0, 0

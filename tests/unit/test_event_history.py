@@ -149,6 +149,21 @@ def test_history_of_a_damaged_archive_or_of_none_is_one_sentence(
         list(read_all(tmp_path))
 
 
+def test_history_of_a_log_with_a_flipped_bit_in_its_last_segment_is_refused(
+    kept: Kept, tmp_path: Path
+) -> None:
+    for path in kept.log.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    last = max(tmp_path.iterdir())
+    data = bytearray(last.read_bytes())
+    at = data.index(bytes(8), len(data) // 2)
+    data[at] ^= 1
+    last.write_bytes(data)
+    with pytest.raises(LogCorruptError) as caught:
+        list(read_all(tmp_path))
+    assert caught.value.path == str(last)
+
+
 def read_all(directory: Path) -> Iterator[object]:
     for part in history_files(str(directory)):
         yield from read_events(part)
