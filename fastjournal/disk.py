@@ -233,13 +233,19 @@ def _open_lock(path: str) -> int:
 def _open_regular(path: str, flags: int) -> int:
     """Open a file; a FIFO, which would be waited for, or a device without an end is refused."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _require_regular(path, os.fstat(descriptor))
+    except (OSError, LogFailedError):
         os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        raise LogFailedError("not a regular file", path=path, hint="move it away")
+        raise
     return descriptor
+
+
+def _require_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise LogFailedError("not a regular file", path=path, hint="move it away")
 
 
 class OsDisk:
@@ -282,7 +288,9 @@ class OsDisk:
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
         with translating("read", path):
-            return os.stat(path).st_size
+            status = os.stat(path)
+            _require_regular(path, status)
+            return status.st_size
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""

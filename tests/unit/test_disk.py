@@ -134,6 +134,7 @@ def test_error_of_the_system_is_a_log_failure_with_its_path(
 @pytest.mark.parametrize(
     "action",
     [
+        lambda disk, path: disk.size(path),
         lambda disk, path: disk.read(path),
         lambda disk, path: disk.read_slice(path, 0, 9),
         lambda disk, path: disk.open_append(path),
