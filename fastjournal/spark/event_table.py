@@ -36,6 +36,7 @@ from fastjournal.spark.event_commits import (
 )
 from fastjournal.spark.event_days import EventDay, RecordSpan, day_of
 from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_gaps import gaps_between
 from fastjournal.spark.event_records import segment_records
 from fastjournal.spark.event_rows import Job
 from fastjournal.spark.files import SegmentFile
@@ -226,22 +227,11 @@ class EventTable:
         """Return the gaps before and between archived segments."""
         state = read_state(self._disk, archive)
         known = [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
-        present = {segment.number for segment in self.taken} | {file.number for file in files}
-        for gap in self.gaps:
-            present.update(range(gap.first, gap.last + 1))
-        first = min([*present, *(gap.first for gap in known)])
+        numbers = [segment.number for segment in self.taken] + [file.number for file in files]
+        present = [(number, number) for number in numbers]
+        present += [(gap.first, gap.last) for gap in self.gaps]
         last = max(file.number for file in files)
-        gaps: list[MissingSegments] = []
-        for number in range(first, last):
-            if number in present:
-                continue
-            told = next((gap for gap in known if gap.first <= number <= gap.last), None)
-            times = (None, None) if told is None else (told.first_us, told.last_us)
-            gap = MissingSegments(number, number, *times, told.reason if told else "missing")
-            if gaps and gaps[-1].last == number - 1 and gaps[-1].reason == gap.reason:
-                gap = msgspec.structs.replace(gap, first=gaps.pop().first)
-            gaps.append(gap)
-        return gaps
+        return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
 
     def _history(self) -> History:
         """Return the state at the end of the last commit."""
