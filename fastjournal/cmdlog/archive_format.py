@@ -15,11 +15,11 @@ reader finds gaps of which the state says nothing (the directory was replaced) b
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, SegmentInfo
 from fastjournal.disk import Disk
 from fastjournal.limits import ARCHIVE_GAPS_MAX
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
@@ -31,6 +31,8 @@ VERSION = 1
 _NAME = re.compile(r"([0-9]{9})-([0-9a-f]{8})\.log")
 _BESIDE = f"{STATE_NAME}.new"
 
+SegmentNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=SEGMENT_NUMBER_MAX)]
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Reason: TypeAlias = Literal["dropped", "not-linked", "compacted", "merged"]
 """Reason of a gap: the bound of the archive; the system refused the link; compaction came before
 there was an archive; several reasons, of old gaps."""
@@ -39,12 +41,12 @@ there was an archive; several reasons, of old gaps."""
 class Gap(msgspec.Struct, frozen=True):
     """Segments, side by side, that are not in the archive."""
 
-    first: int
+    first: SegmentNumber
     """Number of the first."""
-    last: int
-    segments: int
+    last: SegmentNumber
+    segments: Size
     """How many of them are known to have been there."""
-    bytes: int
+    bytes: Size
     """Size of these, as far as it is known."""
     first_us: int | None
     """Time of the first record, in microseconds since the Unix epoch; None: not known."""
@@ -70,8 +72,8 @@ class Gap(msgspec.Struct, frozen=True):
 class Last(msgspec.Struct, frozen=True):
     """The last segment that was linked."""
 
-    number: int
-    bytes: int
+    number: SegmentNumber
+    bytes: Size
     crc32c: Crc32cDigits
 
     @property
@@ -85,7 +87,7 @@ class ArchiveState(msgspec.Struct, frozen=True):
 
     format: str
     version: int
-    next: int
+    next: Size
     """Each segment below was linked, or is in a gap."""
     last: Last | None
     gaps: tuple[Gap, ...]

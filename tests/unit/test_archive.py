@@ -33,6 +33,13 @@ SEGMENT_BYTES = 16 * 1024
 """More than a test writes before it rolls."""
 
 
+GAP = (
+    b'[{"first":1,"last":9999999999,"segments":1,"bytes":0,"first_us":null,"last_us":null,'
+    b'"reason":"dropped"}]'
+)
+"""Gap that ends at a number that no segment has."""
+
+
 def archived_log(bytes_max: int = 0, **options: int) -> CompactedLog:
     """A log that was begun with an archive."""
     log = CompactedLog(**{"cmdlog_seg_size": SEGMENT_BYTES, **options})
@@ -202,7 +209,8 @@ def test_state_that_cannot_be_understood_stops_the_start_and_says_what_to_do() -
     log = archived_log()
     head = b'{"format":"fastjournal-archive","version":1,"next":5,"gaps":[],"last":'
     last = b'{"number":4,"bytes":9,"crc32c":"no digits"}'
-    for text in (b"{}", b"\xff", b"[1", head + last + b"}", head + b"4}"):
+    absurd = (head + b"null}").replace(b":5", b":-5"), head.replace(b"[]", GAP) + b"null}"
+    for text in (b"{}", b"\xff", b"[1", head + last + b"}", head + b"4}", *absurd):
         log.disk.create(f"{ARCHIVE}/{STATE_NAME}").write(text)
         with pytest.raises(LogCorruptError, match="remove it"):
             opened(log)
