@@ -17,7 +17,7 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.cmdlog.archive_format import archived_segment
+from fastjournal.cmdlog.archive_format import STATE_NAME, archived_segment
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.event_commits import Commit, decode_commit
@@ -146,8 +146,8 @@ class LogHistory:
     def __init__(self, directory: str) -> None:
         self._files, _ = resolve(directory)
         archived = _archived(directory)
-        self.is_archive = bool(archived)
-        self.segments = archived or open_log(directory).segments
+        self.is_archive = archived is not None
+        self.segments = open_log(directory).segments if archived is None else archived
         """All segments, ascending."""
 
     def whole(self) -> list[SegmentFile]:
@@ -203,15 +203,21 @@ class LogHistory:
         return segment_records(data, segment)
 
 
-def _archived(directory: str) -> list[SegmentFile]:
-    """Return the files of an archive; of a segment that grew, and comes twice, the longer."""
+def _archived(directory: str) -> list[SegmentFile] | None:
+    """Return the files of an archive; of a segment that grew, and comes twice, the longer.
+
+    None: it is none.
+    """
     found = dict[int, SegmentFile]()
-    for info in list_directory(directory):
+    infos = list_directory(directory)
+    for info in infos:
         name = archived_segment(str(info.base_name))
         if name is not None and (name.number not in found or found[name.number].bytes < info.size):
             found[name.number] = SegmentFile(
                 info.path, name.number, info.size, last=False, open=False, crc32c=name.crc32c
             )
+    if not found and all(str(info.base_name) != STATE_NAME for info in infos):
+        return None
     return [found[number] for number in sorted(found)]
 
 

@@ -143,7 +143,7 @@ def _contents(directory: str, infos: list[Any]) -> tuple[str, str]:
     if snapshots:
         return "holds snapshots", f"name one, such as {directory}/{snapshots[-1]}"
     if "_commits" in names or "events" in names:
-        return "holds a table of events", "fastjournal.spark.events(spark, DIRECTORY) reads it"
+        return "holds a table of events", "add option('view', 'events')"
     if any(name.endswith(".parquet") or name.startswith("dt=") for name in names):
         return "holds Parquet files", "spark.read.parquet reads them"
     if any(map(_is_slot, names)):

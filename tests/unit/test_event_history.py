@@ -137,6 +137,12 @@ def test_view_events_has_the_columns_and_types_that_a_schema_asks_for(kept: Kept
         FastjournalSource({"view": "events", "mode": "permissive"})
 
 
+def test_archive_has_no_events_where_all_of_it_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "ARCHIVE.json").touch()
+    assert event_span(tmp_path) is None
+    assert read(tmp_path) == []
+
+
 def test_history_of_a_damaged_archive_or_of_none_is_one_sentence(
     kept: Kept, tmp_path: Path
 ) -> None:
