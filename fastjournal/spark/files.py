@@ -52,6 +52,8 @@ class LogDirectory:
         self.files, self.path = resolve(uri)
         self.manifest: Manifest | None = None
         self.segments: list[SegmentFile] = []
+        self.is_archive = False
+        """Its segments are those of an archive, whose numbers ascend by one."""
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
@@ -66,6 +68,7 @@ class LogDirectory:
         for name in sizes:
             archived = archived_segment(name)
             if archived is not None:
+                self.is_archive = True
                 names[name], checksums[name] = archived
         for name, number in sorted(names.items()):
             last = number == max(names.values())

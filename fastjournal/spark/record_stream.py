@@ -97,7 +97,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one partition for each segment between two offsets.
 
         Raises:
-            LogCorruptError: A segment that was not read to its end is gone.
+            LogCorruptError: A segment that was not read to its end, or one of an archive, is gone.
         """
         if _place(start) == _place(end):
             return []
@@ -111,6 +111,9 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     path=log.path,
                     hint=_HINT,
                 )
+        if log.is_archive and not self._permissive:
+            first = start["segment"] + 1 if start["segment"] else numbers[0]
+            _check_numbers(log.path, range(first, end["segment"] + 1), numbers)
         for segment in log.segments:
             span = Span(0, segment.bytes)
             if segment.number == start["segment"]:
@@ -193,6 +196,16 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sealed = is_over and found == len(data)
         crc32c = 0 if sealed else google_crc32c.value(data[:found])
         return Offset(segment=segment.number, offset=found, crc32c=crc32c, sealed=sealed)
+
+
+def _check_numbers(path: str, needed: range, numbers: list[int]) -> None:
+    missing = sorted(set(needed).difference(numbers))
+    if missing:
+        raise LogCorruptError(
+            f"segment {missing[0]} and {len(missing) - 1} more are missing in the archive",
+            path=path,
+            hint="option mode=permissive reads on behind them; ARCHIVE.json may tell the reason",
+        )
 
 
 def _place(offset: Offset) -> tuple[int, int]:

@@ -199,9 +199,15 @@ def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) 
         assert start["sealed"]
     assert len(found) == 6
     assert found == read_whole(archive)
+    (second,) = archive.glob("*2-*")
+    second.unlink()
+    with pytest.raises(LogCorruptError, match="segment 2 and 0 more are missing in the archive"):
+        read(stream, stream.initialOffset(), start)
+    assert len(read(open_stream(archive, mode="permissive"), stream.initialOffset(), start)) == 4
     newest = open_stream(snapshots)
     end = newest.latestOffset(newest.initialOffset(), ReadAllAvailable())
     assert read(newest, newest.initialOffset(), end) == found
+    assert end["segment"] == start["segment"] == 3
     with pytest.raises(BadRequestError, match="holds snapshots"):
         read_whole(snapshots)
 

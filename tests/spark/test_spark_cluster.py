@@ -1,0 +1,68 @@
+"""Spark on a cluster: executors in processes of their own get the package from an archive."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import venv
+from pathlib import Path
+
+import numpy as np
+import pyspark
+
+import fastjournal
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.testing.logs import SegmentBuilder
+
+JOB = """
+import json, sys
+import fastjournal.spark
+
+options = {"spark.archives": "environment.tar.gz#environment", "spark.executor.memory": "512m"}
+spark = fastjournal.spark.start_session("local-cluster[1,1,512]", options=options)
+def where(_):
+    import fastjournal
+    return fastjournal.__file__
+told = {"app": spark.sparkContext.applicationId}
+told["package"] = spark.sparkContext.parallelize([1], 1).map(where).first()
+told["rows"] = spark.read.format("fastjournal").schema("id STRING").load(sys.argv[1]).count()
+spark.stop()
+print(json.dumps(told))
+"""
+
+
+def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    segment = SegmentBuilder()
+    segment.entry(b"web:001:5:x")
+    (log / segment_name(1)).write_bytes(bytes(segment))
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False, symlinks=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    package = Path(fastjournal.__file__).parent
+    shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    # the other packages, hundreds of megabytes, stay where they are
+    (site / "others.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    with tarfile.open(tmp_path / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(environment, arcname=".")
+    (tmp_path / "job.py").write_text(JOB)
+    done = subprocess.run(
+        ["environment/bin/python", "job.py", str(log)],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": "./environment/bin/python"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    work = Path(pyspark.__file__).parent / "work" / told["app"]
+    shutil.rmtree(work)
+    # not the one of this process, and not the one of the driver
+    assert told["package"].startswith(f"{work}/0/environment/lib/")
+    assert told["rows"] == 2
