@@ -112,6 +112,14 @@ def test_slow_domain_has_its_factor_begin_and_evidence() -> None:
     assert slow.causes[0].since == datetime(2026, 11, 18, 9, tzinfo=UTC)
 
 
+def test_worst_domain_is_the_one_that_lost_most_time() -> None:
+    figures = build(run_p90_us=80 * SECOND)
+    few = {day: row("few") for day in DAYS} | {DAY: row("few", wait_p90_us=800 * SECOND, leased=5)}
+    figures.domains["few"] = few
+    figures.domain_hours["few"] = {}
+    assert [one.domain for one in diagnose(figures, hours_of)] == ["web", "few"]
+
+
 @pytest.mark.parametrize(
     "figures",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from contextlib import closing
@@ -37,9 +36,10 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
     """Play 122,237 real changes of two documentation sites through all parts, and count.
 
     Several producers spool them, the forwarder sends them, workers lease and complete; the daemon
-    is killed with SIGKILL twice and started again. At the end a snapshot is taken, Spark reports
-    on it, and a table compares the executions with the number computed straight from the file:
-    exit code 1 where they differ.
+    is killed with SIGKILL twice and started again. At the end a table compares the executions with
+    the number computed straight from the file: exit code 1 where they differ. Then the newest
+    changes are spread over four weeks and worked off by simulated workers, a daemon starts on their
+    log, and fj-nightly reports what was slow yesterday, why, and since when.
     """
     temporary = directory is None
     if directory is None:
@@ -54,7 +54,9 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
     good = False
     with unwound():
         try:
-            good = _play(directory, delay // 1_000_000, seed, spark=not no_spark)
+            good = _play(
+                directory, delay // 1_000_000, seed, spark=not no_spark, temporary=temporary
+            )
         except (KeyboardInterrupt, TerminatedError):
             good = temporary  # nobody asks what happened
             raise
@@ -68,14 +70,14 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
         sys.exit(REFUSED)
 
 
-def _play(directory: Path, delay_s: int, seed: int, *, spark: bool) -> bool:
+def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: bool) -> bool:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from fj_cli.demo.changes import expected_executions, load_changes
     from fj_cli.demo.play import Play
     from fj_cli.demo.report import print_result
-    from fj_cli.demo.services import DemoError, installed
+    from fj_cli.demo.weeks import Weeks
 
     changes = load_changes()
     jobs = len(expected_executions(changes, delay_s))
@@ -91,10 +93,13 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool) -> bool:
         play = Play(directory, delay_s=delay_s, seed=seed, on_progress=show)
         with closing(play):
             result = play.run()
-    if spark:
-        command = [installed("fj-nightly"), f"--snapshot={result.snapshot}"]
-        status = subprocess.run([*command, f"--output={directory / 'report'}"], check=False)
-        if status.returncode:
-            raise DemoError("fj-nightly failed", hint="--no-spark leaves it out")
     print_result(result, Console())
+    if spark and result.good:
+        with Console(stderr=True).status("simulating four weeks of the same changes"):
+            weeks = Weeks(directory / "weeks", changes)
+        report = weeks.report()
+        kept = Path(tempfile.gettempdir(), f"{directory.name}.html") if temporary else report
+        if temporary:
+            shutil.copy(report, kept)
+        click.echo(f"report of four simulated weeks, on what was slow yesterday: {kept}")
     return result.good

@@ -109,9 +109,10 @@ class Daemon(Service):
 
     Args:
         directory: Directory of everything that it writes.
+        archive: Directory of the archive; None: it keeps none.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, archive: Path | None = None) -> None:
         self.cmdlog = directory / "cmdlog"
         self.address = f"unix:{directory / 'daemon.sock'}"
         self._ready = directory / "ready"
@@ -122,6 +123,8 @@ class Daemon(Service):
             f"--ready-file={self._ready}",
             f"--cmdlog-seg-size={SEGMENT_BYTES}",
         ]
+        if archive is not None:
+            command.append(f"--archive-dir={archive}")
         super().__init__(command, directory / "fastjournald.log")
 
     def start(self) -> None:
