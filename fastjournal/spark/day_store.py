@@ -241,8 +241,10 @@ def checked_output(output: str) -> DayStore:
     try:
         return DayStore(output)
     except LogFailedError as error:
+        # HDFS names each place without a library on a line of its own
+        first = error.message.split("\n")[0]
         raise LogFailedError(
-            f"the output cannot be written: {error.message}",
+            f"the output cannot be written: {first}",
             path=output,
             hint="name another --output, or give this user the right to write there",
         ) from error

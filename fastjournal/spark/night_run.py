@@ -135,7 +135,9 @@ def run_night(
     states = store.states()
     sources = _fingerprints(table)
     known = {day: one.source for day, one in states.items() if one.source is not None}
-    stale = stale_days(trend_days(night.day), sources, known)
+    # days that pruning removes again are not computed
+    wanted = trend_days(night.day)[-(night.keep_days or 0) :]
+    stale = stale_days(wanted, sources, known)
     if stale or manifest is not None:
         tell("starting Spark")
         spark = start()

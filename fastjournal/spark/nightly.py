@@ -137,6 +137,12 @@ def main() -> None:
         _fail(error, _EXIT_IO)
     except FastjournalError as error:
         _fail(error, 1)
+    except Exception as error:
+        # PySpark is an extra: its errors are known by their module, all others go on
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        first = str(error).strip().split("\n")[0]
+        _fail(FastjournalError(f"Spark failed: {first}"), 1)
 
 
 def _fail(error: FastjournalError, code: int) -> None:

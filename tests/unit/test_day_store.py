@@ -156,6 +156,15 @@ def test_uri_of_s3_has_the_scheme_of_its_reader(tmp_path: Path) -> None:
     assert hadoop_uri(f"{tmp_path}/a") == f"file://{tmp_path}/a"
 
 
+def test_problem_of_an_output_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(uri: str) -> None:
+        raise LogFailedError("cannot open: no libjvm\ndlopen(one)\ndlopen(two)", path=uri)
+
+    monkeypatch.setattr(day_store, "resolve", resolve)
+    with pytest.raises(LogFailedError, match=r"written: cannot open: no libjvm \(name another"):
+        checked_output("hdfs://name/out")
+
+
 def test_output_that_cannot_be_written_is_an_error_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LogFailedError, match=r"the output cannot be written: .*--output"):

@@ -125,6 +125,17 @@ def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     assert said == (f"fj-nightly: {name} is not installed (pip install 'fastjournal[spark]')\n")
 
 
+def test_failure_of_spark_is_one_line(tmp_path: Path) -> None:
+    failing = (
+        "import fastjournal.spark.night_setup as setup; from pyspark.errors import "
+        "PySparkRuntimeError as E\n"
+        "def prepare(*_): raise E('no space left\\n  at org.apache.spark.Some.java')\n"
+        "setup.prepare = prepare\n"
+    )
+    code, said = run(failing + RUN, "--output", str(tmp_path))
+    assert (code, said) == (1, "fj-nightly: Spark failed: no space left\n")
+
+
 def test_output_has_to_be_given() -> None:
     code, said = run(RUN)
     assert code == USAGE

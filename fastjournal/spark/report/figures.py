@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ Row: TypeAlias = dict[str, Any]
 
 HOUR_US = 3_600_000_000
 _WEEK_AGO = 7
+_SIZES = ("set", "leased", "completed")
 _LARGE_DOMAINS = 50
 """Domains whose days are read for the trend: those with most events on the day."""
 
@@ -78,7 +79,21 @@ class TableReader:
         columns: Sequence[str] | None = None,
     ) -> list[Row]:
         """Return the rows of a table on these days, with the day as ``dt``."""
-        found: list[Row] = []
+        return [
+            {**row, "dt": day}
+            for day in days
+            for table in self.tables(name, [day], condition, columns)
+            for row in table.to_pylist()
+        ]
+
+    def tables(
+        self,
+        name: str,
+        days: Sequence[date],
+        condition: pa.dataset.Expression | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield a table on these days, as far as it is there."""
         files = self._store.files
         for day in days:
             path = f"{self._store.path}/{name}/dt={day}"
@@ -88,9 +103,7 @@ class TableReader:
                 table = pa.dataset.dataset(path, filesystem=files, format="parquet")
                 if table.schema.names:
                     wanted = None if columns is None else list(columns)
-                    rows = table.to_table(columns=wanted, filter=condition).to_pylist()
-                    found += [{**row, "dt": day} for row in rows]
-        return found
+                    yield table.to_table(columns=wanted, filter=condition)
 
 
 def load(
@@ -101,14 +114,14 @@ def load(
     days = trend_days(day)
     field = pa.dataset.field
     totals = reader.rows("hours", days, field("all_domains") & field("all_hours"))
-    of_day = reader.rows("hours", [day], ~field("all_domains"))
-    sizes = [row for row in of_day if row["all_hours"] and row["domain"] is not None]
-    sizes.sort(key=lambda row: (-_events(row), row["domain"]))
-    large = [row["domain"] for row in sizes[:_LARGE_DOMAINS]]
-    large += [name for name in _stopped(reader, days, large) if name not in large]
-    by_day = reader.rows(
-        "hours", days, field("all_hours") & field("domain").isin(pa.array(large, pa.string()))
-    )
+    sizes = _domains_by_size(reader, day)
+    large = sizes[:_LARGE_DOMAINS]
+    # those that stopped since the day before, too
+    large += [name for name in _domains_by_size(reader, days[-2]) if name not in large]
+    large = large[:_LARGE_DOMAINS]
+    is_large = field("domain").isin(pa.array(large, pa.string()))
+    by_day = reader.rows("hours", days, field("all_hours") & is_large)
+    of_day = reader.rows("hours", [day], ~field("all_hours") & is_large)
     compared = [days[-1 - _WEEK_AGO], days[-2], day]
     by_hour = reader.rows("hours", compared, field("all_domains") & ~field("all_hours"))
     failures = reader.rows("failures", [day])
@@ -123,10 +136,7 @@ def load(
         },
         hours={one: {_hour(row): row for row in by_hour if row["dt"] == one} for one in compared},
         domain_hours={
-            name: {
-                _hour(row): row for row in of_day if row["domain"] == name and not row["all_hours"]
-            }
-            for name in large
+            name: {_hour(row): row for row in of_day if row["domain"] == name} for name in large
         },
         minutes=_minutes(reader, day),
         domains_in_all=len(sizes),
@@ -154,21 +164,23 @@ def hours_of(store: DayStore, domain: str, day: date) -> dict[int, Row]:
     return {_hour(row): row for row in rows}
 
 
-def _stopped(reader: TableReader, days: list[date], large: list[str]) -> list[str]:
-    """Return domains of the day before of which nothing happened on the day."""
-    if len(large) >= _LARGE_DOMAINS:
-        return []
+def _domains_by_size(reader: TableReader, day: date) -> list[str]:
+    """Return the domains of a day, those with most events first."""
     field = pa.dataset.field
-    rows = reader.rows("hours", days[-2:-1], ~field("all_domains") & field("all_hours"))
-    rows.sort(key=lambda row: -_events(row))
-    names = [row["domain"] for row in rows if row["domain"] is not None]
-    return names[: _LARGE_DOMAINS - len(large)]
+    known = ~field("all_domains") & field("all_hours") & field("domain").is_valid()
+    rows = reader.rows("hours", [day], known, ["domain", *_SIZES])
+    rows.sort(key=lambda row: (-sum(row[name] for name in _SIZES), row["domain"]))
+    return [row["domain"] for row in rows]
 
 
 def _minutes(reader: TableReader, day: date) -> list[int]:
     minutes = [0] * 1440
-    for row in reader.rows("throughput", [day], columns=["minute", "completed"]):
-        minutes[(_micros(row["minute"]) - begin_us(day)) // 60_000_000] += row["completed"]
+    for table in reader.tables("throughput", [day], columns=["minute", "completed"]):
+        # summed in Arrow: there is a row for each domain
+        sums = table.group_by("minute").aggregate([("completed", "sum")]).to_pylist()
+        for row in sums:
+            minute = (_micros(row["minute"]) - begin_us(day)) // 60_000_000
+            minutes[minute] = row["completed_sum"]
     return minutes
 
 
@@ -179,10 +191,6 @@ def _first_failures(rows: list[Row]) -> dict[tuple[str, str, str], datetime]:
         seen = utc(row["first_seen"])
         first[key] = min(first.get(key, seen), seen)
     return first
-
-
-def _events(row: Row) -> int:
-    return int(row["set"] + row["leased"] + row["completed"])
 
 
 def _hour(row: Row) -> int:
