@@ -28,6 +28,14 @@ from fastjournal.cmdlog.format.operation_records import (
     tag_of,
 )
 from fastjournal.cmdlog.recovery.segment_chain import TOLD
+from fastjournal.spark.record_kinds import (
+    high_half,
+    key_hash,
+    kind_of,
+    link_hashes,
+    low_half,
+    uri_hash,
+)
 from fastjournal.spark.rows import Row
 
 MICROSECONDS_MAX = 2**63 - 1
@@ -40,6 +48,7 @@ _SQL = {
     "text": "STRING",
     "bytes": "BINARY",
     "list": "ARRAY<BINARY>",
+    "numbers": "ARRAY<BIGINT>",
     "time": "TIMESTAMP",
     "flag": "BOOLEAN",
 }
@@ -49,6 +58,7 @@ ARROW_TYPES = {
     "text": pa.string(),
     "bytes": pa.binary(),
     "list": pa.list_(pa.field("element", pa.binary())),
+    "numbers": pa.list_(pa.field("element", pa.int64())),
     "time": pa.timestamp("us", tz="UTC"),
     "flag": pa.bool_(),
 }
@@ -302,6 +312,12 @@ INTERNAL_COLUMNS = (
     Column("_bytes", "long", lambda row: row.file and row.file.bytes),
     Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
     Column("_doubt", "int", lambda row: row.doubt),
+    Column("_kind", "int", kind_of),
+    Column("_high", "long", high_half),
+    Column("_low", "long", low_half),
+    Column("_key", "long", key_hash),
+    Column("_uri", "long", uri_hash),
+    Column("_links", "numbers", link_hashes),
 )
 """Columns from which the view ``entries`` is computed; only if a schema names them."""
 

@@ -25,7 +25,6 @@ from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.files import LogDirectory, check_chain
 from fastjournal.spark.partition_replay import ENTRY_SCHEMA, PartReplay, chunked, to_batch
-from fastjournal.spark.partitioner import Roots
 
 if TYPE_CHECKING:
     import os
@@ -35,6 +34,30 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
+
+
+class Roots:
+    """Union-find over labels; a label that was joined with no other is its own root."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+
+    def find(self, label: int) -> int:
+        """Return the root of a label's group."""
+        parents = self._parents
+        root = label
+        while (parent := parents.get(root, root)) != root:
+            root = parent
+        while label != root:
+            label, parents[label] = parents[label], root
+        return root
+
+    def join(self, one: int, other: int) -> None:
+        """Make the groups of two labels one."""
+        one, other = self.find(one), self.find(other)
+        if one != other:
+            self._parents[max(one, other)] = min(one, other)
+
 
 _KEYS_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "

@@ -18,27 +18,24 @@ anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or non
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
-Memory does not grow with the snapshot: see ``fastjournal.spark.partitioner``.
+Memory does not grow with the snapshot: see ``fastjournal.spark.local_entries``.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet
 
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.columns import text
 from fastjournal.spark.files import (
     LogDirectory,
     create_directory,
@@ -48,24 +45,15 @@ from fastjournal.spark.files import (
     resolve,
     translating,
 )
-from fastjournal.spark.partition_replay import (
-    ENTRY_ARROW_SCHEMA,
-    Found,
-    PartReplay,
-    chunked,
-    to_batch,
-)
-from fastjournal.spark.partitioner import Packed, read_rows, split
+from fastjournal.spark.local_entries import cores, sorted_entries
+from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 from fastjournal.versioned_json import decode_versioned
 
 ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 """Before compression; a row group of large values ends here, so that memory stays bounded."""
 PART_BYTES = 48 * 1024 * 1024
-"""Log bytes that are replayed at once: as Python objects some ten times as much."""
-BATCH_ROWS = 2048
-BATCH_BYTES = 1024 * 1024
-"""While runs are merged, a batch of each is in memory."""
+"""A snapshot of no more bytes is exported in this process."""
 
 MANIFEST_NAME = "_manifest.json"
 SUCCESS_NAME = "_SUCCESS"
@@ -108,7 +96,7 @@ def export_snapshot(
     destination: str | os.PathLike[str],
     *,
     on_progress: Callable[[int, int], None] | None = None,
-    part_bytes: int = PART_BYTES,
+    processes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> ExportManifest:
     """Write the live entries of a snapshot as Parquet; see the module for what comes of it.
@@ -117,9 +105,10 @@ def export_snapshot(
         snapshot: Path or URI of the snapshot's directory.
         destination: Path or URI of a directory; it is created, or holds an earlier export.
         on_progress: Called with what has been done and what there is to do, in bytes.
-        part_bytes: Bytes of the log that are replayed at once: decides how much memory is used.
-        scratch: Local directory for temporary files, about three times the snapshot where that is
-            larger than ``part_bytes``; None: the system's.
+        processes: Processes that decode; None: one for each processor, for a snapshot larger than
+            ``PART_BYTES``. More than one need a main module that can be imported.
+        scratch: Local directory for temporary files, about twice the snapshot; None: the
+            system's.
 
     Raises:
         BadRequestError: The destination holds something else.
@@ -133,6 +122,8 @@ def export_snapshot(
             path=source.path,
             hint="name the directory that 'fj-cli snapshot' printed",
         )
+    if processes is None:
+        processes = cores() if source.manifest.bytes > PART_BYTES else 1
     target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (
@@ -140,7 +131,13 @@ def export_snapshot(
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
         tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
     ):
-        batches = _sorted_batches(source, Path(directory), part_bytes, progress)
+        batches = sorted_entries(
+            source,
+            snapshot,
+            Path(directory),
+            processes=processes,
+            on_bytes=progress.add,
+        )
         name = f"entries-{source.path.rpartition('/')[2]}.parquet"
         file = target.write(name, batches)
         manifest = _describe(source, source.manifest, file)
@@ -150,7 +147,7 @@ def export_snapshot(
 
 
 class _Progress:
-    """Half for reading the log, half for replaying and writing its parts."""
+    """Bytes read, twice each: for the facts of records, and for entries."""
 
     def __init__(self, size: int, tell: Callable[[int, int], None] | None) -> None:
         self._all = 2 * size
@@ -164,89 +161,6 @@ class _Progress:
 
     def finish(self) -> None:
         self.add(self._all)
-
-
-def _sorted_batches(
-    source: LogDirectory, scratch: Path, part_bytes: int, progress: _Progress
-) -> Iterator[pa.RecordBatch]:
-    """Yield all live entries, sorted by domain and key; those of plain keys first."""
-    size = sum(segment.bytes for segment in source.segments)
-    count = -(-size // part_bytes)
-    if count <= 1:
-        yield from _replay(read_rows(source, progress.add))
-        return
-    spilled = scratch / "log"
-    spilled.mkdir()
-    runs: list[Path] = []
-    for part in split(source, spilled, count, progress.add):
-        path = scratch / f"run-{len(runs)}"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, ENTRY_ARROW_SCHEMA) as out:
-            for batch in _replay(part):
-                out.write_batch(batch)
-        runs.append(path)
-        progress.add(size // count)
-    yield from _merge(runs)
-
-
-def _replay(records: Iterable[Packed]) -> Iterator[pa.RecordBatch]:
-    part = PartReplay()
-    for record in records:
-        part.feed(
-            record.segment,
-            record.offset,
-            record.raw,
-            token=record.token,
-            ours=record.ours,
-            serial=record.serial,
-        )
-    found = sorted(part.finish(), key=_order)
-    for chunk in chunked(iter(found), rows=BATCH_ROWS, size=BATCH_BYTES):
-        yield to_batch(chunk)
-
-
-def _order(found: Found) -> tuple[str, bytes]:
-    return text(found.job.domain or b""), found.job.key
-
-
-class _Run:
-    """A sorted run on disk, of which one batch at a time is in memory."""
-
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        file = stack.enter_context(pa.OSFile(str(path), "rb"))
-        self._stream = stack.enter_context(pa.ipc.open_stream(file))
-        self._batch: pa.RecordBatch | None = None
-        self._start = 0
-        self.domains: list[str] = []
-        """Domains of the batch in memory; empty: the run is at its end."""
-        self._advance()
-
-    def _advance(self) -> None:
-        self._batch = next(self._stream, None)
-        self._start = 0
-        found = [] if self._batch is None else self._batch.column("domain").to_pylist()
-        self.domains = [domain or "" for domain in found]
-
-    def take(self, bound: str) -> pa.RecordBatch | None:
-        """Return what is in memory up to this domain, included; None: nothing."""
-        assert self._batch is not None
-        end = bisect_right(self.domains, bound, self._start)
-        taken = self._batch.slice(self._start, end - self._start)
-        self._start = end
-        if end == len(self.domains):
-            self._advance()
-        return taken if taken.num_rows else None
-
-
-def _merge(paths: list[Path]) -> Iterator[pa.RecordBatch]:
-    """Merge sorted runs by domain: always all that is in memory and surely comes next."""
-    with ExitStack() as stack:
-        runs = [_Run(path, stack) for path in paths]
-        while runs := [run for run in runs if run.domains]:
-            bound = min(run.domains[-1] for run in runs)
-            pieces = [piece for run in runs if (piece := run.take(bound)) is not None]
-            table = pa.Table.from_batches(pieces)
-            order = pc.sort_indices(pc.fill_null(table.column("domain"), ""))
-            yield from table.take(order).combine_chunks().to_batches()
 
 
 class _Target:
@@ -316,6 +230,8 @@ class _Target:
                 for table in _row_groups(batches):
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                     rows += table.num_rows
+                    # while the next one is gathered, this one need not be in memory
+                    del table
             size = self._files.get_file_info(path).size
         return ExportedFile(name, size, rows)
 
@@ -357,12 +273,15 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        group.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
-            group, rows, size = [], 0, 0
+        while len(batch):
+            part = batch.slice(0, ROW_GROUP_ROWS - rows)
+            batch = batch.slice(len(part))
+            group.append(part)
+            rows += len(part)
+            size += part.nbytes
+            if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+                yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
+                group, rows, size = [], 0, 0
     if group:
         yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
 

@@ -1,100 +1,164 @@
-"""Parts of a log, replayed apart, leave what the whole log leaves."""
+"""Live entries by the query plan: equal to the replay of the whole log, by few replays."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fastjournal.cmdlog.format.operation_records import Pause
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import Link, Pause, Rename
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
+from fastjournal.spark import local_entries
 from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.partition_replay import ENTRY_COLUMNS, PartReplay
-from fastjournal.spark.partitioner import Packed, Roots, read_rows, split
+from fastjournal.spark.local_entries import sorted_entries
 from fastjournal.spark.rows import Row
+from fastjournal.spark.vectorised.byte_arrays import END_BYTES, SegmentBytes, hash_of
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
+SECOND = 1_000_000
 
-def rows_of(parts: list[list[Packed]]) -> list[tuple[object, ...]]:
-    rows = []
-    for part in parts:
-        replay = PartReplay()
-        for record in part:
-            replay.feed(
-                record.segment,
-                record.offset,
-                record.raw,
-                token=record.token,
-                ours=record.ours,
-                serial=record.serial,
-            )
-        rows += [
-            tuple(column.value(found) for column in ENTRY_COLUMNS) for found in replay.finish()
-        ]
+
+def rows_of(log: Path, scratch: Path) -> list[tuple[Any, ...]]:
+    scratch.mkdir()
+    rows: list[tuple[Any, ...]] = []
+    batches = sorted_entries(LogDirectory(log), log, scratch, processes=1, on_bytes=lambda _: None)
+    for batch in batches:
+        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return by_position(rows)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_parts_replayed_apart_equal_the_replay_of_the_whole(seed: int, tmp_path: Path) -> None:
-    write_random_log(tmp_path / "log", seed, segments=3 + seed % 3, records=20 + seed)
+@pytest.fixture
+def replayed_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of records that tasks replay."""
+    told: list[int] = []
+    write = local_entries.export_tasks.write_replay
+
+    def counted(batches: list[Any], path: str) -> int:
+        told.append(sum(map(len, batches)))
+        return write(batches, path)
+
+    monkeypatch.setattr(local_entries.export_tasks, "write_replay", counted)
+    return told
+
+
+def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
+    directory.mkdir()
+    for number, segment in enumerate(segments, 1):
+        (directory / segment_name(number)).write_bytes(bytes(segment))
+    return directory
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plan_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) -> None:
+    write_random_log(tmp_path / "log", seed, segments=3 + seed % 3, records=20 + 12 * seed)
     expected = replayed(tmp_path / "log")
     assert expected
-    directory = LogDirectory(tmp_path / "log")
-    assert rows_of([list(read_rows(directory, lambda _: None))]) == expected
-    (tmp_path / "scratch").mkdir()
-    parts = list(split(directory, tmp_path / "scratch", 7, lambda _: None))
-    assert len(parts) == 7
-    assert rows_of(parts) == expected
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert rows_of(tmp_path / "log", tmp_path / "scratch") == expected
 
 
-def test_entries_of_different_keys_are_in_different_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bounds", [(0, 64), (1, 0), (0, 1)])
+def test_plan_equals_the_replay_where_its_rounds_are_too_few(
+    bounds: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_entries._DuckDb, "hops_max", bounds[0])
+    monkeypatch.setattr(local_entries._DuckDb, "rounds_max", bounds[1])
+    write_random_log(tmp_path / "log", 5, segments=3, records=60)
+    assert rows_of(tmp_path / "log", tmp_path / "scratch") == replayed(tmp_path / "log")
+
+
+def test_chain_of_links_is_one_component_whatever_its_length(
+    tmp_path: Path, replayed_rows: list[int]
+) -> None:
     segment = SegmentBuilder()
-    for number in range(60):
-        segment.entry(b"key %d" % number)
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / segment_name(1)).write_bytes(bytes(segment))
-    (tmp_path / "scratch").mkdir()
-    parts = list(split(LogDirectory(tmp_path / "log"), tmp_path / "scratch", 7, lambda _: None))
-    # by the hashes of Python, which differ in each process
-    assert sum(bool(part) for part in parts) > 1
-    assert sum(map(len, parts)) == 60
+    for number in range(300):
+        job = segment.entry(b"key %d" % number)
+        segment.operation(Link(job, b"link %d" % number))
+        if number % 2:
+            segment.operation(Link(job, b"link %d" % (number - 1)))
+            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
+        segment.now_us += SECOND
+    log = write_log(tmp_path / "log", segment)
+    assert rows_of(log, tmp_path / "scratch") == replayed(log)
+    assert replayed_rows == [len(segment.offsets) - 1]
 
 
-def test_labels_joined_in_any_order_have_one_root() -> None:
-    roots = Roots()
-    for one, other in [(5, 4), (3, 2), (9, 8), (4, 3), (2, 5)]:
-        roots.join(one, other)
-    assert {roots.find(label) for label in (2, 3, 4, 5)} == {2}
-    assert {roots.find(label) for label in (8, 9)} == {8}
-    assert roots.find(7) == 7
+def test_hot_uri_with_a_lease_replays_no_more_than_what_overlaps_it(
+    tmp_path: Path, replayed_rows: list[int]
+) -> None:
+    segment = SegmentBuilder()
+    before: tuple[bytes, bytes] | None = None
+    for number in range(2000):
+        key = b"web:1:%d:x%d" % (segment.now_us, number)
+        job = segment.entry(key, uri=b"http://hot", arrival=number)
+        if number == 1990:
+            segment.lease([job], segment.now_us + 3600 * SECOND)
+            before = None
+        elif before is not None:
+            segment.complete(*before, replaced=1)
+        if number != 1990:
+            before = job, key
+        segment.now_us += SECOND
+    log = write_log(tmp_path / "log", segment)
+    expected = replayed(log)
+    assert [row[7] for row in expected] == ["worked_on", "waiting"]
+    assert rows_of(log, tmp_path / "scratch") == expected
+    assert 0 < sum(replayed_rows) < 40
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_replay_takes_only_entries_that_other_records_changed(
+    tmp_path: Path, replayed_rows: list[int]
+) -> None:
+    segment = SegmentBuilder()
+    jobs = [segment.entry(b"key %d" % number, uri=b"uri %d" % number) for number in range(100)]
+    segment.lease(jobs[:10], segment.now_us + 60 * SECOND)
+    for number in range(5):
+        segment.complete(jobs[number], b"key %d" % number)
+    for job in jobs[50:60]:
+        segment.simple(Command.DELETE, job)
+    # so that no record of an entry is among the last bytes of the file
+    for _ in range(3):
+        segment.operation(Pause(b"d", 0))
+    log = write_log(tmp_path / "log", segment)
+    assert rows_of(log, tmp_path / "scratch") == replayed(log)
+    assert replayed_rows == [10]
+
+
+def test_hash_of_many_keys_is_that_of_each() -> None:
+    keys = [b"", b"a", b"1234567", b"12345678", b"123456789", b"\xff" * 64, bytes(65), b"k" * 4096]
+    segment = SegmentBytes(b"".join(keys) + bytes(END_BYTES))
+    ends = [sum(map(len, keys[: index + 1])) for index in range(len(keys))]
+    end = np.array(ends, np.int64)
+    start = end - [len(key) for key in keys]
+    assert segment.hashes(start, end).tolist() == [hash_of(key) for key in keys]
+    assert len({hash_of(key) for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     write_random_log(log, seed, segments=2, records=25)
     last = log / "000000002.log"
     data = last.read_bytes()
-    for length in range(0, len(data), 37):
+    for length in range(0, len(data), 397):
         last.write_bytes(data[:length])
-        records = list(read_rows(LogDirectory(log), lambda _: None))
-        assert rows_of([records]) == replayed(log), length
+        assert rows_of(log, tmp_path / f"scratch-{length}") == replayed(log), length
 
 
 @pytest.mark.parametrize("change", ["header", "record", "older", "gone"])
-def test_chain_of_segments_is_checked_where_a_log_is_read_in_parts(
-    change: str, tmp_path: Path
-) -> None:
+def test_chain_of_segments_is_checked_before_entries_come(change: str, tmp_path: Path) -> None:
     write_cleaned_log(tmp_path)
-    assert list(read_rows(LogDirectory(tmp_path), lambda _: None))
+    if change == "gone":
+        assert len(rows_of(tmp_path, tmp_path / "whole")) == 28
     harm_first_segment(tmp_path, change)
     with pytest.raises(LogCorruptError) as caught:
-        list(read_rows(LogDirectory(tmp_path), lambda _: None))
+        rows_of(tmp_path, tmp_path / "scratch")
     assert caught.value.path == f"{tmp_path}/000000001.log"
 
 

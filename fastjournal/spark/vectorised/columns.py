@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import JOB_ID_AT, JOB_ID_BYTES, Command
 from fastjournal.spark.columns import ARROW_TYPES, COMMAND_NAMES, MICROSECONDS_MAX, TIMESTAMPS
+from fastjournal.spark.record_kinds import REMOVALS, Kind
 from fastjournal.spark.vectorised.byte_arrays import (
     Integers,
     Mask,
@@ -70,6 +71,27 @@ def _raw(chunk: Chunk) -> pa.Array:
 def _raw_job_id(chunk: Chunk) -> pa.Array:
     at = chunk.arrays.body + JOB_ID_AT
     return chunk.arrays.segment.binary(at, at + JOB_ID_BYTES)
+
+
+def _half(first: int) -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        at = chunk.arrays.body + JOB_ID_AT + first
+        return pa.array(chunk.arrays.segment.unsigned64(at).view(np.int64))
+
+    return column
+
+
+_KINDS = np.full(256, Kind.CHANGE, np.int64)
+_KINDS[list(REMOVALS)] = Kind.REMOVAL
+
+
+def _kind(chunk: Chunk) -> pa.Array:
+    arrays = chunk.arrays
+    kind = _KINDS[arrays.command]
+    kind[arrays.entries.rows] = Kind.ENTRY
+    valid = np.ones(len(arrays), np.bool_)
+    valid[arrays.heads.rows] = False
+    return chunk.numbers(np.arange(len(arrays)), kind, valid, "int")
 
 
 # --- columns of jobs and results ------------------------------------------------------------------
@@ -149,6 +171,31 @@ def _nothing(kind: str) -> Callable[[Chunk], pa.Array]:
 
 
 # --- columns of entries ---------------------------------------------------------------------------
+
+
+def _hash_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        arrays = chunk.arrays
+        field = arrays.entries.fields[name]
+        assert isinstance(field, Slices)
+        valid = arrays.entries.valid if field.none is None else arrays.entries.valid & ~field.none
+        end = np.where(valid, field.end, field.start)
+        hashes = arrays.segment.hashes(field.start, end)
+        return chunk.numbers(arrays.entries.rows, hashes, valid, "long")
+
+    return column
+
+
+_hash_of_key = _hash_of_entry("key")
+
+
+def _key_hash(chunk: Chunk) -> pa.Array:
+    results = chunk.arrays.results
+    is_completion = results.ours & (chunk.arrays.command[results.rows] == Command.COMPLETE)
+    end = np.where(is_completion, results.content.end, results.content.start)
+    hashes = chunk.arrays.segment.hashes(results.content.start, end)
+    completed = chunk.numbers(results.rows, hashes, is_completion, "long")
+    return pc.coalesce(_hash_of_key(chunk), completed)
 
 
 def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
@@ -279,12 +326,18 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "result": VectorColumn(_result),
     "target": VectorColumn(_job_id, operations=True),
     "_target": VectorColumn(_raw_job_id, operations=True),
+    "_high": VectorColumn(_half(0), operations=True),
+    "_low": VectorColumn(_half(8), operations=True),
     "operation": VectorColumn(_operation, operations=True),
     "following": VectorColumn(_following, operations=True),
     "token": VectorColumn(_token, operations=True),
     "_token": VectorColumn(_lease_token, operations=True),
     "number": VectorColumn(_nothing("long"), operations=True),
     "_chain": VectorColumn(_nothing("bytes"), operations=True),
+    "_kind": _entry(_kind, "taken"),
+    "_key": _entry(_key_hash, "key"),
+    "_uri": _entry(_hash_of_entry("uri"), "uri"),
+    "_links": _entry(_nothing("numbers"), "taken"),
     "key": _entry(_key, "key"),
     "domain": _entry(_domain, "key"),
     "priority": _entry(_journal_priority, "key"),

@@ -132,7 +132,7 @@ def find_group_end(
     arrays = SegmentBytes(data)
     frames = find_frames(arrays)
     if frames is None:
-        runs = [_frames_of(run) for run in scan_segment(data).runs]
+        runs = [frames_of(run) for run in scan_segment(data).runs]
         if not runs:
             return first
         frames = Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
@@ -203,7 +203,7 @@ class _SegmentReader:
         for run in scan.runs:
             while damage and damage[-1].offset < run.start:
                 yield self._damaged(damage.pop())
-            frames = _frames_of(run)
+            frames = frames_of(run)
             yield from self._read_run(arrays, frames, last=segment.last and run is scan.runs[-1])
         while damage:
             yield self._damaged(damage.pop())
@@ -222,12 +222,9 @@ class _SegmentReader:
         if last:
             count = self._whole_groups(data, start, body, end)
         first = int(np.searchsorted(start, self._start))
-        while first < count:
-            stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
-            stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)
-            part = slice(first, stop)
+        start, body, end = start[first:count], body[first:count], end[first:count]
+        for part in parts_of(start):
             yield self._read_chunk(data, start[part], body[part], end[part])
-            first = stop
 
     def _read_chunk(
         self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets
@@ -327,7 +324,18 @@ class _SegmentReader:
         return sorted(leases), sorted(batches)
 
 
-def _frames_of(run: Run) -> Frames:
+def parts_of(start: Offsets) -> Iterator[slice]:
+    """Yield the slices of records, which start at these offsets, that make a chunk each."""
+    first, count = 0, len(start)
+    while first < count:
+        stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
+        stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)
+        yield slice(first, stop)
+        first = stop
+
+
+def frames_of(run: Run) -> Frames:
+    """Return the frames of a run of records that the scan found."""
     behind = np.array(run.ends, np.int64)
     start = np.concatenate((np.array([run.start]), behind[:-1]))
     return Frames(start, np.array(run.bodies, np.int64), behind - CRC_BYTES)

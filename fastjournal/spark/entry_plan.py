@@ -1,0 +1,269 @@
+"""Query plan of live entries: SQL that finds which records make the entries of a log.
+
+The one algorithm of the view ``entries`` (in Spark, ``fastjournal.spark.entries_view``) and of the
+export (in DuckDB, ``fastjournal.spark.export``). Replay is sequential, but an entry depends only on
+jobs that share a key, a URI or a link (a *term*) with it. From the facts of the records
+(``fastjournal.spark.entry_facts``):
+
+1. ``jobs``: one row a job. A job is *gone* if its entry was made once, and a removal follows.
+2. An entry that is not gone is *independent* where all others with one of its terms are gone, came
+   before it and are no newer: replay of the others leaves nothing that it meets. So it is what its
+   own records say. With no record but its first, it is *plain*: its columns are those of the
+   record. Otherwise its own records are replayed.
+3. The others are joined with all jobs that share terms with them, directly or by way of more: first
+   a breadth-first search, then connected components by large-star and small-star rounds (Kiveris et
+   al., 2014). Each round is one statement. After the last one, components that are not complete
+   become one.
+4. In a component, jobs are left out that were gone before its first job came that is not, and that
+   are not newer than any that stays: so a URI with a long history is no long replay.
+
+Each statement reads relations by name, so that an engine may store, cache or inline them. ``node``,
+the place of a job's first record, stands for the job. The SQL is common to both engines, but for
+the names in ``Engine``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from fastjournal.spark.record_kinds import Kind
+
+_SIDES = "CROSS JOIN (VALUES (0), (1)) AS sides(side)"
+
+
+class Engine(Protocol):
+    """Database that runs the plan."""
+
+    array: str
+    """Function that makes an array of its arguments."""
+    unnest: str
+    """Function that makes rows of an array, in a SELECT list."""
+    hops_max: int
+    """Bound of the steps of the breadth-first search."""
+    rounds_max: int
+    """Bound of the rounds of stars."""
+
+    def store(self, name: str, sql: str, **relations: Any) -> Any:
+        """Return the relation that a query gives, to be read several times.
+
+        Args:
+            name: To be known by in the engine.
+            sql: A query with ``{names}`` of relations.
+            **relations: Those, as the engine returned them.
+        """
+
+    def query(self, sql: str, **relations: Any) -> Any:
+        """Return the relation that a query gives, to be read once or twice."""
+
+    def is_empty(self, relation: Any) -> bool:
+        """Return whether a relation has no rows, if that is known without delay; else False."""
+
+
+class Wanted(NamedTuple):
+    """Records that make the live entries."""
+
+    plain: Any
+    """Column ``place``: records that are entries as they stand."""
+    replayed: Any
+    """Columns ``place`` and ``label``: records to replay, those of one label together."""
+    bases: Any
+    """Columns ``segment``, ``earlier`` and ``ahead``, for ``entry_facts.serial_numbers``."""
+
+
+def find_wanted(engine: Engine, facts: Any, *, permissive: bool) -> Wanted:
+    """Return which records of a log make its live entries.
+
+    Args:
+        engine: Where to compute that.
+        facts: Relation of ``entry_facts.FACTS_SCHEMA``.
+        permissive: Whether removals behind damage may be not applied.
+    """
+    jobs = engine.store("jobs", _JOBS, facts=facts)
+    # a completion behind damage may concern an entry that its job alone does not name
+    named = [Kind.LINK, Kind.RENAME, *([Kind.REMOVAL, Kind.DOUBTFUL] if permissive else [])]
+    further = engine.query(
+        _FURTHER.format(named=", ".join(str(int(kind)) for kind in named), **_functions(engine)),
+        facts=facts,
+        jobs=jobs,
+    )
+    members = engine.store(
+        "members", _MEMBERS.format(**_functions(engine)), jobs=jobs, further=further
+    )
+    tangled = _find_tangled(engine, members)
+    labels = _find_labels(engine, members, tangled)
+    kept = engine.store("kept", _KEPT, jobs=jobs, labels=labels)
+    own = engine.query(_OWN, jobs=jobs, labels=labels)
+    return Wanted(
+        plain=engine.query(_PLAIN, jobs=jobs, labels=labels),
+        replayed=engine.query(_REPLAYED, facts=facts, kept=kept, own=own),
+        bases=engine.query(_BASES, facts=facts),
+    )
+
+
+def _functions(engine: Engine) -> dict[str, str]:
+    names = ("facts", "jobs", "further", "members")
+    return {"array": engine.array, "unnest": engine.unnest} | {n: f"{{{n}}}" for n in names}
+
+
+def _find_tangled(engine: Engine, members: Any) -> Any:
+    """Return the nodes of all jobs that are connected with an entry that is not independent."""
+    found = engine.store("tangled_0", _TANGLED, members=members)
+    before = found
+    for step in range(engine.hops_max):
+        terms = engine.store(f"hop_terms_{step}", _TERMS, members=members, nodes=before)
+        reached = engine.store(f"hop_{step}", _REACHED, members=members, terms=terms)
+        new = engine.store(f"hop_new_{step}", _NEW, reached=reached, found=found)
+        if engine.is_empty(new):
+            return found
+        found = engine.store(f"tangled_{step + 1}", _UNION, one=found, other=new)
+        before = new
+    # too far to walk: all jobs, by components
+    return engine.store("tangled", _REST, found=found, new=before, members=members)
+
+
+def _find_labels(engine: Engine, members: Any, tangled: Any) -> Any:
+    """Return node and label of the tangled jobs: those of one component have the same label."""
+    pairs = engine.store("pairs", _PAIRS, members=members, tangled=tangled)
+    for step in range(engine.rounds_max):
+        large = engine.store(f"large_{step}", _LARGE_STAR, pairs=pairs)
+        pairs = engine.store(f"small_{step}", _SMALL_STAR, pairs=large)
+        if engine.is_empty(engine.query(_INCOMPLETE, pairs=pairs)):
+            break
+    incomplete = engine.query(_INCOMPLETE, pairs=pairs)
+    return engine.store("labels", _LABELS, tangled=tangled, pairs=pairs, incomplete=incomplete)
+
+
+_IS_ENTRY = f"kind <= {Kind.LINKED:d}"
+_JOBS = f"""
+SELECT high, low, min(place) AS node,
+    count(CASE WHEN {_IS_ENTRY} THEN 1 END) AS entries,
+    max(CASE WHEN {_IS_ENTRY} THEN kind END) AS form,
+    max(CASE WHEN {_IS_ENTRY} THEN place END) AS added,
+    max(CASE WHEN {_IS_ENTRY} THEN timestamp END) AS timestamp,
+    max(CASE WHEN {_IS_ENTRY} THEN key END) AS key,
+    max(CASE WHEN {_IS_ENTRY} THEN uri END) AS uri,
+    count(CASE WHEN kind > {Kind.REMOVAL:d} THEN 1 END) AS changes,
+    count(CASE WHEN kind > {Kind.CHANGE:d} THEN 1 END) AS ties,
+    count(CASE WHEN kind > {Kind.CHANGE:d} AND kind <> {Kind.LINK:d} THEN 1 END) AS moves,
+    max(CASE WHEN kind = {Kind.REMOVAL:d} THEN place END) AS removed
+FROM {{facts}}
+WHERE kind <= {Kind.DOUBTFUL:d}
+GROUP BY high, low
+"""
+_GONE = "(entries <= 1 AND moves = 0 AND (entries = 0 OR coalesce(removed > added, FALSE)))"
+_FURTHER = f"""
+SELECT high, low, {{unnest}}(terms) AS term FROM (
+    SELECT f.high, f.low,
+        CASE WHEN f.links IS NULL THEN {{array}}(f.key, f.uri)
+        ELSE f.links END AS terms
+    FROM {{facts}} AS f LEFT JOIN (SELECT high, low FROM {{jobs}} WHERE entries > 1) AS j
+        ON f.high = j.high AND f.low = j.low
+    WHERE f.kind IN ({{named}}) OR ({_IS_ENTRY} AND (f.links IS NOT NULL OR j.high IS NOT NULL))
+) AS found
+"""
+_ROW = f"""node, added, timestamp, {_GONE} AS gone,
+    (entries > 1 OR ties > 0 OR form = {Kind.LINKED:d}) AS strict"""
+_MEMBERS = f"""
+SELECT * FROM (
+    SELECT {{unnest}}({{array}}(key, uri)) AS term, {_ROW} FROM {{jobs}} WHERE entries >= 1
+    UNION ALL
+    SELECT f.term, {_ROW} FROM {{jobs}} AS j JOIN {{further}} AS f
+        ON j.high = f.high AND j.low = f.low
+) AS found
+WHERE term IS NOT NULL
+"""
+"""Pairs of job and term. A job is ``strict`` if it may meet others after it was added."""
+
+_TANGLED = """
+SELECT DISTINCT m.node FROM {members} AS m JOIN (
+    SELECT term FROM {members} GROUP BY term
+    HAVING min(CASE WHEN NOT gone THEN node END) <> max(CASE WHEN NOT gone THEN node END)
+        OR (min(node) <> max(node) AND (
+            max(CASE WHEN NOT gone AND strict THEN 1 ELSE 0 END) = 1
+            OR max(added) > max(CASE WHEN NOT gone THEN added END)
+            OR max(timestamp) > max(CASE WHEN NOT gone THEN timestamp END)))
+) AS bad ON m.term = bad.term
+WHERE NOT m.gone
+"""
+_TERMS = "SELECT DISTINCT m.term FROM {members} AS m JOIN {nodes} AS n ON m.node = n.node"
+_REACHED = "SELECT DISTINCT m.node FROM {members} AS m JOIN {terms} AS t ON m.term = t.term"
+_NEW = "SELECT r.node FROM {reached} AS r ANTI JOIN {found} AS f ON r.node = f.node"
+_UNION = "SELECT node FROM {one} UNION ALL SELECT node FROM {other}"
+_REST = """
+SELECT node FROM {found}
+UNION
+SELECT node FROM {members} WHERE EXISTS (SELECT 1 FROM {new})
+"""
+_PAIRS = """
+SELECT DISTINCT node AS v, m FROM (
+    SELECT m.node, min(m.node) OVER (PARTITION BY m.term) AS m
+    FROM {members} AS m JOIN {tangled} AS t ON m.node = t.node
+) AS found
+WHERE node <> m
+"""
+_LARGE_STAR = f"""
+SELECT DISTINCT w AS v, m FROM (
+    SELECT u, w, least(u, min(w) OVER (PARTITION BY u)) AS m FROM (
+        SELECT CASE WHEN side = 0 THEN v ELSE m END AS u, CASE WHEN side = 0 THEN m ELSE v END AS w
+        FROM {{pairs}} {_SIDES}
+    ) AS neighbours
+) AS stars
+WHERE w > u
+"""
+_SMALL_STAR = f"""
+SELECT DISTINCT v, least_m AS m FROM (
+    SELECT CASE WHEN side = 0 THEN v ELSE m END AS v, least_m FROM (
+        SELECT v, m, min(m) OVER (PARTITION BY v) AS least_m FROM {{pairs}}
+    ) AS stars {_SIDES}
+) AS found
+WHERE v <> least_m
+"""
+_INCOMPLETE = """
+SELECT 1 AS incomplete FROM {pairs} AS p JOIN {pairs} AS q ON p.m = q.v
+UNION ALL
+SELECT 1 AS incomplete FROM {pairs} GROUP BY v HAVING count(*) > 1
+"""
+_LABELS = """
+SELECT t.node, CASE WHEN max(i.number) > 0 THEN 0 ELSE min(coalesce(p.m, t.node)) END AS label
+FROM {tangled} AS t LEFT JOIN {pairs} AS p ON t.node = p.v
+    CROSS JOIN (SELECT count(*) AS number FROM {incomplete}) AS i
+GROUP BY t.node
+"""
+_KEPT = f"""
+SELECT high, low, label FROM (
+    SELECT flagged.*, min(CASE WHEN stays THEN timestamp END) OVER (PARTITION BY label) AS oldest
+    FROM (
+        SELECT starts.*, NOT coalesce(gone AND removed < start, FALSE) AS stays FROM (
+            SELECT j.high, j.low, l.label, j.timestamp, j.removed, {_GONE} AS gone,
+                min(CASE WHEN NOT {_GONE} THEN j.added END) OVER (PARTITION BY l.label) AS start
+            FROM {{jobs}} AS j JOIN {{labels}} AS l ON j.node = l.node
+        ) AS starts
+    ) AS flagged
+) AS bounded
+WHERE stays OR coalesce(timestamp > oldest, FALSE)
+"""
+_PLAIN = f"""
+SELECT j.added AS place FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
+WHERE j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0 AND NOT {_GONE}
+"""
+_OWN = f"""
+SELECT j.high, j.low, j.node AS label
+FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
+WHERE j.entries >= 1 AND NOT (j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0)
+    AND NOT {_GONE}
+"""
+_REPLAYED = f"""
+SELECT f.place, k.label FROM {{facts}} AS f JOIN (
+    SELECT high, low, label FROM {{kept}} UNION ALL SELECT high, low, label FROM {{own}}
+) AS k ON f.high = k.high AND f.low = k.low
+WHERE f.kind <= {Kind.DOUBTFUL:d}
+"""
+_BASES = f"""
+SELECT segment, earlier, coalesce(max(led - earlier) OVER (
+        ORDER BY segment ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS ahead
+FROM (
+    SELECT place AS segment, timestamp AS led, coalesce(CAST(sum(key) OVER (
+        ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS BIGINT), 0) AS earlier
+    FROM {{facts}} WHERE kind = {Kind.SEGMENT:d}
+) AS segments
+"""

@@ -1,0 +1,73 @@
+"""Tasks of the export: the work on one segment, or on some records, from file to local file.
+
+Each runs in a process of its own, so that all cores decode. Between the tasks stands DuckDB, which
+reads these files (``fastjournal.spark.local_entries``).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from fastjournal.spark.entry_facts import FACTS_SCHEMA, read_facts
+from fastjournal.spark.entry_fetch import (
+    REPLAYED_SCHEMA,
+    Base,
+    read_entries,
+    read_replayed,
+    replay_labels,
+)
+from fastjournal.spark.files import SegmentFile, resolve
+from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets
+
+_COMPRESSION = "lz4"
+
+
+def ignore_interrupts() -> None:
+    """Leave the end of a process to its parent, also where a terminal interrupts both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def write_facts(directory: str, segment: SegmentFile, path: str) -> int:
+    """Write the facts of a segment's records; return the size of the segment."""
+    files, _ = resolve(directory)
+    _write(path, FACTS_SCHEMA, read_facts(files, segment, permissive=False))
+    return segment.bytes
+
+
+def write_entries(directory: str, segment: SegmentFile, offsets: Offsets, path: str) -> int:
+    """Write the entries of records that need no replay; return the size of the segment."""
+    files, _ = resolve(directory)
+    names = ENTRY_ARROW_SCHEMA.names
+    _write(path, ENTRY_ARROW_SCHEMA, read_entries(files, segment, offsets, names))
+    return segment.bytes
+
+
+def write_replayed(
+    directory: str, segment: SegmentFile, offsets: Offsets, labels: Numbers, base: Base, path: str
+) -> int:
+    """Write the records of a segment that have to be replayed; return their number."""
+    files, _ = resolve(directory)
+    order = np.argsort(offsets)
+    batches = read_replayed(files, segment, offsets[order], labels[order], base, permissive=False)
+    _write(path, REPLAYED_SCHEMA, batches)
+    return len(offsets)
+
+
+def write_replay(batches: Sequence[pa.RecordBatch], path: str) -> int:
+    """Write the entries that records leave; return the number of the records."""
+    _write(path, ENTRY_ARROW_SCHEMA, replay_labels(batches, ENTRY_ARROW_SCHEMA.names))
+    return sum(map(len, batches))
+
+
+def _write(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    with pa.parquet.ParquetWriter(
+        path, schema, compression=_COMPRESSION, use_dictionary=False, store_schema=False
+    ) as writer:
+        for batch in batches:
+            writer.write_batch(batch)

@@ -1,0 +1,300 @@
+"""Live entries of a log on one machine, sorted by domain: all cores, and memory with a bound.
+
+Tasks in processes decode segments (``fastjournal.spark.export_tasks``); DuckDB joins, groups and
+sorts what they write, with a memory limit and files in a temporary directory. The algorithm is that
+of ``fastjournal.spark.entry_plan``. A log of one part runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from fastjournal.cmdlog.format.operation_records import unpack_operation
+from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
+from fastjournal.spark import export_tasks
+from fastjournal.spark.entry_facts import PLACE_BITS, offset_of
+from fastjournal.spark.entry_fetch import Base
+from fastjournal.spark.entry_plan import Wanted, find_wanted
+from fastjournal.spark.files import LogDirectory, SegmentFile, check_chain
+from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.record_kinds import Kind
+
+MEMORY_MIB = 256
+"""Bound of what DuckDB keeps in memory; the rest goes to its temporary files."""
+BATCH_ROWS = 2048
+"""Rows that come out of the sort at once: few, as values may be large."""
+REPLAY_BYTES = 4 * 1024 * 1024
+"""Bytes of records that a task replays, and more where one label has more."""
+REPLAY_ROWS = 8_192
+_BEHIND = 2
+"""Tasks for each process that wait or run."""
+
+
+class _DuckDb:
+    """Engine of the plan: DuckDB, with tables in a file."""
+
+    array = "list_value"
+    unnest = "unnest"
+    hops_max = 16
+    rounds_max = 64
+
+    def __init__(self, scratch: Path) -> None:
+        self.connection = duckdb.connect(
+            str(scratch / "tables.duckdb"),
+            config={
+                "memory_limit": f"{MEMORY_MIB}MiB",
+                "temp_directory": str(scratch),
+                "preserve_insertion_order": False,
+                "threads": cores(),
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        self.connection.execute("SET enable_progress_bar = false")
+
+    def store(self, name: str, sql: str, **relations: str) -> str:
+        """Make a table; see ``entry_plan.Engine``."""
+        self.connection.execute(f"CREATE TABLE {name} AS {sql.format(**relations)}")
+        return name
+
+    def query(self, sql: str, **relations: str) -> str:
+        """Return a subquery; see ``entry_plan.Engine``."""
+        return f"({sql.format(**relations)})"
+
+    def is_empty(self, relation: str) -> bool:
+        """Return whether a relation has no rows."""
+        return self.connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None
+
+    def batches(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        yield from self.connection.sql(sql).to_arrow_reader(rows)
+
+    def table(self, sql: str) -> pa.Table:
+        """Return the rows of a query."""
+        return self.connection.sql(sql).to_arrow_table()
+
+
+class _Here(Executor):
+    """Executor that runs each task at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a task; what it raises comes out here."""
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _executor(processes: int) -> Iterator[Executor]:
+    if processes <= 1:
+        yield _Here()
+        return
+    pool = ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=export_tasks.ignore_interrupts
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_turn(executor: Executor, waiting: int, tasks: Iterable[tuple[Any, ...]]) -> Iterator[int]:
+    """Run tasks, a bounded number at once; yield their results in order."""
+    running: deque[Future[int]] = deque()
+    for function, *arguments in tasks:
+        running.append(executor.submit(function, *arguments))
+        if len(running) > waiting:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
+def sorted_entries(
+    source: LogDirectory,
+    uri: str | os.PathLike[str],
+    scratch: Path,
+    *,
+    processes: int,
+    on_bytes: Callable[[int], None],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the live entries of a log, by domain; those of plain keys first.
+
+    Args:
+        source: The log or snapshot.
+        uri: Its path or URI.
+        scratch: An empty local directory.
+        processes: Processes that decode; 1: this one.
+        on_bytes: Called with the bytes of each segment whose facts, and whose entries, were read.
+
+    Raises:
+        LogCorruptError: It is damaged.
+        LogFailedError: It cannot be read.
+    """
+    waiting = _BEHIND * processes if processes > 1 else 0
+    with ExitStack() as stack:
+        # the processes end before the sort: their memory is that of segments
+        with _executor(processes) as executor:
+            tasks = [
+                (export_tasks.write_facts, str(uri), one, str(scratch / f"facts-{one.number}"))
+                for one in source.segments
+            ]
+            for size in _in_turn(executor, waiting, tasks):
+                on_bytes(size)
+            entries = stack.enter_context(closing(_Entries(source, str(uri), scratch)))
+            entries.find()
+            for size in _in_turn(executor, waiting, entries.fetches()):
+                on_bytes(size)
+            for stage in (entries.record_fetches(), entries.replays()):
+                for _ in _in_turn(executor, waiting, stage):
+                    pass
+        yield from entries.sorted()
+
+
+class _Entries:
+    """The stages behind the facts: which records make entries, and their fetch, replay and sort."""
+
+    def __init__(self, source: LogDirectory, uri: str, scratch: Path) -> None:
+        self._source = source
+        self._uri = uri
+        self._scratch = scratch
+        self._engine = _DuckDb(scratch)
+        self._files: list[str] = []
+        """Files with entries."""
+        self._records: list[str] = []
+        """Files with records to replay."""
+        self._wanted: Wanted | None = None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._engine.connection.close()
+
+    def find(self) -> None:
+        """Find which records make entries; the facts are there.
+
+        Raises:
+            LogCorruptError: A segment is missing, or was cut or replaced.
+        """
+        if not self._source.segments:
+            return
+        engine = self._engine
+        facts = _read_all(self._path("facts", segment) for segment in self._source.segments)
+        facts = f"(SELECT * FROM {facts})"
+        self._check_chain(facts)
+        found = find_wanted(engine, facts, permissive=False)
+        self._wanted = Wanted(
+            engine.store("plain", "SELECT place FROM {plain} ORDER BY place", plain=found.plain),
+            engine.store("replayed", "SELECT * FROM {rows} ORDER BY place", rows=found.replayed),
+            engine.store("bases", "SELECT * FROM {bases}", bases=found.bases),
+        )
+
+    def _path(self, stage: str, segment: SegmentFile) -> str:
+        return str(self._scratch / f"{stage}-{segment.number}")
+
+    def _check_chain(self, facts: str) -> None:
+        chain = Chain()
+        told = self._engine.table(
+            f"SELECT place, note FROM {facts} WHERE kind = {Kind.CHAIN:d} ORDER BY place"
+        )
+        for place, note in zip(*(column.to_pylist() for column in told.columns), strict=True):
+            operation = unpack_operation(note)
+            assert isinstance(operation, TOLD)
+            chain.take(place >> PLACE_BITS, operation)
+        sizes = self._engine.table(
+            f"SELECT place, high, low FROM {facts} "
+            f"WHERE kind = {Kind.SEGMENT:d} AND high IS NOT NULL"
+        )
+        rows = zip(*(column.to_pylist() for column in sizes.columns), strict=True)
+        seals = {place >> PLACE_BITS: Seal(size, crc32c) for place, size, crc32c in rows}
+        check_chain(self._source, chain, seals)
+
+    def _of_segment(self, columns: str, relation: str, segment: SegmentFile) -> list[Any]:
+        first, stop = segment.number << PLACE_BITS, (segment.number + 1) << PLACE_BITS
+        found = self._engine.table(
+            f"SELECT {columns} FROM {relation} "
+            f"WHERE place >= {first} AND place < {stop} ORDER BY place"
+        )
+        return [np.asarray(column.to_numpy(), np.int64) for column in found.columns]
+
+    def fetches(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the tasks that write the entries of records that need no replay."""
+        if self._wanted is None:
+            return
+        for segment in self._source.segments:
+            (places,) = self._of_segment("place", self._wanted.plain, segment)
+            path = self._path("entries", segment)
+            self._files.append(path)
+            offsets = offset_of(places)
+            yield export_tasks.write_entries, self._uri, segment, offsets, path
+
+    def record_fetches(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the tasks that write the records to replay."""
+        if self._wanted is None:
+            return
+        for segment in self._source.segments:
+            os.unlink(self._path("facts", segment))
+            places, labels = self._of_segment("place, label", self._wanted.replayed, segment)
+            if not len(places):
+                continue
+            path = self._path("records", segment)
+            self._records.append(path)
+            found = self._engine.table(
+                f"SELECT earlier, ahead FROM {self._wanted.bases} "
+                f"WHERE segment = {segment.number << PLACE_BITS}"
+            )
+            base = Base(*(column[0].as_py() for column in found.columns))
+            offsets = offset_of(places)
+            yield export_tasks.write_replayed, self._uri, segment, offsets, labels, base, path
+
+    def replays(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the tasks that replay records, those of a label in one task."""
+        if not self._records:
+            return
+        sql = f'SELECT * FROM {_read_all(self._records)} ORDER BY label, segment, "offset"'
+        gathered: list[pa.RecordBatch] = []
+        for batch in self._engine.batches(sql, REPLAY_ROWS):
+            if gathered and sum(one.nbytes for one in gathered) >= REPLAY_BYTES:
+                last = gathered[-1].column("label")[-1]
+                labels = batch.column("label").to_numpy()
+                same = int(np.searchsorted(labels, last.as_py(), "right"))
+                gathered.append(batch.slice(0, same))
+                batch = batch.slice(same)
+                if len(batch):
+                    yield self._replay(gathered)
+                    gathered = []
+            if len(batch):
+                gathered.append(batch)
+        yield self._replay(gathered)
+
+    def _replay(self, gathered: list[pa.RecordBatch]) -> tuple[Any, ...]:
+        path = str(self._scratch / f"replay-{len(self._files)}")
+        self._files.append(path)
+        return export_tasks.write_replay, gathered, path
+
+    def sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yield all entries, by domain."""
+        if not self._files:
+            return
+        sql = f"SELECT * FROM {_read_all(self._files)} ORDER BY domain NULLS FIRST"
+        for batch in self._engine.batches(sql, BATCH_ROWS):
+            yield batch.cast(ENTRY_ARROW_SCHEMA)
+
+
+def _read_all(paths: Iterable[str]) -> str:
+    names = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    return f"read_parquet([{names}])"

@@ -1,0 +1,138 @@
+"""Export of a snapshot as Parquet: records a processor second, wall time and memory.
+
+    python -m tests.bench.bench_export [RECORDS] [DIRECTORY]
+
+A snapshot as the daemon writes it, in segments of 64 MiB: of twelve records seven are entries with
+a URI and 100 bytes; two of the entries are leased and completed, one is replaced through its URI,
+four are live. The memory is the largest sum over the processes of the export, sampled; pages that
+they share count once (PSS).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from fastjournal.cmdlog.format.envelope import pack
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.testing.logs import START_US, SegmentBuilder
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+GROUP_RECORDS = 12
+GROUP_ENTRIES = 7
+GROUP_LIVE = 4
+DOMAINS = 200
+EXPORT = """
+import sys
+from fastjournal.spark import export_snapshot
+if __name__ == "__main__":
+    print(export_snapshot(*sys.argv[1:]).rows)
+"""
+
+
+def write_segment(directory: str, number: int, groups: int) -> SegmentInfo:
+    """Write one segment with so many groups of records; return its facts."""
+    draw = random.Random(number)
+    builder = SegmentBuilder(
+        number - 1, now_us=START_US + number * 100_000_000, ids_from=number << 32
+    )
+    head = encode_head(b"example.org", 60_000, 2_592_000_000, 0, 0, 0)
+    for group in range(groups):
+        builder.now_us += 100
+        now, entries = builder.now_us, []
+        moment = encode_time(now)
+        for index in range(GROUP_ENTRIES):
+            serial = (number << 32) + group * GROUP_ENTRIES + index
+            key = b"host%03d.example:128:%016d:%d" % (draw.randrange(DOMAINS), now, serial)
+            # the last one takes the URI of the first one
+            uri = b"https://host.example/some/page/%d" % (serial - index if index == 6 else serial)
+            fields = (key, uri, [], 1, bytes(100), now, now, now, serial, now)
+            job = builder.job_id()
+            record = encode_job(Command.SCHEDULE, moment, job, head, pack(fields), moment, moment)
+            builder.record(record)
+            entries.append((job, key))
+        builder.complete(*entries[0], replaced=1)
+        leased = entries[1:3]
+        for job, _ in leased:
+            builder.simple(Command.START_ATTEMPT, job)
+        for job, key in leased:
+            builder.complete(job, key)
+    data = bytes(builder)
+    (Path(directory) / segment_name(number)).write_bytes(data)
+    return SegmentInfo(number, len(data), 0, None, None, len(builder.offsets))
+
+
+def write_snapshot(directory: Path, records: int) -> Path:
+    """Write a log of about so many records; return its snapshot."""
+    log = directory / "log"
+    log.mkdir()
+    # a group takes about 2,750 bytes
+    groups = min(SEGMENT_BYTES // 2750, max(records // GROUP_RECORDS, 1))
+    count = max(round(records / GROUP_RECORDS / groups), 1)
+    with ProcessPoolExecutor() as pool:
+        tasks = [pool.submit(write_segment, str(log), n, groups) for n in range(1, count + 1)]
+        infos = [task.result() for task in tasks]
+    snapshots = directory / "snapshots"
+    return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
+
+
+def memory_of(process: int) -> int:
+    """Return the proportional bytes of a process and all its descendants."""
+    found = 0
+    todo = [process]
+    while todo:
+        one = todo.pop()
+        try:
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+            found += sum(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line)
+            for task in Path(f"/proc/{one}/task").iterdir():
+                todo += map(int, (task / "children").read_text().split())
+        except OSError:
+            # it has ended
+            continue
+    return found * 1024
+
+
+def main(records: int, directory: Path) -> None:
+    """Print what the export of a snapshot of so many records takes."""
+    found = sorted((directory / "snapshots").glob("*Z"))
+    snapshot = found[0] if found else write_snapshot(directory, records)
+    size = sum(path.stat().st_size for path in snapshot.glob("*.log"))
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    arguments = [sys.executable, "-c", EXPORT, str(snapshot), str(directory / "out")]
+    highest = 0
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(directory)}
+    ) as process:
+        while process.poll() is None:
+            highest = max(highest, memory_of(process.pid))
+            time.sleep(0.1)
+        assert process.stdout is not None
+        rows = int(process.stdout.read())
+    wall = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    written = rows // GROUP_LIVE * GROUP_RECORDS
+    print(f"{written:,} records, {rows:,} live entries, {size / 1e6:,.0f} MB")
+    print(f"{wall:.1f} s, {spent:.1f} s of processor time, {written / spent:,.0f} records each")
+    print(f"{highest / 2**20:,.0f} MiB at most")
+
+
+if __name__ == "__main__":
+    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
+    if len(sys.argv) > 2:
+        main(chosen, Path(sys.argv[2]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(chosen, Path(made))
