@@ -91,6 +91,27 @@ def test_keys_that_relieve_merges_beside_runs_become_one_of_them() -> None:
     assert list(keys.index) == keys.standing()
 
 
+class CountedKey(bytes):
+    """Key that counts how often it is hashed."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        CountedKey.hashed += 1
+        return bytes.__hash__(self)
+
+
+def test_merge_of_keys_none_of_which_has_gone_looks_each_up_once() -> None:
+    """Beside the look whether it stands, a key is hashed to leave out what was noted twice."""
+    keys = Keys()
+    for key in map(CountedKey, numbered(*range(2_000))):
+        keys.add(key)
+    CountedKey.hashed = 0
+    assert keys.index.merge(2_000) == 2_000
+    assert CountedKey.hashed <= 2 * 2_000
+    assert list(keys.index) == keys.standing()
+
+
 def test_key_that_comes_and_goes_beside_runs_is_merged_in_bounded_steps() -> None:
     keys = Keys(*numbered(*range(5_000)))
     keys.index.sort_pending(5_000)

@@ -108,18 +108,20 @@ class KeyIndex:
     def _merge(self, keys: list[bytes]) -> None:
         """Merge different keys in byte order, those of one block after the other."""
         firsts = self._firsts
-        stands = set(self._standing(keys)).__contains__
+        standing = self._standing(keys)
+        # where none has gone, as in a stream of SETs, no key is looked at once more
+        gone = set[bytes]() if len(standing) == len(keys) else set(keys).difference(standing)
         place = at = 0
         while at < len(keys):
             place = bisect_right(firsts, keys[at], place) - 1
             behind = bisect_left(keys, firsts[place + 1], at) if place + 1 < len(firsts) else None
             part, block = keys[at:behind], self._blocks[place]
             if not block or part[0] > block[-1]:
-                block += filter(stands, part)
+                block += [key for key in part if key not in gone] if gone else part
             elif len(part) < PART_KEYS_MIN:
-                _merge_few(block, part, stands)
+                _merge_few(block, part, gone)
             else:
-                _merge_many(block, part, stands)
+                _merge_many(block, part, gone)
             at += len(part)
             # a block that is split or joined changes places from this one on only
             self._resize(place)
@@ -228,21 +230,21 @@ class KeyIndex:
         return self.between(b"", None)
 
 
-def _merge_few(block: list[bytes], part: list[bytes], stands: Callable[[bytes], bool]) -> None:
+def _merge_few(block: list[bytes], part: list[bytes], gone: set[bytes]) -> None:
+    at = 0
     for key in part:
-        at = bisect_left(block, key)
+        at = bisect_left(block, key, at)
         found = at < len(block) and block[at] == key
-        if stands(key):
-            if not found:
-                block.insert(at, key)
-        elif found:
-            del block[at]
+        if key in gone:
+            if found:
+                del block[at]
+        elif not found:
+            block.insert(at, key)
 
 
-def _merge_many(block: list[bytes], part: list[bytes], stands: Callable[[bytes], bool]) -> None:
+def _merge_many(block: list[bytes], part: list[bytes], gone: set[bytes]) -> None:
     noted = set(part)
-    if not noted.isdisjoint(block):
-        block[:] = [key for key in block if key not in noted]
-    block += filter(stands, part)
+    block[:] = [key for key in block if key not in noted]
+    block += [key for key in part if key not in gone] if gone else part
     # two parts in order, which the sort merges in one pass
     block.sort()
