@@ -73,7 +73,8 @@ def entries(
 ) -> DataFrame:
     """Return what was live at the end of a log or snapshot, one row an entry.
 
-    Each log is read once at this call, for its keys, and once when the rows are asked for.
+    Each log is read once at this call, without values, and its chosen records when rows are asked
+    for.
 
     Args:
         spark: A session with the data source registered.
@@ -84,8 +85,8 @@ def entries(
 
     Raises:
         BadRequestError: A directory holds no log, or an argument is unknown.
-        LogCorruptError: A segment is missing, was cut or replaced, in mode ``failfast``. Damage
-            inside segments shows when Spark reads them.
+        LogCorruptError: It is damaged, or a segment is missing, was cut or replaced, in mode
+            ``failfast``.
     """
     texts = [os.fspath(path) for path in (paths if isinstance(paths, list) else [paths])]
     given = {"view": "entries", "mode": mode, "instants": instants, "paths": json.dumps(texts)}

@@ -12,7 +12,7 @@ import pytest
 
 import fastjournal.spark
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import Extend
+from fastjournal.cmdlog.format.operation_records import Extend, Link, Rename
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
@@ -66,6 +66,31 @@ def test_entries_equal_the_replay_of_colliding_records(spark: SparkSession, tmp_
     write_random_log(tmp_path, 3, segments=5, records=240)
     expected = replayed(tmp_path)
     assert len(expected) > 10
+    assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
+
+
+def test_entries_of_a_hot_uri_and_a_chain_of_links_equal_the_replay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    segment = SegmentBuilder()
+    before: tuple[bytes, bytes] | None = None
+    for number in range(300):
+        key = b"web:1:%d:x%d" % (segment.now_us, number)
+        job = segment.entry(key, uri=b"http://hot", arrival=number)
+        if before is not None:
+            segment.complete(*before, replaced=1)
+        before = job, key
+        if number == 290:
+            segment.lease([job], segment.now_us + 3600_000_000)
+            before = None
+        linked = segment.entry(b"key %d" % number, arrival=number)
+        segment.operation(Link(linked, b"link %d" % number))
+        if number % 2:
+            segment.operation(Rename(linked, b"link %d" % (number - 1), segment.now_us))
+        segment.now_us += 1_000_000
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    expected = replayed(tmp_path)
+    assert len(expected) == 152
     assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
 
 
