@@ -232,7 +232,12 @@ def _open_lock(path: str) -> int:
 
 def _open_regular(path: str, flags: int) -> int:
     """Open a file; a FIFO, which would be waited for, or a device without an end is refused."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags |= os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+    except BlockingIOError:
+        # a file on which another program has a lease: it is asked to give that up
+        descriptor = os.open(path, flags)
     try:
         _require_regular(path, os.fstat(descriptor))
     except (OSError, LogFailedError):
