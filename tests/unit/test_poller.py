@@ -290,8 +290,10 @@ async def test_client_that_is_released_too_early_asks_again_for_the_work_that_it
         asked.append(expected)
         return queue_up(budget, share, wake, expected)
 
-    def refusing(budget: TurnBudget, share: Any, *, waited: bool = False) -> bool:
-        return len(asked) >= 5 and admits(budget, share, waited=waited)
+    def refusing(
+        budget: TurnBudget, share: Any, expected: int = 0, *, waited: bool = False
+    ) -> bool:
+        return len(asked) >= 5 and admits(budget, share, expected, waited=waited)
 
     house = ServerFixture()
     async with house.open():
