@@ -225,14 +225,15 @@ MERGED_KEYS = 200
 """Keys that are merged into the key index in one pass, up to 5 us each."""
 
 PENDING_KEYS_MAX = 1000
-"""Keys that wait to be merged, while there is no idle moment: each step of a scan sorts them."""
+"""Keys that wait to be merged until some of them are, in a slice of a turn, where there is no idle
+moment: each step of a scan sorts them."""
 
 PENDING_KEYS_READ = 2048
 """Most of them that it sorts: more become a sorted run first."""
 
 PENDING_KEYS_KEPT = 800
-"""Keys of these that still wait when the requests of a session were too many: so few are merged at
-a time where few are added."""
+"""Keys of these that still wait behind such a slice: so few are merged at a time where few are
+added."""
 
 PENDING_KEYS_LEFT = 4000
 """Keys that wait beyond those until they are merged behind the requests of a session, whatever else
@@ -532,7 +533,7 @@ SLICE_WORK = 800
 scan. So a small request between two large ones waits for a millisecond or two."""
 
 SHORT_TURNS_WORK = 4 * TURN_WORK
-"""Work behind a slice that is done in turns of two slices each, where there are other clients: a
+"""Work behind a slice that is done in turns of two slices at most, where there are other clients: a
 small request waits for two slices, and not for those of all others."""
 
 ALONE_WORK = 100 * TURN_WORK

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from fastjournal.limits import (
     ALONE_WORK,
@@ -87,3 +89,35 @@ def test_pending_keys_are_merged_at_once_where_they_are_far_too_many() -> None:
     index.pending += [b"%d" % at for at in range(number)]
     ScanRunner(runtime, waits, waits).relieve_index()
     assert len(index.pending) == number - RELIEVED_KEYS
+
+
+@pytest.mark.parametrize("keys_a_ms", [1, 20])
+async def test_sorted_runs_end_beside_a_stream_of_keys_without_an_idle_moment(
+    keys_a_ms: int, autojump_clock: MockClock
+) -> None:
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    for run in range(5):
+        index.pending += [b"%d" % number for number in range(run, KEYS, 5)]
+        index.sort_pending(KEYS)
+    index.pending += [b"burst %d" % number for number in range(PENDING_KEYS_KEPT + 1)]
+    runtime: Any = SimpleNamespace(
+        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
+    )
+    waits: Any = None
+    runner = ScanRunner(runtime, waits, waits)
+    noted = 0
+    # of the event loop's clock, which does not pass while keys are merged
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runner.keep_index)
+            while index.has_runs:
+                await trio.sleep(0.001)
+                engine.counters.requests[Function.SET] += 1
+                index.pending += [b"new %d" % number for number in range(noted, noted + keys_a_ms)]
+                noted += keys_a_ms
+                if len(index.pending) > PENDING_KEYS_MAX:
+                    runner.relieve_index()
+                assert len(index.pending) < PENDING_KEYS_KEPT + PENDING_KEYS_LEFT
+            nursery.cancel_scope.cancel()
+    assert noted > 1000

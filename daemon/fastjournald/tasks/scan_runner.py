@@ -6,8 +6,8 @@ a round waits for one slice at most. They take their slices in turns, so a short
 a long one. Only so many gather replies at a time, because these are memory; the others wait to
 begin.
 
-The index that they go through is brought up to date here, while no request comes, or in the turn of
-a client.
+The index that they go through is brought up to date here: in slices while no request comes, else in
+a slice of a turn, as if the index were a client.
 """
 
 from __future__ import annotations
@@ -217,16 +217,23 @@ class ScanRunner:
         return RUNS_PAUSE_SECONDS if index.has_runs else IDLE_LOOK_SECONDS
 
     async def _merge_in_turn(self, index: KeyIndex, share: Share) -> None:
-        """Merge some keys as a client's slice of a turn; those that are pending before others."""
+        """Merge some keys as a client's slice of a turn: first those of runs, where there are any.
+
+        Keys that are pending meanwhile become a run where they are too many, half as many as are
+        merged. So the runs end also in a daemon that is never idle.
+        """
         turns, store = self._runtime.turns, self._runtime.engine.store
         work = turns.slice_work
         if not turns.admits(share, work):
             await self._wait_turn(share, work)
-        many = len(index.pending) - limits.PENDING_KEYS_KEPT
+        many = max(len(index.pending) - limits.PENDING_KEYS_KEPT, 0)
         number = work // limits.MERGE_WORK
-        store.work += (
-            index.relieve(min(many, number) if many > 0 else limits.MERGED_KEYS) * limits.MERGE_WORK
-        )
+        if index.has_runs:
+            # as many as are merged would leave the runs as they are, for ever
+            index.sort_pending(min(many, number // 2))
+        else:
+            number = min(many, number) or limits.MERGED_KEYS
+        store.work += index.merge(number) * limits.MERGE_WORK
         turns.charge(share, is_client=False)
 
     def _merge_slice(self, index: KeyIndex) -> None:
