@@ -65,7 +65,7 @@ class Clients:
         )
         services: Any = SimpleNamespace(evict=None)
         nursery: Any = None
-        self._poller = Poller(commit, SharedBatch(shared), now_us)
+        self._poller = Poller(commit, SharedBatch(shared), now_us, shared.turns.is_alone)
         self._poller._epoll = self._epoll = select.epoll()
         self._sockets = []
         self._number = 0

@@ -8,7 +8,7 @@ from fastjournald.net.credentials import load_grants
 from fastjournald.net.listeners import origin_of_host
 from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.polled_transport import PolledTransport
-from fastjournald.net.poller import ALONE_ROUNDS, Poller
+from fastjournald.net.poller import ALONE_PIECES, Poller
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
 from fastjournald.net.shared_batch import SharedBatch

@@ -22,7 +22,7 @@ from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Function
 from tests.door.admission import TurnBudget
 from tests.door.daemon import INLINE_SECONDS_MAX
-from tests.door.net import ALONE_ROUNDS, PlainSocket
+from tests.door.net import ALONE_PIECES, PlainSocket
 from tests.door.places import patch_module
 from tests.property.subject import request
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
@@ -88,7 +88,17 @@ def connect_pair(house: ServerFixture, accepted_type: type[socket.socket] = sock
     return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
 
 
-async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself() -> None:
+def connect_streamed(house: ServerFixture) -> Peer:
+    """Connect a client that a task of its own serves, and not the poller, like one with TLS."""
+    client, accepted = map(trio.socket.from_stdlib_socket, socket.socketpair())
+    assert house.server.connections.serve(trio.SocketStream(accepted), "peer=pair") is not None
+    return Peer(trio.SocketStream(client))
+
+
+@pytest.mark.parametrize("connect", [connect_pair, connect_streamed])
+async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself(
+    connect: Callable[[ServerFixture], Peer],
+) -> None:
     house = ServerFixture()
     async with house.open():
         estimate = house.server.runtime.commit.estimate
@@ -103,8 +113,8 @@ async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself() ->
             assert reply.code == ""
             return estimate.in_thread
 
-        alone, other = connect_pair(house), connect_pair(house)
-        expected = [True] * ALONE_ROUNDS + [False] * 8
+        alone, other = connect_pair(house), connect(house)
+        expected = [True] * ALONE_PIECES + [False] * 8
         assert [await set_by(alone) for _ in expected] == expected
         await other.send(NOP)
         assert await other.reply() is not None

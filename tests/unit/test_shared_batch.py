@@ -142,6 +142,23 @@ def test_shared_batch_leaves_one_request_and_carries_out_the_others() -> None:
     assert order == [0, 1, 3, 4, 5, 2]
 
 
+def test_request_that_a_shared_batch_leaves_counts_as_much_as_one_that_comes_alone() -> None:
+    def counted(*, joins: bool) -> tuple[int, float]:
+        clients = Round(1)
+        (client,) = clients.clients
+        store, share = clients.daemon.engine.store, client.session.share
+        # its virtual time begins
+        assert codes(client.ask(set_(b"a"))) == [""]
+        work, virtual = store.work, share.virtual
+        if joins:
+            assert clients.ask(set_(b"b"))[1] == [0]
+        else:
+            assert codes(client.ask(set_(b"b"))) == [""]
+        return store.work - work, share.virtual - virtual
+
+    assert counted(joins=True) == counted(joins=False)
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -77,7 +77,7 @@ async def test_turn_of_fifty_busy_clients_does_no_more_than_that_of_one(loop: Lo
     assert Counter(loop.order) == {f"busy {number}": 4 for number in range(50)}
 
 
-async def test_turn_beside_clients_that_work_in_slices_has_two_slices(loop: Loop) -> None:
+async def test_turn_beside_clients_that_work_in_slices_has_two_slices_at_most(loop: Loop) -> None:
     """A small request waits for two slices at most, and begins at once, however many are busy."""
     turns, scheduler = loop.turns, loop.scheduler
     done: Counter[str] = Counter()
@@ -264,3 +264,29 @@ def test_slice_of_a_client_is_a_whole_turn_once_it_was_alone_for_long(loop: Loop
     assert turns.slice_work == TURN_WORK
     turns.charge(other)
     assert turns.slice_work == SLICE_WORK, "it is alone no more"
+
+
+def test_client_is_alone_behind_pieces_of_work_between_which_no_other_did_any(loop: Loop) -> None:
+    turns, one, other = loop.turns, Share(), Share()
+    turns.charge(other)
+    for _ in range(5):
+        assert not turns.is_alone(4)
+        turns.charge(one)
+    assert turns.is_alone(4)
+    assert not turns.is_alone(5)
+    turns.charge(Share(), is_client=False)
+    assert turns.is_alone(4), "a task is no client"
+    turns.charge(other)
+    assert not turns.is_alone(1)
+
+
+def test_admission_looks_no_more_at_clients_that_were_woken_and_have_asked(loop: Loop) -> None:
+    turns = loop.turns
+    turns.start()
+    woken = [turns.queue_up(Share(), lambda: None, SMALL) for _ in range(5)]
+    turns.release()
+    assert turns._woken == woken
+    for waiting in woken[1:]:
+        waiting.share = None
+    assert not turns.admits(Share(), TURN_WORK), "one that was woken comes first"
+    assert turns._woken == woken[:1]

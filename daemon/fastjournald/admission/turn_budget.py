@@ -15,8 +15,10 @@ turns pay: in them only clients begin that were idle.
 
 A client does its work in slices, between which others have their turn: short ones beside other
 clients, and a whole turn's work where it has been alone for long. While such slices are done beside
-other clients, a turn has the work of two: a small request that comes meanwhile waits for these,
-however many clients ask for much.
+other clients, a turn has the work of two at most: a small request that comes meanwhile waits for
+these, however many clients ask for much. A client that waits says that it will do a whole turn's
+work, and only one of these is woken for a turn. So where three or more clients are always busy,
+most turns have one slice.
 
 ``tasks.turn_scheduler`` begins the turns and wakes the clients.
 """
@@ -88,6 +90,8 @@ class TurnBudget:
         self._serials = count()
         self._last: Share | None = None
         """Account of the client that did something last."""
+        self._in_row = 0
+        """Pieces of work that it has done since another client did one."""
         self._alone_from = ALONE_WORK
         """Work done with which that client counts as alone."""
         self._short_until = 0
@@ -95,7 +99,7 @@ class TurnBudget:
 
     @property
     def turn_work(self) -> int:
-        """Work of a turn: that of two slices, while several clients do theirs in slices."""
+        """Most work of a turn: that of two slices, while several clients do theirs in slices."""
         short = self._store.work < min(self._short_until, self._alone_from)
         return 2 * SLICE_WORK if short else TURN_WORK
 
@@ -109,10 +113,16 @@ class TurnBudget:
         """Whether this turn has budget left."""
         return self._store.work < self._over
 
+    def is_alone(self, pieces: int) -> bool:
+        """Whether the last pieces of work, so many and one before, were all of one client. O(1)."""
+        return self._in_row >= pieces
+
     # --- clients --------------------------------------------------------------------------------
 
     def admits(self, share: Share, expected: int = 0, *, waited: bool = False) -> bool:
-        """Return whether a client may begin now; else it has to wait in the queue. O(1).
+        """Return whether a client may begin now; else it has to wait in the queue.
+
+        O(w), w: clients that were woken last and have not asked since.
 
         Args:
             share: Its account.
@@ -146,9 +156,11 @@ class TurnBudget:
         share.began = work
         if done >= SLICE_WORK:
             self._short_until = work + SHORT_TURNS_WORK
-        if is_client and share is not self._last:
-            self._last = share
-            self._alone_from = work + ALONE_WORK
+        if is_client:
+            self._in_row += 1
+            if share is not self._last:
+                self._last, self._in_row = share, 0
+                self._alone_from = work + ALONE_WORK
 
     def queue_up(
         self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
@@ -207,9 +219,10 @@ class TurnBudget:
         """Whether no client that waits has had less."""
         if self._queue and share.virtual >= self._queue[0][0]:
             return False
+        # those that have asked since need not be looked at again
+        self._woken = woken = [waiting for waiting in self._woken if waiting.share is not None]
         return all(
-            waiting.share is None or share.virtual < waiting.share.virtual
-            for waiting in self._woken
+            waiting.share is None or share.virtual < waiting.share.virtual for waiting in woken
         )
 
     def _is_small(self, waiting: Waiting, share: Share) -> bool:

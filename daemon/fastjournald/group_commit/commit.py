@@ -46,7 +46,8 @@ MEAN_WEIGHT = 0.1
 
 SAMPLE_SECONDS_MAX = 4 * INLINE_SECONDS_MAX
 """Most that one sync counts for. So a single sync, however slow, moves the mean by less than half
-of the limit, and a disk that is slow each time needs three to exceed it."""
+of the limit, and a disk that is slow each time needs three to exceed it: seven where one client has
+the daemon to itself."""
 
 GATHER_SHARE = 0.25
 """Longest wait for the clients of the last batch, as a part of the mean time of a sync."""

@@ -67,7 +67,9 @@ class Connections:
             give_back=runtime.give_back,
         )
         self._together = SharedBatch(self._shared)
-        self.poller = Poller(runtime.commit, self._together, runtime.clock.now_us)
+        self.poller = Poller(
+            runtime.commit, self._together, runtime.clock.now_us, runtime.turns.is_alone
+        )
         """Serves plain connections."""
         self._handshakes = Handshakes()
         self._silent: EvictionQueue[ClientTransport] = EvictionQueue()

@@ -36,8 +36,9 @@ EVENTS_A_ROUND = 512
 """Sockets that are received from in one round: about 2 ms. Events of others stay with the system,
 in the order in which they came."""
 
-ALONE_ROUNDS = 32
-"""Rounds with events of one socket alone after which its client has the daemon to itself."""
+ALONE_PIECES = 32
+"""Pieces of work, mostly batches of requests, after which a client has the daemon to itself, where
+no other client has had any done since: none with TLS either, and none in a scan or a window."""
 
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 
@@ -80,14 +81,20 @@ class Poller:
         commit: Group commit.
         together: Takes the requests of sessions that may be carried out together.
         now_us: Clock.
+        is_alone: Whether the last pieces of work, so many, were all of one client.
     """
 
     def __init__(
-        self, commit: GroupCommit, together: SharedBatch, now_us: Callable[[], int]
+        self,
+        commit: GroupCommit,
+        together: SharedBatch,
+        now_us: Callable[[], int],
+        is_alone: Callable[[int], bool],
     ) -> None:
         self._commit = commit
         self._together = together
         self._now_us = now_us
+        self._is_alone = is_alone
         self._clients: dict[int, Polled] = {}
         """By descriptor."""
         self._epoll: select.epoll | None = None
@@ -95,9 +102,6 @@ class Poller:
         self._wake_descriptor = -1
         self._asleep = False
         """The task waits for the system, and whoever has something to do has to tell that."""
-        self._last_heard = -1
-        """Descriptor of the only socket in the last rounds with events, and the number of them."""
-        self._rounds_alone = 0
         self._ready: deque[Polled] = deque()
         """Those that can go on."""
         self._unsettled: list[Polled] = []
@@ -227,8 +231,6 @@ class Poller:
         for _ in range(len(ready)):
             ready.popleft().go_on()
         together = self._together if len(events) > 1 else None
-        if events:
-            self._note_alone(events[0][0], len(events))
         for descriptor, _ in events:
             client = clients.get(descriptor)
             if client is not None and not client.receive(together):
@@ -237,20 +239,12 @@ class Poller:
         if together is not None and together.waits:
             self._carry_out(together)
         if self._unsettled and not self._settling:
-            alone = self._rounds_alone >= ALONE_ROUNDS
-            if self._commit.settle_now(alone=alone and len(self._unsettled) == 1):
+            alone = len(self._unsettled) == 1 and self._is_alone(ALONE_PIECES)
+            if self._commit.settle_now(alone=alone):
                 self._go_on_settled()
             else:
                 self._settling = True
                 self._some_unsettled.set()
-
-    def _note_alone(self, descriptor: int, number: int) -> None:
-        """Note the events of a round: their number and the first descriptor."""
-        if number == 1 and descriptor == self._last_heard:
-            self._rounds_alone += 1
-        else:
-            self._last_heard = descriptor if number == 1 else -1
-            self._rounds_alone = 0
 
     def _carry_out(self, together: SharedBatch) -> None:
         left = together.carry_out(self._now_us())

@@ -171,8 +171,11 @@ class Session:
         return self._begin_batch(requests, now)
 
     def leave(self) -> None:
-        """Take back the request, which the shared batch has not carried out."""
-        self.share.began = self._engine.store.work
+        """Take back the request, which the shared batch has not carried out: it counts as alone."""
+        store = self._engine.store
+        # its client was charged with the request itself when it joined
+        self.share.began = store.work + REQUEST_WORK
+        store.work += BATCH_WORK + 1 - JOIN_WORK
 
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to the request that the shared batch carried out."""
