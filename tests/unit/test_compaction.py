@@ -10,6 +10,11 @@ import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.records import decode_body
+from fastjournal.cmdlog.format.removal_time import (
+    REMOVED_BY_DELETE,
+    REPLACED_BEFORE,
+    decode_replaced,
+)
 from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -542,6 +547,32 @@ def test_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() ->
     assert log.clean(first) == "left"
     assert log.clean(second) == "rewritten"
     assert commands(log, by_number(log, second.number)).count(Command.DELETE) == 3
+    log.check()
+
+
+def test_removal_in_the_place_of_a_change_leaves_the_reason_to_the_one_behind_it() -> None:
+    """Digits of the TIME of a change mean nothing; 0 would be a removal of an older version."""
+    log = CompactedLog(cmdlog_seg_size=8192)
+    log.fill(30, key=b"cold/%d")
+    log.done(Function.SET, b"key", b"v")
+    log.roll()
+    log.done(Function.LINK, b"key", uri=b"link")
+    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
+    log.fill(30)
+    second = log.roll()
+    log.empty(18)
+    log.flush()
+    assert log.clean(second) == "rewritten"
+    data = log.disk.read(f"{LOG}/{second.name}")
+    reasons = []
+    for run in scan_segment(data).runs:
+        starts = [run.start, *run.ends]
+        reasons += [
+            decode_replaced(data, start)
+            for start, body in zip(starts, run.bodies, strict=False)
+            if data[body] == Command.DELETE
+        ]
+    assert reasons == [REPLACED_BEFORE, REMOVED_BY_DELETE]
     log.check()
 
 

@@ -183,7 +183,7 @@ class Simulation:
             change.domain, b"%d" % self._serial, not_before_us=due, priority=priority
         )
         old = self._waiting.pop(uri, None) or self._buried.pop(uri, None)
-        replaces = None if old is None else (old.job_id, old.key)
+        replaces = None if old is None else (old.job_id, old.key, old.buried)
         job_id = self._log.set(key, uri, now, due, replaces)
         work = Work(job_id, key, uri, change.domain, priority, now, due)
         self._count("set", work, now)

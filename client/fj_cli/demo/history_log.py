@@ -13,6 +13,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Lease,
     Operation,
     SegmentStart,
+    Tombstone,
     encode_operation,
 )
 from fastjournal.cmdlog.format.records import (
@@ -62,7 +63,7 @@ class HistoryLog:
         uri: bytes,
         now_us: int,
         not_before: int,
-        replaces: tuple[bytes, bytes] | None,
+        replaces: tuple[bytes, bytes, bool] | None,
     ) -> bytes:
         """Append a SET; return the job id.
 
@@ -71,7 +72,7 @@ class HistoryLog:
             uri: Second key.
             now_us: Instant of the SET, in microseconds since the Unix epoch.
             not_before: Instant before which it must not start.
-            replaces: Job id and key of the waiting entry whose URI it takes.
+            replaces: Job id and key of the entry whose URI it takes, and whether that is buried.
         """
         parts = parse_journal_key(key)
         assert parts is not None
@@ -95,7 +96,7 @@ class HistoryLog:
         due = encode_time(not_before)
         records = [encode_job(Command.SCHEDULE, time, job_id, head, pack(envelope), due, time)]
         if replaces is not None:
-            records.append(self._removal(*replaces, now_us, 1))
+            records += self._replaced(*replaces, now_us)
         self._append(records, now_us)
         return job_id
 
@@ -149,6 +150,17 @@ class HistoryLog:
 
     def _simple(self, command: Command, job_id: bytes, now_us: int) -> bytes:
         return encode_simple(command, encode_time(now_us), job_id)
+
+    def _replaced(self, job_id: bytes, key: bytes, buried: bool, now_us: int) -> list[bytes]:
+        """Return the records, right behind that of a new entry, that it takes another's place."""
+        if not buried:
+            return [self._removal(job_id, key, now_us, 1)]
+        # workq refuses to complete a failed job
+        return [
+            self._operation(Batch(2), now_us),
+            encode_simple(Command.DELETE, encode_removal_time(now_us, 2), job_id),
+            self._operation(Tombstone(key, now_us), now_us),
+        ]
 
     def _removal(self, job_id: bytes, key: bytes, now_us: int, replaced: int) -> bytes:
         time = encode_removal_time(now_us, replaced)

@@ -58,6 +58,7 @@ from fastjournal.cmdlog.format.partial_decode import (
     result_at,
 )
 from fastjournal.cmdlog.format.records import decode_body, decode_time, encode_simple
+from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE, encode_removal_time
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 from fastjournal.limits import AWAITED_SEGMENTS_MAX
 from fastjournald.compaction.needed_removals import NeededRemovals
@@ -230,8 +231,13 @@ class Liveness:
             self._remove_instead(start, job_id)
         return needed
 
-    def _remove_instead(self, start: int, job_id: bytes) -> None:
-        time = self._data[start : start + TIME_BYTES]
+    def _remove_instead(self, start: int, job_id: bytes, *, is_removal: bool = True) -> None:
+        """Let a plain removal stand in the place of another one, or of a change."""
+        if is_removal:
+            time = self._data[start : start + TIME_BYTES]
+        else:
+            # the TIME of a change does not say why its job goes
+            time = encode_removal_time(self._time(start) or 0, REPLACED_BEFORE)
         record = encode_simple(Command.DELETE, time, job_id)
         self.replaced.setdefault(start, []).append(record)
 
@@ -331,7 +337,7 @@ class Liveness:
         # The job's own record must not be in the way, under another key, of what is behind this;
         # nor must workq see its attempts in part.
         self._ended.add(job_id)
-        self._remove_instead(start, job_id)
+        self._remove_instead(start, job_id, is_removal=False)
         return True
 
     # --- parts ----------------------------------------------------------------------------------

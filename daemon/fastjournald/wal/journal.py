@@ -256,7 +256,7 @@ class Journal:
         self.stored(entry, now, erases=True)
 
     def deleted(self, entry: Entry, now: int, replaced: int = REPLACED_BY_NONE) -> None:
-        """The entry is gone without trace; ``replaced``: what takes its place."""
+        """The entry is gone without trace; ``replaced``: see ``completed``."""
         if entry.run is not None:
             self.removed_before(self.records.remove(entry), now, replaced)
 
@@ -266,7 +266,8 @@ class Journal:
         Args:
             job_id: Which.
             now: The present.
-            replaced: How many records before this one that one stands which takes its place.
+            replaced: Distance to the record in its place, or why it goes, see
+                ``cmdlog.format.removal_time``.
         """
         self._append(self._encode.deletion(job_id, now, replaced), 1, now)
 

@@ -249,7 +249,7 @@ class RecordEncoder:
         return self._time
 
     def _time_of_removal(self, now: int, replaced: int) -> bytes:
-        """Return the TIME of a removal, see ``cmdlog.recovery.removals``."""
+        """Return the TIME of a removal, see ``cmdlog.format.removal_time``."""
         if self._removed_at != (now, replaced):
             self._removed_at = now, replaced
             self._removal_time = encode_removal_time(now, replaced)

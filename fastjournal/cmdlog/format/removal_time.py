@@ -4,7 +4,7 @@ No clock here gives the part of a TIME below a microsecond. In a removal it says
 took the place of what it removes, and else why it goes. Nanoseconds modulo 1000:
 
 - 1 to 992: the record that takes its place is so many records before this one;
-- 993: recovery found that it was gone by a record anywhere before;
+- 993: recovery or compaction wrote it: the job is gone by another record, which tells more;
 - 994: a NEXT popped it;
 - 995: a PURGE deleted it;
 - 996: a DELETE without a lease token deleted it;
@@ -12,6 +12,8 @@ took the place of what it removes, and else why it goes. Nanoseconds modulo 1000
 - 998: its URI was taken while it was worked on, by an entry anywhere before;
 - 999: none of these: the worker completed it;
 - 0: not told, by an older version.
+
+In logs of older versions 999 also stands for what 994 to 997 mean.
 
 Replay goes by it where a segment has damage: ``cmdlog.recovery.removals``. The history goes by it
 everywhere: ``fastjournal.spark.event_extractor``.
