@@ -89,6 +89,9 @@ class Disk(Protocol):
     def is_directory(self, path: str) -> bool:
         """Whether this is a directory itself, and no symbolic link to one."""
 
+    def is_special(self, path: str) -> bool:
+        """Whether this is neither file, directory nor link: a socket, a FIFO, a device."""
+
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
 
@@ -225,7 +228,7 @@ def _open_lock(path: str) -> int:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         try:
-            return os.open(path, os.O_RDONLY)
+            return _open_regular(path, os.O_RDONLY)
         except FileNotFoundError:
             raise error from None
 
@@ -304,6 +307,16 @@ class OsDisk:
     def is_directory(self, path: str) -> bool:
         """Whether this is a directory itself, and no symbolic link to one."""
         return os.path.isdir(path) and not os.path.islink(path)
+
+    def is_special(self, path: str) -> bool:
+        """Whether this is neither file, directory nor link; also False where there is nothing."""
+        try:
+            mode = os.lstat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise failed("read", path, error) from error
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""

@@ -2,7 +2,7 @@
 
 ``<queue>`` is appended to, ``<queue>.<timestamp>`` are older ones, in the order of the numbers,
 and ``<queue>.<timestamp>.pack`` stands for all files up to that number. Names with ``~~`` are
-temporary.
+temporary. Sockets, FIFOs and devices are no journals: they are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def list_queues(disk: Disk, directory: str) -> dict[bytes, list[str]]:
     found: dict[bytes, list[tuple[float, bool, str]]] = {}
     for text in disk.listdir(directory):
         name, path = os.fsencode(text), f"{directory}/{text}"
-        if _TEMPORARY in name or disk.is_directory(path):
+        if _TEMPORARY in name or disk.is_directory(path) or disk.is_special(path):
             continue
         older = _OLDER.fullmatch(name)
         if older is None:

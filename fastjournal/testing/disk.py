@@ -177,6 +177,10 @@ class SimulatedDisk:
         except OSError:
             return False
 
+    def is_special(self, path: str) -> bool:
+        """Return False: it has files and directories only."""
+        return False
+
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
         with translating("list", path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
 import tracemalloc
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,6 +16,7 @@ from sortedcontainers import SortedList
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign import Fault, kestrel_opcode8, kestrel_records, open_kestrel
+from fastjournal.foreign.formats import Format, require_format
 from fastjournal.foreign.kestrel_opcode8 import Opcode8
 from fastjournal.foreign.kestrel_queue import OpenTransactions
 from fastjournal.foreign.kestrel_records import encode_addx
@@ -228,3 +231,18 @@ def test_error_for_a_directory_of_another_format_names_it() -> None:
         pass
     with pytest.raises(BadRequestError, match="no journal"), open_kestrel(a_disk(), QUEUES):
         pass
+
+
+def test_socket_and_fifo_are_no_journals_and_hide_none(tmp_path: Path) -> None:
+    disk, directory = OsDisk(), str(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{directory}/daemon.sock")
+    with pytest.raises(BadRequestError, match="no journal"), open_kestrel(disk, directory):
+        pass
+    with pytest.raises(BadRequestError, match=r"no segment") as caught:
+        require_format(disk, directory, Format.FASTJOURNAL)
+    assert "--cmdlog-path" in str(caught.value.hint)
+    (tmp_path / "queue").write_bytes(add(b"v"))
+    with open_kestrel(disk, directory) as journal:
+        assert [item.value for item in journal.items()] == [b"v"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +151,33 @@ def test_fifo_is_not_waited_for_and_no_device_is_read(
     with pytest.raises(LogFailedError, match=r"not a regular file|ENXIO") as caught:
         action(OsDisk(), path)
     assert caught.value.path == path
+
+
+def test_lock_that_may_only_be_read_is_no_fifo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def refusing(path: str, flags: int, mode: int = 0) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(LogFailedError, match="not a regular file"):
+        OsDisk().lock(str(tmp_path / "lock"), shared=True)
+
+
+def test_special_files_are_neither_files_nor_directories_nor_links(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+    names = ["pipe", "socket", "/dev/null", "file", "link", ".", "none", "file/none"]
+    special = [name for name in names if OsDisk().is_special(str(tmp_path / name))]
+    assert special == ["pipe", "socket", "/dev/null"]
 
 
 def test_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, root: str) -> None:
