@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -50,9 +50,11 @@ class DayState(msgspec.Struct):
 
 
 class _Publish(msgspec.Struct):
-    """Moves from the staging tree: paths of directories and files, the same in the output."""
+    """Moves from the staging tree, whose paths are the same in the output."""
 
-    paths: list[str]
+    paths: dict[str, list[str]]
+    """Names in each directory, so that a run that finishes the moves knows what is moved already;
+    a file has none."""
 
 
 def pyarrow_uri(uri: str) -> str:
@@ -133,15 +135,25 @@ class DayStore:
         A table without rows on a day is an empty directory then.
         """
         staging = f"{self.path}/{STAGING}"
-        paths = [f"{table}/dt={day}" for table, day in tables]
-        for path in paths:
+        paths: dict[str, list[str]] = {}
+        for table, day in tables:
+            path = f"{table}/dt={day}"
             self.files.create_dir(f"{staging}/{path}", recursive=True)
-        paths += [f"{DAYS}/{name}" for name in self._names(f"{staging}/{DAYS}")]
+            paths[path] = self._names(f"{staging}/{path}")
+        paths |= {f"{DAYS}/{name}": [] for name in self._names(f"{staging}/{DAYS}")}
         begun = f"{staging}/{_PUBLISH}"
-        with self.files.open_output_stream(begun) as file:
-            file.write(msgspec.json.encode(_Publish(paths)))
-        self._sync(begun)
-        self.files.move(begun, f"{self.path}/{_PUBLISH}")
+        with translating("write", begun):
+            with self.files.open_output_stream(begun) as file:
+                file.write(msgspec.json.encode(_Publish(paths)))
+            # Spark syncs no file: all that the record names has to outlive a power loss as it does
+            for path, names in paths.items():
+                for name in names:
+                    self._sync(f"{staging}/{path}/{name}")
+                self._sync(f"{staging}/{path}")
+            self._sync_parents(staging, paths)
+            self._sync(begun)
+            self.files.move(begun, f"{self.path}/{_PUBLISH}")
+            self._sync(self.path)
         self._finish()
 
     def states(self) -> dict[str, DayState]:
@@ -180,14 +192,20 @@ class DayStore:
         try:
             publish = msgspec.json.decode(read_file(self.files, journal), type=_Publish)
         except msgspec.MsgspecError as error:
-            raise LogCorruptError(f"not a publication: {error}", path=journal) from error
+            raise LogCorruptError(
+                f"not a publication: {error}",
+                path=journal,
+                hint="remove it: what was not published is computed again",
+            ) from error
         with translating("write", self.path):
-            for path in publish.paths:
-                self._replace(f"{self.path}/{STAGING}/{path}", f"{self.path}/{path}")
+            for path, names in publish.paths.items():
+                self._replace(f"{self.path}/{STAGING}/{path}", f"{self.path}/{path}", names)
+            self._sync_parents(self.path, publish.paths)
             self.files.delete_file(journal)
             self._delete(f"{self.path}/{STAGING}")
 
-    def _replace(self, source: str, target: str) -> None:
+    def _replace(self, source: str, target: str, names: Collection[str] = ()) -> None:
+        """Move a file, or a directory with files of these names, in place of another one."""
         kind = self._kind(source)
         if kind == pa.fs.FileType.NotFound:
             return  # it was moved before a crash
@@ -203,15 +221,29 @@ class DayStore:
             os.rename(source, target)
             self._delete(old)
         else:
-            self._delete(target)
             self.files.create_dir(target, recursive=True)
-            for name in self._names(source):
+            staged = self._names(source)
+            for name in self._names(target):
+                # a name that is staged no more was moved before a crash
+                if name in staged or name not in names:
+                    self._delete(f"{target}/{name}")
+            for name in staged:
                 self.files.move(f"{source}/{name}", f"{target}/{name}")
 
+    def _sync_parents(self, tree: str, paths: Iterable[str]) -> None:
+        """Sync a tree's directory, and those in it that have these paths."""
+        for parent in sorted({path.rpartition("/")[0] for path in paths}):
+            self._sync(f"{tree}/{parent}")
+        self._sync(tree)
+
     def _sync(self, path: str) -> None:
+        """Sync a file or a directory of this machine."""
         if self._local:
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _delete(self, path: str) -> None:
         kind = self._kind(path)

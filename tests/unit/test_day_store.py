@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ class KilledError(Exception):
 
 
 def build(store: DayStore, text: str) -> None:
-    """Build the day in the staging tree; its files have other names each time."""
+    """Build the day in the staging tree; one file of each table has another name each time."""
     store.begin()
     for table, _ in TABLES:
-        store.write(f"{table}/dt={DAY}/part-{text}.parquet", text.encode())
+        for name in (f"part-{text}.parquet", "part.parquet"):
+            store.write(f"{table}/dt={DAY}/{name}", text.encode())
     store.describe(DAY, DayState(text))
 
 
@@ -38,6 +40,46 @@ def content(directory: Path) -> set[str]:
         for table, day in TABLES
         for path in (directory / table / f"dt={day}").glob("*.parquet")
     }
+
+
+def check_whole(directory: Path, store: DayStore) -> str:
+    """Check that the day is one of its versions in all tables; return which."""
+    (text,) = content(directory)
+    for table, day in TABLES:
+        names = {path.name for path in (directory / table / f"dt={day}").iterdir()}
+        assert names == {f"part-{text}.parquet", "part.parquet"}
+    assert store.states() == {str(DAY): DayState(text)}
+    return text
+
+
+def object_store(directory: Path) -> DayStore:
+    """Return a store that takes a directory for one of an object store."""
+    files: Any = pyarrow.fs.SubTreeFileSystem(str(directory.parent), pyarrow.fs.LocalFileSystem())
+    store = DayStore.__new__(DayStore)
+    store.uri, store.files, store._local = f"s3://bucket/{directory.name}", files, False
+    store.path = directory.name
+    return store
+
+
+class KillingFiles:
+    """File system before whose nth change the process is killed."""
+
+    def __init__(self, files: Any, step: int) -> None:
+        self._files = files
+        self._left = step
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._files, name)
+        if name not in ("move", "delete_file", "delete_dir", "create_dir", "open_output_stream"):
+            return call
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                raise KilledError
+            return call(*arguments, **options)
+
+        return wrapped
 
 
 def test_publication_replaces_all_files_of_a_day(tmp_path: Path) -> None:
@@ -55,7 +97,7 @@ def test_publication_that_is_killed_anywhere_is_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = []
-    for step in range(1, 40):
+    for step in range(1, 80):
         directory = tmp_path / str(step)
         store = DayStore(str(directory))
         build(store, "old")
@@ -70,14 +112,69 @@ def test_publication_that_is_killed_anywhere_is_all_or_nothing(
                 killed = True
         again = DayStore(str(directory))
         again.begin()
-        (text,) = content(directory)
-        assert again.states() == {str(DAY): DayState(text)}
-        outcomes.append(text)
+        outcomes.append(check_whole(directory, again))
         if not killed:
             break
     assert outcomes == sorted(outcomes, reverse=True)
     assert {"old", "new"} == set(outcomes)
     assert not killed
+
+
+def test_publication_in_an_object_store_that_is_killed_anywhere_is_all_or_nothing(
+    tmp_path: Path,
+) -> None:
+    outcomes = []
+    for step in range(1, 80):
+        directory = tmp_path / str(step)
+        store = object_store(directory)
+        build(store, "old")
+        store.publish(TABLES)
+        build(store, "new")
+        store.files = KillingFiles(store.files, step)
+        killed = False
+        try:
+            store.publish(TABLES)
+        except KilledError:
+            killed = True
+        # the run that finishes it is killed, too
+        for left in (3, 5):
+            again = object_store(directory)
+            again.files = KillingFiles(again.files, left)
+            with suppress(KilledError):
+                again.begin()
+        again = object_store(directory)
+        again.begin()
+        outcomes.append(check_whole(directory, again))
+        if not killed:
+            break
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert {"old", "new"} == set(outcomes)
+    assert not killed
+
+
+def test_publication_is_recorded_when_all_of_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DayStore(str(tmp_path))
+    build(store, "new")
+    staged = {tmp_path / "_staging", *(tmp_path / "_staging").rglob("*")}
+    synced = set()
+
+    def fsync(descriptor: int) -> None:
+        if not (tmp_path / "_publish.json").exists():
+            synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(day_store.os, "fsync", fsync)
+    store.publish(TABLES)
+    assert len(staged) == 11
+    assert staged <= synced
+
+
+def test_publication_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    (tmp_path / "_publish.json").write_text("{")
+    with pytest.raises(LogCorruptError, match=r"_publish.json: not a publication: .*remove it"):
+        store.begin()
 
 
 def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
@@ -109,9 +206,7 @@ def test_publication_of_a_table_without_rows_empties_the_day(tmp_path: Path) -> 
 
 
 def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
-    files: Any = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    store = DayStore.__new__(DayStore)
-    store.uri, store.files, store.path, store._local = "s3://bucket/out", files, "out", False
+    store = object_store(tmp_path / "out")
     for text in ("old", "new"):
         build(store, text)
         store.publish(TABLES)
