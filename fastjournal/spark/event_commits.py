@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
+import pyarrow as pa
 
 from fastjournal.disk import Disk
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
@@ -38,6 +39,17 @@ class MissingSegments(msgspec.Struct, frozen=True):
     """Reason that the archive gives, else ``missing`` or ``damaged``."""
 
 
+_GAP_SCHEMA = pa.schema(
+    [
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("first_us", pa.int64()),
+        ("last_us", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Addition to the table, all or nothing."""
 
@@ -53,6 +65,11 @@ class Commit(msgspec.Struct, frozen=True):
     version: int = _VERSION
 
 
+def gap_table(gaps: Iterable[MissingSegments]) -> pa.Table:
+    """Return gaps as an Arrow table."""
+    return pa.Table.from_pylist([msgspec.structs.asdict(gap) for gap in gaps], _GAP_SCHEMA)
+
+
 def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
     """Yield the commits in a directory, in their order.
 
@@ -64,6 +81,14 @@ def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
         if name.endswith(".json"):
             path = f"{directory}/{name}"
             yield decode_commit(disk.read(path), path)
+
+
+def files_of(commits: Iterable[Commit]) -> Iterator[tuple[int, str]]:
+    """Yield number of the segment, and path from the directory of the table, of each file."""
+    for commit in commits:
+        for segment in commit.segments:
+            for file in segment.files:
+                yield segment.number, file
 
 
 def decode_commit(data: bytes, path: str) -> Commit:

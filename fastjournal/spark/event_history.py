@@ -17,10 +17,9 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.cmdlog.archive_format import STATE_NAME, archived_segment
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.event_commits import Commit, decode_commit
+from fastjournal.spark.event_commits import Commit, decode_commit, files_of
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_records import EventRecord, segment_records
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
@@ -72,12 +71,7 @@ def history_files(directory: str) -> list[HistoryFile]:
     if table is None:
         LogHistory(directory)
         return [HistoryFile(directory)]
-    return [
-        HistoryFile(table, file, segment.number)
-        for commit in _commits(table)
-        for segment in commit.segments
-        for file in segment.files
-    ]
+    return [HistoryFile(table, file, number) for number, file in files_of(_commits(table))]
 
 
 def read_events(part: HistoryFile) -> Iterator[pa.RecordBatch]:
@@ -145,9 +139,9 @@ class LogHistory:
 
     def __init__(self, directory: str) -> None:
         self._files, _ = resolve(directory)
-        archived = _archived(directory)
-        self.is_archive = archived is not None
-        self.segments = open_log(directory).segments if archived is None else archived
+        log = open_log(directory)
+        self.is_archive = log.is_archive
+        self.segments = log.segments
         """All segments, ascending."""
 
     def whole(self) -> list[SegmentFile]:
@@ -201,24 +195,6 @@ class LogHistory:
                 "the segment has changed while it was read", path=segment.path, hint=LOG_IN_USE
             )
         return segment_records(data, segment)
-
-
-def _archived(directory: str) -> list[SegmentFile] | None:
-    """Return the files of an archive; of a segment that grew, and comes twice, the longer.
-
-    None: it is none.
-    """
-    found = dict[int, SegmentFile]()
-    infos = list_directory(directory)
-    for info in infos:
-        name = archived_segment(str(info.base_name))
-        if name is not None and (name.number not in found or found[name.number].bytes < info.size):
-            found[name.number] = SegmentFile(
-                info.path, name.number, info.size, last=False, open=False, crc32c=name.crc32c
-            )
-    if not found and all(str(info.base_name) != STATE_NAME for info in infos):
-        return None
-    return [found[number] for number in sorted(found)]
 
 
 def _sealed(segment: SegmentFile, size: int, crc32c: int | None) -> SegmentFile:

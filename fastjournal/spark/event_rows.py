@@ -5,9 +5,9 @@ Columns and their meaning stand in docs/spark.md, "Events".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -74,6 +74,42 @@ def job_of(key: bytes) -> Job:
     if journal is None:
         return Job(key=key)
     return Job(key=key, domain=text(journal.domain), priority=journal.priority)
+
+
+_JOB_SCHEMA = pa.schema(
+    [
+        ("job_id", pa.binary(16)),
+        ("key", pa.binary()),
+        ("uri", pa.binary()),
+        ("domain", pa.string()),
+        ("priority", pa.int32()),
+        ("timestamp", pa.uint64()),
+        ("value_bytes", pa.int64()),
+        ("not_before", pa.uint64()),
+        ("due", pa.uint64()),
+        ("attempts", pa.int64()),
+        ("token", pa.uint64()),
+        ("lease_start", pa.uint64()),
+        ("buried", pa.bool_()),
+    ]
+)
+
+
+def job_table(jobs: Mapping[bytes, Job]) -> pa.Table:
+    """Return live jobs by identifier as an Arrow table."""
+    columns: dict[str, list[Any]] = {"job_id": list(jobs)}
+    for name in Job.__struct_fields__:
+        columns[name] = [getattr(job, name) for job in jobs.values()]
+    return pa.Table.from_pydict(columns, _JOB_SCHEMA)
+
+
+def table_jobs(table: pa.Table) -> dict[bytes, Job]:
+    """Return the live jobs of an Arrow table by identifier."""
+    columns = table.to_pydict()
+    fields = (columns[name] for name in Job.__struct_fields__)
+    return {
+        job_id: Job(*values) for job_id, *values in zip(columns["job_id"], *fields, strict=True)
+    }
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

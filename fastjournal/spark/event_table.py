@@ -10,15 +10,14 @@ Files count when a commit names them. A crash before that leaves files that the 
 for it takes the same segments again; a crash behind it leaves archived segments that the next run
 unlinks, for the commits have their names. The column ``segment`` is in the path.
 
-A segment that grew while the daemon had no archive comes twice, with two checksums. The second time
-the table takes only the records behind the end of the first one.
+A segment that grew while the daemon had no archive comes twice, with two checksums. The table takes
+only those records of the longer version that are behind the end of the shorter one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import closing
-from typing import Any
 
 import google_crc32c
 import msgspec
@@ -32,44 +31,18 @@ from fastjournal.spark.event_commits import (
     Commit,
     MissingSegments,
     TakenSegment,
+    files_of,
+    gap_table,
     read_commits,
 )
 from fastjournal.spark.event_days import EventDay, RecordSpan, day_of
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_gaps import gaps_between
 from fastjournal.spark.event_records import segment_records
-from fastjournal.spark.event_rows import Job
+from fastjournal.spark.event_rows import job_table, table_jobs
 from fastjournal.spark.files import SegmentFile
 
 SEGMENTS_A_COMMIT = 64
-
-
-_STATE_SCHEMA = pa.schema(
-    [
-        ("job_id", pa.binary(16)),
-        ("key", pa.binary()),
-        ("uri", pa.binary()),
-        ("domain", pa.string()),
-        ("priority", pa.int32()),
-        ("timestamp", pa.uint64()),
-        ("value_bytes", pa.int64()),
-        ("not_before", pa.uint64()),
-        ("due", pa.uint64()),
-        ("attempts", pa.int64()),
-        ("token", pa.uint64()),
-        ("lease_start", pa.uint64()),
-        ("buried", pa.bool_()),
-    ]
-)
-_GAP_SCHEMA = pa.schema(
-    [
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("first_us", pa.int64()),
-        ("last_us", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
 
 
 class EventTable:
@@ -109,7 +82,7 @@ class EventTable:
     @property
     def files(self) -> list[str]:
         """Paths of the Parquet files that count."""
-        return [f"{self._directory}/{file}" for segment in self.taken for file in segment.files]
+        return [f"{self._directory}/{file}" for _, file in files_of(self.commits)]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -125,24 +98,36 @@ class EventTable:
         """
         with closing(self._disk.lock(f"{self._directory}/_lock")):
             self.commits = list(read_commits(self._disk, f"{self._directory}/_commits"))
-            done = {(segment.number, segment.crc32c) for segment in self.taken}
-            waiting = []
-            for file in list_archived(self._disk, archive):
-                if (file.number, f"{file.crc32c:08x}") in done:
-                    self._unlink(f"{archive}/{file.name}")
-                else:
-                    waiting.append(file)
+            waiting = self._waiting(archive)
             rows = 0
             step = self._segments_a_commit
             for begin in range(0, len(waiting), step):
                 rows += self._commit(archive, waiting[begin : begin + step])
             return rows
 
+    def _waiting(self, archive: str) -> list[ArchivedSegment]:
+        """Return the segments to take, a shorter version before a longer; unlink taken ones."""
+        done = {(segment.number, segment.crc32c) for segment in self.taken}
+        waiting = []
+        for file in list_archived(self._disk, archive):
+            path = f"{archive}/{file.name}"
+            if (file.number, f"{file.crc32c:08x}") in done:
+                self._unlink(path)
+                continue
+            try:
+                waiting.append((file.number, self._disk.size(path), file))
+            except LogFailedError:
+                # where it is gone, the daemon has dropped it just now
+                if self._disk.exists(path):
+                    raise
+        return [file for _, _, file in sorted(waiting)]
+
     def _commit(self, archive: str, files: list[ArchivedSegment]) -> int:
         disk, number = self._disk, len(self.commits) + 1
         history = self._history()
         extractor = EventExtractor(history)
         taken, gaps, damaged = list[TakenSegment](), self._missing(archive, files), list[str]()
+        lost = dict[int, str]()
         for file in files:
             try:
                 data = disk.read(f"{archive}/{file.name}")
@@ -150,18 +135,20 @@ class EventTable:
                 if disk.exists(f"{archive}/{file.name}"):
                     raise
                 # the daemon has dropped it just now
-                gaps.append(MissingSegments(file.number, file.number, None, None, "dropped"))
+                lost[file.number] = "dropped"
                 continue
             try:
-                taken.append(self._take(extractor, file, data))
+                taken.append(self._take(extractor, file, data, taken))
+                # it has all that a shorter version had
+                lost.pop(file.number, None)
             except LogCorruptError:
-                gaps.append(MissingSegments(file.number, file.number, None, None, "damaged"))
+                lost[file.number] = "damaged"
                 damaged.append(file.name)
+        gaps += [MissingSegments(one, one, None, None, reason) for one, reason in lost.items()]
         state = f"_state/{number:09d}.parquet"
-        self._write(state, _state_table(history))
+        self._write(state, job_table(history.jobs))
         if gaps:
-            table = pa.Table.from_pylist([msgspec.structs.asdict(gap) for gap in gaps], _GAP_SCHEMA)
-            self._write(f"_gaps/{number:09d}.parquet", table)
+            self._write(f"_gaps/{number:09d}.parquet", gap_table(gaps))
         commit = Commit(
             number=number,
             segments=taken,
@@ -178,8 +165,20 @@ class EventTable:
             disk.rename(f"{archive}/{name}", f"{archive}/{name}.damaged")
         return commit.rows
 
-    def _take(self, extractor: EventExtractor, file: ArchivedSegment, data: bytes) -> TakenSegment:
+    def _take(
+        self,
+        extractor: EventExtractor,
+        file: ArchivedSegment,
+        data: bytes,
+        taken: list[TakenSegment],
+    ) -> TakenSegment:
         """Write the events of a segment.
+
+        Args:
+            extractor: Extractor with the state before it.
+            file: Name of the segment.
+            data: Contents.
+            taken: Segments before it in the commit.
 
         Raises:
             LogCorruptError: It is damaged; nothing of it counts.
@@ -189,7 +188,7 @@ class EventTable:
         name = f"segment={file.number:09d}-{file.crc32c:08x}"
         self._remove_uncommitted(name)
         segment = SegmentFile(file.name, file.number, len(data), False, False, file.crc32c)
-        skipped = self._taken_bytes(file.number, data)
+        skipped = _taken_bytes([*self.taken, *taken], file.number, data)
         span = RecordSpan(skipped)
         days = defaultdict[str, EventDay](EventDay)
         # a damaged segment ends this before the first record changes the state
@@ -211,18 +210,6 @@ class EventTable:
             files,
         )
 
-    def _taken_bytes(self, number: int, data: bytes) -> int:
-        """Return the bytes at the begin of a segment whose events are in the table already."""
-        return max(
-            (
-                before.bytes
-                for before in self.taken
-                if before.number == number
-                and google_crc32c.value(data[: before.bytes]) == int(before.crc32c, 16)
-            ),
-            default=0,
-        )
-
     def _missing(self, archive: str, files: list[ArchivedSegment]) -> list[MissingSegments]:
         """Return the gaps before and between archived segments."""
         state = read_state(self._disk, archive)
@@ -239,14 +226,7 @@ class EventTable:
             return History()
         commit = self.commits[-1]
         data = self._disk.read(f"{self._directory}/{commit.state}")
-        columns = pa.parquet.read_table(pa.BufferReader(data)).to_pydict()
-        ids = columns.pop("job_id")
-        jobs = {
-            job_id: Job(*fields)
-            for job_id, *fields in zip(
-                ids, *(columns[name] for name in Job.__struct_fields__), strict=True
-            )
-        }
+        jobs = table_jobs(pa.parquet.read_table(pa.BufferReader(data)))
         return History(jobs, dict(commit.pauses), dict(commit.limits))
 
     # --- files ------------------------------------------------------------------------------------
@@ -289,9 +269,14 @@ class EventTable:
             self._disk.unlink(path)
 
 
-def _state_table(history: History) -> pa.Table:
-    jobs = history.jobs.values()
-    columns: dict[str, list[Any]] = {"job_id": list(history.jobs)}
-    for name in Job.__struct_fields__:
-        columns[name] = [getattr(job, name) for job in jobs]
-    return pa.Table.from_pydict(columns, _STATE_SCHEMA)
+def _taken_bytes(taken: list[TakenSegment], number: int, data: bytes) -> int:
+    """Return the bytes at the begin of a segment whose events were taken already."""
+    return max(
+        (
+            before.bytes
+            for before in taken
+            if before.number == number
+            and google_crc32c.value(data[: before.bytes]) == int(before.crc32c, 16)
+        ),
+        default=0,
+    )

@@ -34,7 +34,7 @@ class SegmentFile(msgspec.Struct, frozen=True):
     open: bool
     """It may still be written to, so that its tail may be torn; never so in a snapshot."""
     crc32c: int | None = None
-    """Checksum of the whole file, where a manifest says it."""
+    """Checksum of the whole file, where a manifest, or its name in an archive, says it."""
 
 
 class LogDirectory:
@@ -64,14 +64,18 @@ class LogDirectory:
         checksums: dict[str, int] = {}
         if self.manifest is not None:
             checksums = {one.name: int(one.crc32c, 16) for one in self.manifest.segments}
-        names = {name: number for name in sizes if (number := segment_number(name)) is not None}
-        for name in sizes:
-            archived = archived_segment(name)
+        names: dict[int, str] = {}
+        for name, size in sizes.items():
+            number, archived = segment_number(name), archived_segment(name)
             if archived is not None:
                 self.is_archive = True
-                names[name], checksums[name] = archived
-        for name, number in sorted(names.items()):
-            last = number == max(names.values())
+                number, checksums[name] = archived
+            # a segment that grew is twice in an archive, and the longer file has all of it
+            if number is not None and (number not in names or sizes[names[number]] < size):
+                names[number] = name
+        newest = max(names, default=0)
+        for number, name in sorted(names.items()):
+            last = number == newest
             self.segments.append(
                 SegmentFile(
                     path=f"{self.path}/{name}",

@@ -2,9 +2,11 @@
 
 An offset is ``{"segment": N, "offset": BYTES, "crc32c": NUMBER, "sealed": BOOL}``: everything
 before that byte of that segment was read. It lies at the end of a whole group of records, so that
-no batch has a part of a lease. ``sealed``: the segment grows no more, and this is its end; else
-``crc32c`` is the checksum of the segment up to there. Each batch compares it, because compaction
-may rewrite a segment of a log in use, whose records would then be read twice, or not at all.
+no batch has a part of a lease. ``crc32c`` is the checksum of the segment up to there. Each batch
+compares it, because compaction may rewrite a segment of a log in use, whose records would then be
+read twice, or not at all. ``sealed``: this is the end of the segment, and its checksum is 0 where
+nothing tells it. A segment that grew while the daemon had no archive comes into the archive again;
+the stream takes the rest of it.
 
 Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has one group at least.
 """
@@ -120,7 +122,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 span = Span(start["offset"], segment.bytes, start["crc32c"])
             if segment.number == end["segment"]:
                 span = span._replace(stop=end["offset"])
-                if not end["sealed"]:
+                if not end["sealed"] or (log.is_archive and segment.bytes > end["offset"]):
                     span = span._replace(stop_crc32c=end["crc32c"])
                 elif segment.bytes != end["offset"]:
                     raise LogCorruptError(
@@ -158,13 +160,22 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left = bytes_max
         for segment in log.segments:
             first = start["offset"] if segment.number == start["segment"] else 0
-            if segment.number < start["segment"] or (first and start["sealed"]):
+            grown = log.is_archive and segment.bytes > first
+            if segment.number < start["segment"] or (first and start["sealed"] and not grown):
                 continue
             is_over = segment.crc32c is not None or segment.number in over
-            if is_over and segment.bytes == first:
-                continue
+            if segment.bytes == first:
+                if is_over:
+                    continue
+                # nothing is new; the segments behind it wait until it is known to be over
+                return end
             if is_over and (left is None or segment.bytes - first <= left):
-                end = Offset(segment=segment.number, offset=segment.bytes, crc32c=0, sealed=True)
+                end = Offset(
+                    segment=segment.number,
+                    offset=segment.bytes,
+                    crc32c=segment.crc32c or 0,
+                    sealed=True,
+                )
                 left = None if left is None else left - (segment.bytes - first)
                 continue
             return self._end_in(log, segment, end, start, left, is_over=is_over)
@@ -194,7 +205,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found <= first:
             return before
         sealed = is_over and found == len(data)
-        crc32c = 0 if sealed else google_crc32c.value(data[:found])
+        crc32c = google_crc32c.value(data[:found])
         return Offset(segment=segment.number, offset=found, crc32c=crc32c, sealed=sealed)
 
 

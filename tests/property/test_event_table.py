@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import LogFailedError
@@ -191,3 +193,65 @@ def test_event_table_takes_only_the_rest_of_a_segment_that_grew() -> None:
     assert table.update(ARCHIVE) == 2
     assert [segment.number for segment in table.taken] == [1, 1]
     assert table.gaps == []
+
+
+class DroppingDisk:
+    """Disk on which the daemon drops a file of the archive before the first call of a kind."""
+
+    def __init__(self, disk: Any, call: str, path: str) -> None:
+        self._disk = disk
+        self._call = call
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._call and self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+        return getattr(self._disk, name)
+
+
+def grown(text: str) -> tuple[LedgerRun, list[str]]:
+    """Return a run whose archive has a segment twice, and both names, the shorter first."""
+    run = LedgerRun(EventLedger(1), 0, Nights(1).read)
+    log = run.log
+    log.fill(3, key=b"a:1:0:%s-%%d" % text.encode())
+    log.roll()
+    run.archive_sealed()
+    log.config.archive_dir = ""
+    log.restart()
+    log.fill(2, key=b"a:1:0:more-%d")
+    log.config.archive_dir = ARCHIVE
+    log.restart()
+    run.open()
+    run.archive_sealed()
+    names = [name for name in log.disk.listdir(ARCHIVE) if name.endswith(".log")]
+    assert [name[:9] for name in names] == ["000000001"] * 2
+    return run, sorted(names, key=lambda name: log.disk.size(f"{ARCHIVE}/{name}"))
+
+
+def test_event_table_takes_both_versions_of_a_segment_in_one_commit_or_two() -> None:
+    orders = set()
+    for number in range(8):
+        for step in (1, 64):
+            run, names = grown(str(number))
+            orders.add(names == sorted(names))
+            table = EventTable(run.log.disk, EVENTS, segments_a_commit=step)
+            assert table.update(ARCHIVE) == 5
+            assert [segment.rows for segment in table.taken] == [3, 2]
+            found = [row["key"] for path in table.files for row in rows(run, path)]
+            assert len(set(found)) == len(found) == 5
+            assert table.gaps == []
+    assert orders == {True, False}, "the checksums are in both orders"
+
+
+@pytest.mark.parametrize("call", ["size", "read"])
+def test_event_table_names_no_gap_where_the_longer_version_of_a_segment_is_left(call: str) -> None:
+    run, (shorter, longer) = grown("dropped")
+    disk: Any = DroppingDisk(run.log.disk, call, f"{ARCHIVE}/{shorter}")
+    table = EventTable(disk, EVENTS)
+    assert table.update(ARCHIVE) == 5
+    assert table.gaps == []
+    run, (_, longer) = grown("dropped")
+    disk = DroppingDisk(run.log.disk, "read", f"{ARCHIVE}/{longer}")
+    table = EventTable(disk, EVENTS)
+    assert table.update(ARCHIVE) == 3
+    assert [(gap.first, gap.reason) for gap in table.gaps] == [(1, "dropped")]

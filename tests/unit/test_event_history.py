@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 pytest.importorskip("pyspark")
@@ -19,6 +20,7 @@ from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_history import history_files, read_events
 from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind
 from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.source import FastjournalSource
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import EventLedger
@@ -114,6 +116,22 @@ def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_pat
     with_gap = event_span(archive)
     assert with_gap is not None
     assert with_gap.gaps == [(4, 4, "missing")]
+
+
+def test_history_and_records_of_an_archive_have_a_segment_that_grew_once(
+    kept: Kept, tmp_path: Path
+) -> None:
+    for path in kept.archive.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    last = max(tmp_path.iterdir())
+    data = last.read_bytes()
+    segments = [segment.path for segment in LogDirectory(tmp_path).segments]
+    for cut in range(len(data) - 1, len(data) - 5, -1):
+        shorter = data[:cut]
+        name = ArchivedSegment(int(last.name[:9]), google_crc32c.value(shorter)).name
+        (tmp_path / name).write_bytes(shorter)
+    assert [segment.path for segment in LogDirectory(tmp_path).segments] == segments
+    assert read(tmp_path) == told(kept.events)
 
 
 def test_view_events_has_the_columns_and_types_that_a_schema_asks_for(kept: Kept) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark import record_stream
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.record_stream import Offset, RecordsStream
 from fastjournal.spark.source import FastjournalSource
@@ -217,3 +218,87 @@ def test_stream_is_of_one_directory_and_of_the_view_records(tmp_path: Path) -> N
     for options in ({"view": "entries"}, {"maxBytesPerTrigger": "0"}, {"maxBytesPerTrigger": "1g"}):
         with pytest.raises(BadRequestError):
             open_stream(tmp_path, **options)
+
+
+def archive_segment(directory: Path, number: int, data: bytes) -> Path:
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{number:09d}-{google_crc32c.value(data):08x}.log"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("options", [{}, {"maxBytesPerTrigger": "1"}])
+def test_stream_reads_a_segment_that_comes_again_longer_once(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"one")
+    before = bytes(segment)
+    short = archive_segment(tmp_path, 1, before)
+    stream = open_stream(tmp_path, **options)
+    first = list(batches(stream, stream.initialOffset()))
+    start = first[-1][0]
+    assert start["sealed"]
+    assert start["crc32c"] == google_crc32c.value(before)
+    segment.entry(b"two")
+    segment.entry(b"three")
+    archive_segment(tmp_path, 1, bytes(segment))
+    following = SegmentBuilder(1, ids_from=2000)
+    following.entry(b"four")
+    archive_segment(tmp_path, 2, bytes(following))
+    # after a crash Spark asks for the same batch
+    assert read(open_stream(tmp_path), stream.initialOffset(), start) == sorted(
+        row for _, rows in first for row in rows
+    )
+    rest = list(batches(open_stream(tmp_path, **options), start))
+    found = sorted(row for _, rows in (*first, *rest) for row in rows)
+    assert found == read_whole(tmp_path)
+    assert len(found) == len(set(found)) == 6
+    short.unlink()
+    assert read_whole(tmp_path) == found
+
+
+def test_stream_refuses_a_longer_segment_with_another_begin(tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"one")
+    archive_segment(tmp_path, 1, bytes(segment))
+    stream = open_stream(tmp_path)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    other = SegmentBuilder()
+    other.entry(b"two")
+    other.entry(b"three")
+    archive_segment(tmp_path, 1, bytes(other))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(LogCorruptError, match="was rewritten since"):
+        read(stream, start, end)
+
+
+def test_stream_of_an_idle_log_reads_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"one")
+    path = tmp_path / segment_name(1)
+    path.write_bytes(bytes(segment))
+    stream = open_stream(tmp_path)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: Any) -> bytes:
+            raise AssertionError("the segment was read")
+
+        patch.setattr(record_stream, "read_bytes", refuse)
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+    before = LogDirectory(tmp_path)
+    segment.entry(b"two")
+    path.write_bytes(bytes(segment))
+    (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
+    after = LogDirectory(tmp_path)
+    # the size of the first was taken before its last record, the name of the second after it
+    after.segments[0] = msgspec.structs.replace(after.segments[0], bytes=start["offset"])
+    listings = iter([before, after])
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_log", lambda: next(listings))
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+    found = [row for _, rows in batches(stream, start) for row in rows]
+    assert len(found) == 2
