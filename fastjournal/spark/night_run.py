@@ -143,6 +143,8 @@ def run_night(
         spark = start()
         # microseconds: the default is a deprecated type without statistics
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        # a session of spark-submit has the zone of its machine, and the hours of tables are UTC
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
         for day in stale:
             old = states.get(str(day), DayState(None))
             states[str(day)] = msgspec.structs.replace(old, source=sources.get(str(day)))
@@ -263,9 +265,17 @@ def _archive_figures(archive: str | None) -> Row:
 
 
 def _snapshot_figures(snapshot: str | None) -> Row:
-    """Return count and bytes of the snapshots in the directory of one, on this machine."""
+    """Return count and bytes of the snapshots in the directory of one, on this machine.
+
+    ``unreadable``: snapshots beside these whose manifest is damaged or gone; no bytes are known.
+    """
     if snapshot is None or not os.path.isdir(snapshot):
-        return {"count": None, "bytes": None}
+        return {"count": None, "bytes": None, "unreadable": []}
     disk = OsDisk()
-    found = list_snapshots(disk, os.path.dirname(os.path.abspath(snapshot)))
-    return {"count": len(found), "bytes": sum(read_manifest(disk, path).bytes for path in found)}
+    sizes, unreadable = [], []
+    for path in list_snapshots(disk, os.path.dirname(os.path.abspath(snapshot))):
+        try:
+            sizes.append(read_manifest(disk, path).bytes)
+        except (LogCorruptError, LogFailedError):
+            unreadable.append(os.path.basename(path))
+    return {"count": len(sizes), "bytes": sum(sizes), "unreadable": unreadable}

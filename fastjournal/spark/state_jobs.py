@@ -40,14 +40,16 @@ def journal(entries: DataFrame, taken_us: int) -> DataFrame:
         entries: The view ``entries``, or its export; instants are TIMESTAMP or microseconds.
         taken_us: Instant of the snapshot, in microseconds since the Unix epoch.
     """
-    table = entries.where("domain IS NOT NULL")
+    table = entries
     for name in _INSTANTS:
         table = table.withColumn(name, _micros(entries, name))
-    # where the work on the URI is the entry's own, its state is not "waiting" anyway
+    # work on plain entries counts, too: it holds back entries that wait with the same URI. Where it
+    # is the entry's own work, its state is not "waiting" anyway
     running = table.where("state = 'worked_on' AND uri IS NOT NULL")
     running = running.groupBy("uri").agg(f.max("worked_on_until").alias("blocked_until"))
     due_at = "greatest(not_before, coalesce(blocked_until, 0))"
-    return table.join(running, "uri", "left").selectExpr(
+    waiting = table.where("domain IS NOT NULL").join(running, "uri", "left")
+    return waiting.selectExpr(
         "domain",
         "priority",
         "state",

@@ -17,10 +17,10 @@ import pytest
 
 import fastjournal.spark
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME, take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
-from fastjournal.spark import jobs
+from fastjournal.spark import jobs, state_jobs
 from fastjournal.spark.day_store import DayStore
 from fastjournal.spark.night_run import Night, Outcome, run_night
 from fastjournal.spark.report.texts import duration
@@ -57,6 +57,8 @@ UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_00
 DAY = date(2026, 11, 21)
 CHANGES = 1_500
 DAYS = 7
+DAMAGED = "20261101T000000.000000Z"
+"""Snapshot beside that of the run, with a damaged manifest."""
 
 
 class Played(NamedTuple):
@@ -81,8 +83,17 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pla
     snapshot = take_snapshot(
         OsDisk(), str(directory / "log"), str(directory / "snapshots"), ledger.segments, UNTIL_US
     )
+    damaged = directory / "snapshots" / DAMAGED
+    damaged.mkdir()
+    (damaged / MANIFEST_NAME).write_text("{")
+
+    def start() -> SparkSession:
+        # a session of spark-submit has the zone of its machine
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+        return spark
+
     night = Night(DAY, DayStore(str(output)), str(output), str(archive), snapshot)
-    return Played(ledger, output, snapshot, run_night(lambda: spark, night))
+    return Played(ledger, output, snapshot, run_night(start, night))
 
 
 def stored(played: Played, name: str, day: date = DAY) -> list[dict[str, Any]]:
@@ -115,6 +126,8 @@ def test_throughput_of_all_days_equals_the_ledger(played: Played) -> None:
     assert {kind for _, _, kind in expected} >= {"set", "replaced", "leased", "lost", "failed"}
     # the sum over days, and the rest of the last night, is the whole
     assert sum(1 for _ in days_of(played, "hours")) > 24
+    starts = {row["hour"] for _, row in days_of(played, "hours")} - {None}
+    assert {start.minute for start in starts} == {0}, "hours of UTC, whatever the session's zone"
     counted = found.total() + sum(
         n for key, n in played.ledger.events.items() if not until_midnight(key[0])
     )
@@ -204,6 +217,23 @@ def test_backlog_and_ages_at_the_snapshot_equal_the_ledger(played: Played) -> No
     assert starving[0]["leased"] == played.ledger.events[str(DAY), "peps.python.org", "leased"]
 
 
+def test_backlog_counts_what_work_on_a_plain_entry_holds_back_as_delayed(
+    spark: SparkSession,
+) -> None:
+    schema = (
+        "domain STRING, priority INT, uri BINARY, state STRING, "
+        "not_before BIGINT, worked_on_until BIGINT, created BIGINT"
+    )
+    entries = [
+        (None, None, b"held", "worked_on", 0, 900, 1),
+        ("web", 1, b"held", "waiting", 0, 0, 1),
+        ("web", 1, b"free", "waiting", 0, 0, 1),
+    ]
+    table = state_jobs.journal(spark.createDataFrame(entries, schema), 500)
+    (row,) = state_jobs.backlog(table).collect()
+    assert (row["entries"], row["due"], row["delayed"]) == (2, 1, 1)
+
+
 def test_log_size_and_dead_share_equal_the_snapshot(played: Played) -> None:
     rows = stored(played, "log")
     infos = played.ledger.segments
@@ -229,6 +259,7 @@ def test_report_says_where_why_and_since_when_work_was_slow(played: Played) -> N
     assert duration(percentile(runs, 0.9)) in page
     assert "gohugo.io: work took long" in page
     assert "peps.python.org: nobody takes its work" in page
+    assert f"{DAMAGED}: the manifest cannot be read" in page
     assert "http-equiv" in page
     assert not {"<script", "<link", "<img", "url(", "@import"} & set(page.split())
     # one span without a gap, up to the instant of the snapshot

@@ -89,7 +89,7 @@ def build(domain: str = "web", **figures: Any) -> Figures:
         ],
         log=[{"segment": 1, "records": 9, "bytes": 900, "live_records": 1, "live_bytes": 90}],
         archive={"waiting": 0, "bytes": 0},
-        snapshots={"count": 1, "bytes": 900},
+        snapshots={"count": 1, "bytes": 900, "unreadable": []},
     )
 
 

@@ -58,7 +58,8 @@ class Figures(msgspec.Struct):
     archive: Row
     """``waiting``, ``bytes``: archived segments that no run has taken yet."""
     snapshots: Row
-    """``count``, ``bytes``: snapshots beside the one of the report, with it."""
+    """``count``, ``bytes``: snapshots beside the one of the report, with it; ``unreadable``: names
+    of those whose manifest cannot be read."""
 
 
 class TableReader:
