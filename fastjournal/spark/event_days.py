@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import cache
 
 import pyarrow as pa
 
+from fastjournal.spark.days import DAY_US, day_at
 from fastjournal.spark.event_records import EventRecord
 from fastjournal.spark.event_rows import BATCH_ROWS, Event, event_batch
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_US = 86_400_000_000
 _TIME_MAX = 253_402_300_799_999_999
 """End of the year 9999, in microseconds."""
 
@@ -71,9 +69,9 @@ class RecordSpan:
 
 def day_of(time: int | None) -> str:
     """Return the UTC day of an instant in microseconds since the Unix epoch."""
-    return _day_name(min(time or 0, _TIME_MAX) // _DAY_US)
+    return _day_name(min(time or 0, _TIME_MAX) // DAY_US)
 
 
 @cache
 def _day_name(number: int) -> str:
-    return (_EPOCH + timedelta(days=number)).date().isoformat()
+    return day_at(number * DAY_US).isoformat()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import date
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -250,8 +249,3 @@ def _log(figures: Figures) -> Row | None:
         "segments": len(figures.log),
         "dead_bytes": total["bytes"] - total["live_bytes"],
     }
-
-
-def title_of(day: date) -> str:
-    """Return the title of the report of a day."""
-    return f"fastjournal: {day}"
