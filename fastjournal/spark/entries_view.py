@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 PARTITION_BYTES = 48 * 1024 * 1024
 """Bytes of the log for each partition of a shuffle."""
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_NO_BROADCASTS = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+}
+"""A checkpoint keeps the estimated size of its origin: of facts, that of a list of segments."""
 _SEGMENT = f"int(shiftright(place, {PLACE_BITS})) AS segment"
 _NAMES = tuple(ENTRY_ARROW_SCHEMA.names)
 
@@ -107,19 +112,23 @@ def entries(
     segments = {segment.number: segment for segment in source.segments}
     parts = max(-(-sum(one.bytes for one in source.segments) // PARTITION_BYTES), 1)
     uri = str(directory)
-    with translating(), _partitions(spark, parts):
+    with translating(), _settings(spark, {_SHUFFLE_PARTITIONS: str(parts), **_NO_BROADCASTS}):
         facts = _read_facts(spark, uri, list(segments.values()), parts, permissive=permissive)
         missing = _check_segments(facts, source)
         if missing is not None and not permissive:
             raise missing
-        wanted = find_wanted(_Spark(spark), facts, permissive=permissive)
+        engine = _Spark(spark)
+        wanted = find_wanted(engine, facts, permissive=permissive)
+        # planned here: the settings are others when rows are asked for
+        chosen = engine.store("plain", "SELECT place FROM {plain}", plain=wanted.plain)
+        touched = engine.store("replayed", "SELECT * FROM {rows}", rows=wanted.replayed)
         bases = {row[0] >> PLACE_BITS: Base(row[1], row[2]) for row in wanted.bases.collect()}
     fetches = max(min(len(segments), parts), 1)
-    placed = wanted.plain.selectExpr("place", _SEGMENT).repartition(fetches, "segment")
+    placed = chosen.selectExpr("place", _SEGMENT).repartition(fetches, "segment")
     plain = placed.sortWithinPartitions("place").mapInArrow(
         partial(_fetch_entries, uri=uri, segments=segments), ENTRY_SCHEMA
     )
-    placed = wanted.replayed.selectExpr("place", "label", _SEGMENT).repartition(fetches, "segment")
+    placed = touched.selectExpr("place", "label", _SEGMENT).repartition(fetches, "segment")
     records = placed.sortWithinPartitions("place").mapInArrow(
         partial(_fetch_records, uri=uri, segments=segments, bases=bases, permissive=permissive),
         REPLAYED_COLUMNS,
@@ -149,15 +158,19 @@ def _with_damage(found: DataFrame, facts: DataFrame, missing: LogCorruptError | 
 
 
 @contextmanager
-def _partitions(spark: SparkSession, number: int) -> Iterator[None]:
-    """Let shuffles of the block have so many partitions."""
-    before = spark.conf.get(_SHUFFLE_PARTITIONS)
-    spark.conf.set(_SHUFFLE_PARTITIONS, str(number))
+def _settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
+    """Set the session's settings for the block."""
+    before = {name: spark.conf.get(name, None) for name in values}
     try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        assert before is not None
-        spark.conf.set(_SHUFFLE_PARTITIONS, before)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def _read_facts(

@@ -1,8 +1,8 @@
 """Query plan of live entries: SQL that finds which records make the entries of a log.
 
 The one algorithm of the view ``entries`` (in Spark, ``fastjournal.spark.entries_view``) and of the
-export (in DuckDB, ``fastjournal.spark.export``). Replay is sequential, but an entry depends only on
-jobs that share a key, a URI or a link (a *term*) with it. From the facts of the records
+export (in DuckDB, ``fastjournal.spark.local_entries``). Replay is sequential, but an entry depends
+only on jobs that share a key, a URI or a link (a *term*) with it. From the facts of the records
 (``fastjournal.spark.entry_facts``):
 
 1. ``jobs``: one row a job. A job is *gone* if its entry was made once, and a removal follows.
@@ -29,6 +29,8 @@ from typing import Any, NamedTuple, Protocol
 from fastjournal.spark.record_kinds import Kind
 
 _SIDES = "CROSS JOIN (VALUES (0), (1)) AS sides(side)"
+_WITH_SIDES = "/*+ BROADCAST(sides) */"
+"""Hint to Spark, which else copies both sides of a cross join; a comment to DuckDB."""
 
 
 class Engine(Protocol):
@@ -204,7 +206,8 @@ WHERE node <> m
 _LARGE_STAR = f"""
 SELECT DISTINCT w AS v, m FROM (
     SELECT u, w, least(u, min(w) OVER (PARTITION BY u)) AS m FROM (
-        SELECT CASE WHEN side = 0 THEN v ELSE m END AS u, CASE WHEN side = 0 THEN m ELSE v END AS w
+        SELECT {_WITH_SIDES} CASE WHEN side = 0 THEN v ELSE m END AS u,
+            CASE WHEN side = 0 THEN m ELSE v END AS w
         FROM {{pairs}} {_SIDES}
     ) AS neighbours
 ) AS stars
@@ -212,7 +215,7 @@ WHERE w > u
 """
 _SMALL_STAR = f"""
 SELECT DISTINCT v, least_m AS m FROM (
-    SELECT CASE WHEN side = 0 THEN v ELSE m END AS v, least_m FROM (
+    SELECT {_WITH_SIDES} CASE WHEN side = 0 THEN v ELSE m END AS v, least_m FROM (
         SELECT v, m, min(m) OVER (PARTITION BY v) AS least_m FROM {{pairs}}
     ) AS stars {_SIDES}
 ) AS found
@@ -224,7 +227,8 @@ UNION ALL
 SELECT 1 AS incomplete FROM {pairs} GROUP BY v HAVING count(*) > 1
 """
 _LABELS = """
-SELECT t.node, CASE WHEN max(i.number) > 0 THEN 0 ELSE min(coalesce(p.m, t.node)) END AS label
+SELECT /*+ BROADCAST(i) */ t.node,
+    CASE WHEN max(i.number) > 0 THEN 0 ELSE min(coalesce(p.m, t.node)) END AS label
 FROM {tangled} AS t LEFT JOIN {pairs} AS p ON t.node = p.v
     CROSS JOIN (SELECT count(*) AS number FROM {incomplete}) AS i
 GROUP BY t.node

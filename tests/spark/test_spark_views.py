@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +106,41 @@ def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_p
     assert len(expected) > 100
     assert {row[7] for row in expected} == {"waiting", "worked_on", "buried"}
     assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
+
+
+def plans_since(spark: SparkSession, first: int = 0) -> list[tuple[int, str]]:
+    """Return number and final physical plan of the queries that were run, from this number on."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    found = spark._jsparkSession.sharedState().statusStore().executionsList()
+    queries = (found.apply(at) for at in range(found.size()))
+    told = ((one.executionId(), one.physicalPlanDescription()) for one in queries)
+    return [(number, plan) for number, plan in told if number >= first]
+
+
+def test_spark_plans_of_the_view_entries_broadcast_no_stored_relation(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # a checkpoint has the estimated size of its origin: Spark takes millions of facts for few
+    write_random_log(tmp_path, 3, segments=3, records=80)
+    names = ("shuffle.partitions", "autoBroadcastJoinThreshold")
+    before = [spark.conf.get(f"spark.sql.{name}") for name in names]
+    spark.range(1).collect()
+    first = plans_since(spark)[-1][0] + 1
+    spark.conf.set("spark.sql.ui.explainMode", "simple")
+    try:
+        assert read(spark, tmp_path, "entries").collect()
+    finally:
+        spark.conf.unset("spark.sql.ui.explainMode")
+    plans = "\n".join(plan for _, plan in plans_since(spark, first))
+    assert plans.count("SortMergeJoin") > 10
+    assert "BroadcastHashJoin" not in plans
+    lines = plans.splitlines()
+    sides = [after for one, after in pairwise(lines) if "BroadcastExchange" in one]
+    # the two numbers of a VALUES, and one count
+    small = re.compile(r"LocalTableScan \[side#|HashAggregate\(keys=\[\], functions=\[count\(1\)\]")
+    assert [one for one in sides if not small.search(one)] == []
+    assert len(sides) > 2
+    assert [spark.conf.get(f"spark.sql.{name}") for name in names] == before
 
 
 def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
