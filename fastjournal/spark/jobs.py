@@ -48,7 +48,7 @@ URIS_A_DAY = 1_000
 
 
 def of_days(events: DataFrame, days: Sequence[date]) -> DataFrame:
-    """Return the events of these days: only their files are read."""
+    """Return the events of these days."""
     return events.where(f.col("day").isin(list(days))).withColumnRenamed("day", "dt")
 
 

@@ -196,7 +196,7 @@ def _fingerprints(table: EventTable) -> dict[str, str]:
 
 
 def _compute_history(spark: SparkSession, night: Night, days: list[date]) -> None:
-    events = jobs.of_days(fastjournal.spark.events(spark, night.history), days)
+    events = jobs.of_days(fastjournal.spark.events(spark, night.history, days=days), days)
     for name, job in jobs.HISTORY_JOBS.items():
         _write(job(events), name, night.store)
 
@@ -219,7 +219,7 @@ def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> Non
     entries = spark.read.parquet(hadoop_uri(staged))
     journal = state_jobs.journal(entries, manifest.taken_us)
     backlog = state_jobs.backlog(journal)
-    events = jobs.of_days(fastjournal.spark.events(spark, night.history), [day])
+    events = jobs.of_days(fastjournal.spark.events(spark, night.history, days=[day]), [day])
     records = spark.read.format("fastjournal").schema(_RECORDS).load(night.snapshot)
     tables = {
         "backlog": backlog,

@@ -100,6 +100,7 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
 def _restrict(snapshot: str | None) -> int:
     """Let this process create files with the modes of a log at most; return the mask."""
     file_mode, directory_mode = _MODES if snapshot is None else modes_of(LogDirectory(snapshot))
-    mask = 0o777 & ~(file_mode | directory_mode)
+    # one mask for both: read and write as the files have them, search as the directory has it
+    mask = 0o777 & ~(file_mode & 0o666 | directory_mode & 0o111)
     os.umask(os.umask(0o077) | mask)
     return mask

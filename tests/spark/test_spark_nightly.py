@@ -267,6 +267,23 @@ def test_report_says_where_why_and_since_when_work_was_slow(played: Played) -> N
     assert (span.last_us, span.last_segment) == (UNTIL_US, len(played.ledger.segments))
 
 
+def test_events_of_days_are_read_from_their_files_on_this_machine(
+    spark: SparkSession, played: Played
+) -> None:
+    spark.conf.set("fs.defaultFS", "hdfs://elsewhere.invalid")
+    try:
+        found = fastjournal.spark.events(spark, played.output, days=[DAY])
+        files = found.inputFiles()
+        days = {row.day for row in found.select("day").distinct().collect()}
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert days == {DAY}
+    assert files
+    assert [file for file in files if f"/events/day={DAY}/" not in file] == []
+    assert fastjournal.spark.events(spark, played.output, days=[]).count() == 0
+    assert fastjournal.spark.events(spark, played.output).where("day <> '2026-11-21'").count()
+
+
 def test_run_again_changes_nothing_and_needs_no_spark(played: Played) -> None:
     def start() -> SparkSession:
         raise AssertionError("nothing has to be computed")
@@ -316,6 +333,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Any:
         # The page of a job that is worked on changes again.
         again = build_journal_key("web", "again")
         client.set(again, b"new", uri=done.pairs[7].uri)
+        # the same where a plain entry is worked on
+        client.set("page", b"old", uri="http://page")
+        client.get("page", lease_us=HOUR)
+        client.set(build_journal_key("web", "page"), b"new", uri="http://page")
         client.delete(build_journal_key("web", "39", priority=0))
         stats = client.stats("web")
         snapshot = client.snapshot()
@@ -326,7 +347,7 @@ def test_entries_of_a_snapshot_equal_the_replay(spark: SparkSession, work: Any) 
     _, snapshot, _ = work
     rows = rows_of(read(spark, snapshot, "entries", instants="us"))
     assert rows == as_told(replayed(snapshot))
-    assert sum(row[-5] is not None for row in rows) == 1
+    assert sum(row[-5] is not None for row in rows) == 2
 
 
 def test_spark_nightly_command_runs_without_a_java_of_the_system(
@@ -382,9 +403,9 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     found = fastjournal.spark.events(spark, output).groupBy("event").count().collect()
     counts = {row["event"]: row["count"] for row in found}
     assert counts == {
-        "set": 48,
+        "set": 50,
         "replaced": 1,
-        "leased": 10,
+        "leased": 11,
         "completed": 6,
         "returned": 1,
         "deleted": 1,

@@ -21,6 +21,17 @@ UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
 RUN = "from fastjournal.spark.nightly import main; main()"
 HIDE = "import sys; sys.modules[{name!r}] = None; "
 JAVA = "import fastjournal.spark.java as java; java.prepare_environment = lambda: None; "
+CREATE = """
+import os, sys
+from contextlib import ExitStack
+from fastjournal.spark.night_setup import prepare
+names = ("date", "archive", "history", "keep_days")
+os.umask(0)
+with ExitStack() as stack:
+    prepare(dict.fromkeys(names) | {"snapshot": sys.argv[1], "output": sys.argv[2]}, stack)
+    os.mkdir(sys.argv[2] + "/table")
+    os.close(os.open(sys.argv[2] + "/table/file", os.O_CREAT, 0o666))
+"""
 WITHOUT_JAVA = "import fastjournal.spark.java as java; java.find_spec = lambda name: None; "
 
 
@@ -123,6 +134,27 @@ def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     code, said = run(HIDE.format(name=name) + RUN, *options)
     assert code == UNAVAILABLE
     assert said == (f"fj-nightly: {name} is not installed (pip install 'fastjournal[spark]')\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "directory", "created"),
+    [
+        (0o600, 0o755, (0o600, 0o711)),
+        (0o640, 0o755, (0o640, 0o751)),
+        (0o640, 0o750, (0o640, 0o750)),
+        (0o644, 0o755, (0o644, 0o755)),
+    ],
+)
+def test_tables_are_no_wider_than_the_files_of_the_snapshot(
+    file: int, directory: int, created: tuple[int, int], tmp_path: Path, snapshot: str
+) -> None:
+    for path in Path(snapshot).iterdir():
+        path.chmod(file)
+    Path(snapshot).chmod(directory)
+    table = tmp_path / "out" / "table"
+    assert run(JAVA + CREATE, snapshot, str(table.parent)) == (0, "")
+    modes = [path.stat().st_mode & 0o777 for path in (table / "file", table)]
+    assert tuple(modes) == created
 
 
 def test_failure_of_spark_is_one_line(tmp_path: Path) -> None:
