@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from fastjournal.cmdlog.format.operation_records import unpack_operation
 from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
+from fastjournal.errors import LogFailedError
 from fastjournal.spark import export_tasks
 from fastjournal.spark.entry_facts import PLACE_BITS, offset_of
 from fastjournal.spark.entry_fetch import Base
@@ -37,6 +38,8 @@ BATCH_ROWS = 2048
 REPLAY_BYTES = 4 * 1024 * 1024
 """Bytes of records that a task replays, and more where one label has more."""
 REPLAY_ROWS = 8_192
+_THREAD_MIB = 64
+"""Memory that a thread of DuckDB needs at least."""
 _BEHIND = 2
 """Tasks for each process that wait or run."""
 
@@ -56,7 +59,7 @@ class _DuckDb:
                 "memory_limit": f"{MEMORY_MIB}MiB",
                 "temp_directory": str(scratch),
                 "preserve_insertion_order": False,
-                "threads": cores(),
+                "threads": max(min(cores(), MEMORY_MIB // _THREAD_MIB), 1),
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             },
@@ -114,6 +117,25 @@ def _executor(processes: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _translating(scratch: Path) -> Iterator[None]:
+    """Raise what DuckDB, or the end of a process, raises in the block as a ``LogFailedError``."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error).partition("\n")[0]
+        raise LogFailedError(
+            f"cannot sort the entries: {text}",
+            path=scratch,
+            hint="set TMPDIR to a directory on a disk with more room",
+        ) from error
+    except BrokenExecutor as error:
+        raise LogFailedError(
+            "a process that decodes was ended from outside",
+            hint="free memory, or call fastjournal.spark.export_snapshot with processes=1",
+        ) from error
+
+
 def _in_turn(executor: Executor, waiting: int, tasks: Iterable[tuple[Any, ...]]) -> Iterator[int]:
     """Run tasks, a bounded number at once; yield their results in order."""
     running: deque[Future[int]] = deque()
@@ -144,10 +166,10 @@ def sorted_entries(
 
     Raises:
         LogCorruptError: It is damaged.
-        LogFailedError: It cannot be read.
+        LogFailedError: It cannot be read, the temporary files have no room, or a process was ended.
     """
     waiting = _BEHIND * processes if processes > 1 else 0
-    with ExitStack() as stack:
+    with _translating(scratch), ExitStack() as stack:
         # the processes end before the sort: their memory is that of segments
         with _executor(processes) as executor:
             tasks = [

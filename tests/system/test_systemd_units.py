@@ -144,6 +144,18 @@ def test_config_example_names_the_directories_that_the_unit_creates(
     assert {values["cmdlog_path"], values["snapshot_dir"]} <= {f"/var/lib/{name}" for name in state}
 
 
+def test_systemd_service_of_the_nightly_run_has_its_temporary_files_in_its_cache(
+    unit_dir: Path,
+) -> None:
+    path = unit_dir / "fastjournal-nightly.service"
+    text = path.read_text(encoding="utf-8")
+    cache = f"/var/cache/{Unit(path)['Service']['CacheDirectory']}"
+
+    # of Spark, and of the export
+    for name in ("SPARK_LOCAL_DIRS", "TMPDIR"):
+        assert f"\nEnvironment={name}={cache}\n" in text
+
+
 @needs_systemd_analyze
 def test_systemd_analyze_verify_says_nothing(unit_dir: Path) -> None:
     done = subprocess.run(

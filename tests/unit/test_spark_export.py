@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import stat
@@ -19,7 +20,7 @@ from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark import export, local_entries
 from fastjournal.spark.export import export_snapshot
 from fastjournal.testing.logs import SegmentBuilder
@@ -110,6 +111,28 @@ def test_export_equals_the_replay(processes: int, snapshot: Path, tmp_path: Path
     assert steps == sorted(steps)
     assert len(steps) > 5
     assert steps[-1][0] == steps[-1][1]
+
+
+def test_export_without_room_for_its_sort_says_what_to_change(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_entries, "MEMORY_MIB", 1)
+    with pytest.raises(
+        LogFailedError, match=r"cannot sort the entries: .* \(set TMPDIR to "
+    ) as told:
+        export_snapshot(snapshot, tmp_path / "out", processes=1)
+    assert len(str(told.value).splitlines()) == 1
+    assert list(tmp_path.glob("out/*")) == []
+
+
+def test_export_whose_process_is_killed_says_what_to_change(snapshot: Path, tmp_path: Path) -> None:
+    def kill(*_: int) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    with pytest.raises(LogFailedError, match=r"was ended from outside \(free memory, or call "):
+        export_snapshot(snapshot, tmp_path / "out", processes=2, on_progress=kill)
+    assert list(tmp_path.glob("out/*")) == []
 
 
 def test_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> None:
