@@ -1,8 +1,8 @@
 """Event records: what the event extraction needs of each record of a whole segment.
 
 ``segment_records`` decodes a segment with the vectorised reader, whose columns become one slim
-struct a record. ``row_records`` makes the same of rows, record by record; it is for segments with
-damage, and the oracle of the tests.
+struct a record. ``row_records`` makes the same of rows, record by record; it is the oracle of
+the tests.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or non
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
-Memory does not grow with the snapshot: see ``fastjournal.spark.local_entries``.
+Memory does not grow with the snapshot, but with the largest group of entries that share keys, URIs
+or links: see ``fastjournal.spark.local_entries``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ alone (``cmdlog.recovery.replay``): so what comes of them is what the daemon's r
 whole log. A start-attempt gets the token of its lease, because the others of its group may be in
 other parts.
 
-No pyspark here: ``fastjournal.spark.entries_view`` runs it in Spark's workers, ``export`` by
-itself.
+No pyspark here: ``fastjournal.spark.entry_fetch`` runs it, in Spark's workers and in the processes
+of the export.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registration of the data source with one Spark session, with both of its views.
+"""Registration of the data source with one Spark session, with all of its views.
 
 A data source yields rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
 groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.cmdlog.snapshot import Manifest
+from fastjournal.cmdlog.snapshot import ManifestSegment
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.requested_schema import RequestedColumn
 
@@ -73,12 +73,11 @@ class RowFilters:
         self._conditions.append(_Condition(kind, column, value))
         return True
 
-    def keeps_segment(self, segment: SegmentFile, manifest: Manifest | None) -> bool:
-        """Whether rows of a segment may meet the conditions."""
+    def keeps_segment(self, segment: SegmentFile, listed: ManifestSegment | None) -> bool:
+        """Whether rows of a segment, which a manifest may list, may meet the conditions."""
         span = None
-        for listed in manifest.segments if manifest else ():
-            if listed.number == segment.number and None not in (listed.first_us, listed.last_us):
-                span = (listed.first_us or 0, listed.last_us or 0)
+        if listed is not None and listed.first_us is not None and listed.last_us is not None:
+            span = (listed.first_us, listed.last_us)
         for condition in self._conditions:
             if condition.column.source == "segment":
                 number = pa.array([segment.number], pa.int32())

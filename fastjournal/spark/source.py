@@ -204,10 +204,11 @@ class RecordsReader(DataSourceReader):
         found: list[InputPartition] = []
         for directory in self._directories:
             log = open_log(directory)
+            listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
             found += [
                 SegmentPartition(directory, segment)
                 for segment in log.segments
-                if self._filters.keeps_segment(segment, log.manifest)
+                if self._filters.keeps_segment(segment, listed.get(segment.number))
             ]
         return found
 

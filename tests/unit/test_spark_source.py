@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
-from fastjournal.cmdlog.snapshot import FORMAT, VERSION, Manifest, ManifestSegment
+from fastjournal.cmdlog.snapshot import ManifestSegment
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import TIMESTAMPS
 from fastjournal.spark.files import SegmentFile
@@ -285,7 +285,7 @@ def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
         )
         for number in (1, 2, 3)
     ]
-    manifest = Manifest(FORMAT, VERSION, 0, listed, 3, 24)
     filters, _ = filters_of(condition(lambda hours: instant(hours * HOUR_US)))
     segments = [SegmentFile("", one.number, 8, last=False, open=False) for one in listed]
-    assert [one.number for one in segments if filters.keeps_segment(one, manifest)] == kept
+    pairs = zip(segments, listed, strict=True)
+    assert [one.number for one, info in pairs if filters.keeps_segment(one, info)] == kept
