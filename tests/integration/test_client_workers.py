@@ -25,6 +25,7 @@ from fastjournal import (
     RefusedError,
     SyncClient,
 )
+from fastjournal.client.aio.job_loop import LeasePool
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
@@ -598,6 +599,34 @@ async def test_run_asks_again_when_a_job_ends_for_it_may_have_set_another_free()
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
             assert await client.jobs("d", count=4, wait_us=None).run(body) == 2
+        assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
+
+
+async def test_run_asks_again_when_a_job_ends_while_the_answer_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Handing("a")
+    answered = trio.Event()
+    find = LeasePool.find
+
+    async def late(pool: LeasePool, *args: Any, **options: Any) -> list[Job]:
+        found = await find(pool, *args, **options)
+        if not found and not answered.is_set():
+            answered.set()
+            while pool.held:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    async def body(job: Job) -> None:
+        await answered.wait()
+        if job.key == key_of("a"):
+            script.names.append("b")
+
+    monkeypatch.setattr(LeasePool, "find", late)
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.fail_after(TIMEOUT_S):
+                assert await client.jobs("d", count=4, wait_us=None).run(body) == 2
         assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
 
 

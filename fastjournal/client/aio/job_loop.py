@@ -243,10 +243,12 @@ class _Tasks:
                 self._begun += 1
                 self._running += 1
                 nursery.start_soon(self._run_one, job)
-            if not (found or self._running):
+            at_once = pool.options.wait_us is None
+            if not (found or self._running or (at_once and self._one_ended.is_set())):
                 return
-            if not found and pool.options.wait_us is None and not pool.stopped:
-                # The end of a job may set free what waits for the same URI: it is asked again.
+            if not found and at_once and not pool.stopped:
+                # The end of a job may set free what waits for the same URI: it is asked again,
+                # also where the job ended while the answer was under way.
                 await self._one_ended.wait()
 
     def _room(self) -> int:
