@@ -532,10 +532,6 @@ SLICE_WORK = 800
 """Work that one client does at a time beside others: some 80 requests of a window, or a part of a
 scan. So a small request between two large ones waits for a millisecond or two."""
 
-SHORT_TURNS_WORK = 4 * TURN_WORK
-"""Work behind a slice that is done in turns of two slices at most, where there are other clients: a
-small request waits for two slices, and not for those of all others."""
-
 ALONE_WORK = 100 * TURN_WORK
 """Work that one client does without another until it does a whole turn at a time: some 0.2 s. Large
 windows take up to a tenth less then."""

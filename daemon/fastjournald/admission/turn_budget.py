@@ -14,11 +14,7 @@ One call of the engine may do more than what is left of a turn. The excess is a 
 turns pay: in them only clients begin that were idle.
 
 A client does its work in slices, between which others have their turn: short ones beside other
-clients, and a whole turn's work where it has been alone for long. While such slices are done beside
-other clients, a turn has the work of two at most: a small request that comes meanwhile waits for
-these, however many clients ask for much. A client that waits says that it will do a whole turn's
-work, and only one of these is woken for a turn. So where three or more clients are always busy,
-most turns have one slice.
+clients, and a whole turn's work where it has been alone for long.
 
 ``tasks.turn_scheduler`` begins the turns and wakes the clients.
 """
@@ -33,7 +29,6 @@ from itertools import count
 from fastjournal.limits import (
     ALONE_WORK,
     CREDIT_WORK,
-    SHORT_TURNS_WORK,
     SLICE_WORK,
     TURN_WORK,
 )
@@ -94,14 +89,6 @@ class TurnBudget:
         """Pieces of work that it has done since another client did one."""
         self._alone_from = ALONE_WORK
         """Work done with which that client counts as alone."""
-        self._short_until = 0
-        """Work done up to which turns are short."""
-
-    @property
-    def turn_work(self) -> int:
-        """Most work of a turn: that of two slices, while several clients do theirs in slices."""
-        short = self._store.work < min(self._short_until, self._alone_from)
-        return 2 * SLICE_WORK if short else TURN_WORK
 
     @property
     def slice_work(self) -> int:
@@ -151,11 +138,8 @@ class TurnBudget:
             is_client: Else it is a task, beside which a client is as alone as before.
         """
         work = self._store.work
-        done = work - share.began + more
-        share.virtual += done
+        share.virtual += work - share.began + more
         share.began = work
-        if done >= SLICE_WORK:
-            self._short_until = work + SHORT_TURNS_WORK
         if is_client:
             self._in_row += 1
             if share is not self._last:
@@ -189,7 +173,7 @@ class TurnBudget:
     def begin_turn(self) -> None:
         """Give a new turn its budget, less what was used of it before."""
         work = self._store.work
-        self._over = min(self._over + TURN_WORK, work + self.turn_work)
+        self._over = min(self._over + TURN_WORK, work + TURN_WORK)
 
     @property
     def awaited(self) -> bool:
@@ -203,7 +187,7 @@ class TurnBudget:
     def release(self) -> None:
         """Wake clients that may begin in the next turn: each asks ``admits`` again by itself."""
         self._age()
-        room = min(self.turn_work, self._over + TURN_WORK - self._store.work)
+        room = min(TURN_WORK, self._over + TURN_WORK - self._store.work)
         queue, self._woken = self._queue, []
         while queue:
             waiting = queue[0][2]
