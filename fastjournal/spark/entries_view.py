@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark import StorageLevel
 
-from fastjournal.cmdlog.format.operation_records import unpack_operation
-from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.entry_facts import (
+    CHAIN_FACTS,
     FACTS_COLUMNS,
     PLACE_BITS,
+    check_facts,
     offset_of,
     read_facts,
 )
@@ -41,7 +41,7 @@ from fastjournal.spark.entry_fetch import (
     replay_labels,
 )
 from fastjournal.spark.entry_plan import find_wanted
-from fastjournal.spark.files import LogDirectory, SegmentFile, check_chain, resolve
+from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA, ENTRY_SCHEMA
 from fastjournal.spark.record_kinds import Kind
 from fastjournal.spark.session import translating
@@ -186,20 +186,8 @@ def _read_facts(
 
 def _check_segments(facts: DataFrame, source: LogDirectory) -> LogCorruptError | None:
     """Return what is wrong with the chain of segments."""
-    kinds = f"kind IN ({Kind.SEGMENT:d}, {Kind.CHAIN:d})"
-    rows = facts.where(kinds).select("place", "kind", "high", "low", "note").orderBy("place")
-    chain = Chain()
-    files: dict[int, Seal] = {}
-    for place, kind, size, crc32c, note in rows.collect():
-        number = place >> PLACE_BITS
-        if kind == Kind.CHAIN:
-            operation = unpack_operation(bytes(note))
-            assert isinstance(operation, TOLD)
-            chain.take(number, operation)
-        elif size is not None:
-            files[number] = Seal(size, crc32c)
     try:
-        check_chain(source, chain, files)
+        check_facts(source, facts.sparkSession.sql(CHAIN_FACTS, facts=facts).collect())
     except LogCorruptError as error:
         return error
     return None

@@ -9,14 +9,16 @@ checksum of the file. No pyspark here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.spark.files import SegmentFile
+from fastjournal.cmdlog.format.operation_records import unpack_operation
+from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
+from fastjournal.spark.files import LogDirectory, SegmentFile, check_chain
 from fastjournal.spark.record_kinds import Kind
 from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers, Offsets
 from fastjournal.spark.vectorised.reader import read_batches
@@ -41,10 +43,34 @@ FACTS_COLUMNS = (
     "place BIGINT, kind INT, high BIGINT, low BIGINT, key BIGINT, uri BIGINT, "
     "links ARRAY<BIGINT>, timestamp BIGINT, note BINARY"
 )
+CHAIN_FACTS = (
+    "SELECT place, kind, high AS bytes, low AS crc32c, note FROM {facts} "
+    f"WHERE kind IN ({Kind.SEGMENT:d}, {Kind.CHAIN:d}) ORDER BY place"
+)
+"""Query of the rows that ``check_facts`` takes, with the name of a relation for ``facts``."""
 _READ = (
     "segment", "offset", "_kind", "_high", "_low", "_key", "_uri", "_links", "timestamp",
     "_doubt", "_chain", "_bytes", "_crc32c", "foreign", "arrival",
 )  # fmt: skip
+
+
+def check_facts(source: LogDirectory, rows: Iterable[tuple[int, int, Any, Any, Any]]) -> None:
+    """Check by the rows of ``CHAIN_FACTS`` that every segment is there, and what the log says.
+
+    Raises:
+        LogCorruptError: A segment is missing, or was cut or replaced.
+    """
+    chain = Chain()
+    files: dict[int, Seal] = {}
+    for place, kind, size, crc32c, note in rows:
+        number = place >> PLACE_BITS
+        if kind == Kind.CHAIN:
+            operation = unpack_operation(bytes(note))
+            assert isinstance(operation, TOLD)
+            chain.take(number, operation)
+        elif size is not None:
+            files[number] = Seal(size, crc32c)
+    check_chain(source, chain, files)
 
 
 def place_of(segment: int, offset: int) -> int:

@@ -42,12 +42,12 @@ class EventRecord(msgspec.Struct, gc=False):
     target: bytes
     """Id of the job that it concerns."""
     key: bytes | None = None
-    """Key, or timestamp, of an entry or of the tombstone of a completion."""
+    """Key of an entry, or of the tombstone of a completion."""
     uri: bytes | None = None
     domain: str | None = None
     priority: int | None = None
     timestamp: int = 0
-    """Key, or timestamp, of an entry or of the tombstone of a completion."""
+    """Timestamp of the same."""
     value_bytes: int | None = None
     """None: the record carries no entry."""
     not_before: int = 0

@@ -20,16 +20,13 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from fastjournal.cmdlog.format.operation_records import unpack_operation
-from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogFailedError
 from fastjournal.spark import export_tasks
-from fastjournal.spark.entry_facts import PLACE_BITS, offset_of
+from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, offset_of
 from fastjournal.spark.entry_fetch import Base
 from fastjournal.spark.entry_plan import Wanted, find_wanted
-from fastjournal.spark.files import LogDirectory, SegmentFile, check_chain
+from fastjournal.spark.files import LogDirectory, SegmentFile
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
-from fastjournal.spark.record_kinds import Kind
 
 MEMORY_MIB = 256
 """Bound of what DuckDB keeps in memory; the rest goes to its temporary files."""
@@ -217,7 +214,8 @@ class _Entries:
         engine = self._engine
         facts = _read_all(self._path("facts", segment) for segment in self._source.segments)
         facts = f"(SELECT * FROM {facts})"
-        self._check_chain(facts)
+        told = self._engine.table(CHAIN_FACTS.format(facts=facts))
+        check_facts(self._source, zip(*(one.to_pylist() for one in told.columns), strict=True))
         found = find_wanted(engine, facts, permissive=False)
         self._wanted = Wanted(
             engine.store("plain", "SELECT place FROM {plain} ORDER BY place", plain=found.plain),
@@ -227,23 +225,6 @@ class _Entries:
 
     def _path(self, stage: str, segment: SegmentFile) -> str:
         return str(self._scratch / f"{stage}-{segment.number}")
-
-    def _check_chain(self, facts: str) -> None:
-        chain = Chain()
-        told = self._engine.table(
-            f"SELECT place, note FROM {facts} WHERE kind = {Kind.CHAIN:d} ORDER BY place"
-        )
-        for place, note in zip(*(column.to_pylist() for column in told.columns), strict=True):
-            operation = unpack_operation(note)
-            assert isinstance(operation, TOLD)
-            chain.take(place >> PLACE_BITS, operation)
-        sizes = self._engine.table(
-            f"SELECT place, high, low FROM {facts} "
-            f"WHERE kind = {Kind.SEGMENT:d} AND high IS NOT NULL"
-        )
-        rows = zip(*(column.to_pylist() for column in sizes.columns), strict=True)
-        seals = {place >> PLACE_BITS: Seal(size, crc32c) for place, size, crc32c in rows}
-        check_chain(self._source, chain, seals)
 
     def _of_segment(self, columns: str, relation: str, segment: SegmentFile) -> list[Any]:
         first, stop = segment.number << PLACE_BITS, (segment.number + 1) << PLACE_BITS
