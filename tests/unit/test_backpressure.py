@@ -84,6 +84,20 @@ async def in_order(pressure: Backpressure, sizes: list[int], nursery: trio.Nurse
     return gone
 
 
+@pytest.fixture
+def calls_in_loop(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> trio.testing.MockClock:
+    """Virtual time, and disk calls in the event loop: the clock would advance beside a thread."""
+
+    async def run_sync(call: Callable[..., object], *arguments: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return call(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    return autojump_clock
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait, in virtual time, for something to be true."""
     with trio.fail_after(60):
@@ -133,7 +147,7 @@ async def test_backpressure_gives_the_next_what_a_batch_did_not_use(pressure: Ba
 
 
 async def test_backpressure_ends_when_the_log_is_small_enough(
-    log: CompactedLog, autojump_clock: trio.testing.MockClock
+    log: CompactedLog, calls_in_loop: trio.testing.MockClock
 ) -> None:
     runtime = runtime_of(log)
     pressure = runtime.backpressure
@@ -149,7 +163,7 @@ async def test_backpressure_ends_when_the_log_is_small_enough(
 
 
 async def test_backpressure_wakes_cleaning_at_once(
-    log: CompactedLog, autojump_clock: trio.testing.MockClock
+    log: CompactedLog, calls_in_loop: trio.testing.MockClock
 ) -> None:
     runtime = runtime_of(log)
     async with trio.open_nursery() as nursery:
@@ -163,7 +177,7 @@ async def test_backpressure_wakes_cleaning_at_once(
 
 
 async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
-    log: CompactedLog, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    log: CompactedLog, calls_in_loop: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime = runtime_of(log)
     reader = lock_read(log.disk, LOG)
