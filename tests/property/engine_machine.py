@@ -184,6 +184,7 @@ class EngineMachine(RuleBasedStateMachine):
         for key in ALL_KEYS:
             self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
             self.ask(request(Function.STATS, key, flags=Flag.DATA))
+            self.ask(request(Function.STATS, key, flags=Flag.DATA | Flag.META))
         for domain in sorted(set(DOMAINS)):
             self.ask(request(Function.STATS, domain))
             self.ask(request(Function.NEXT, domain, count=0))

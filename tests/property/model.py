@@ -363,6 +363,8 @@ class Model(Values, Keys, Work, Scans):
     def do_stats(self, _session: Hashable, r: Request) -> Reply:
         if r.flags & Flag.DATA:
             check_key(r.key)
+            if r.flags & Flag.META and r.key in self.tombstones and self.find(r.key) is None:
+                return Reply(pairs=[Pair(r.key, ValueType.STRING, b'{"state": "deleted"}')])
             return self.stats_of_entry(self.found(r.key), r)
         refuse("bad-key", b":" in r.key or len(r.key) > KEY_BYTES_MAX)
         mine = [e for e in self.entries if not r.key or (e.parts and e.parts.domain == r.key)]

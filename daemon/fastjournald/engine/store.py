@@ -260,7 +260,7 @@ class Store:
 
     def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
         """Lock an entry, which NEXT leaves out until then. O(log n)."""
-        self.locks.put(entry.key, owner, until)
+        self.locks.put(entry.key, owner, until, now)
         self.signals.wake_at(until)
         if entry.state in _QUEUED:
             self.requeue(entry, now)

@@ -12,7 +12,7 @@ from sortedcontainers import SortedList
 
 from fastjournald.tables.domain import NEVER
 
-LOCK_BYTES = 280
+LOCK_BYTES = 320
 """Memory of a lock; its key is the one of the locked entry."""
 
 
@@ -23,6 +23,8 @@ class Lock(msgspec.Struct, gc=False):
     """The session that asked for it."""
     until: int
     """Instant at which it ends."""
+    since: int
+    """Instant at which it was requested."""
 
 
 class Locks:
@@ -42,10 +44,10 @@ class Locks:
     def __len__(self) -> int:
         return len(self.by_key)
 
-    def put(self, key: bytes, owner: Hashable, until: int) -> None:
+    def put(self, key: bytes, owner: Hashable, until: int, since: int) -> None:
         """Lock, in the place of the lock that stands there. O(log n)."""
         self.discard(key)
-        self.by_key[key] = Lock(owner, until)
+        self.by_key[key] = Lock(owner, until, since)
         self._by_owner.setdefault(owner, {})[key] = None
         self._ends.add((until, key))
 
@@ -66,7 +68,7 @@ class Locks:
         self.discard(new)
         if lock is not None:
             self.discard(old)
-            self.put(new, lock.owner, lock.until)
+            self.put(new, lock.owner, lock.until, lock.since)
 
     def held(self, key: bytes, now: int) -> Lock | None:
         """Return the lock under a key, None where there is none or it is over. O(1)."""

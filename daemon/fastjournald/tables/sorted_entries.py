@@ -116,6 +116,11 @@ class SortedEntries:
         sublist = self._sublists[place]
         return sublist[bisect_left(sublist, key, key=self._key)]
 
+    def index_of(self, entry: _Entry) -> int:
+        """Return how many entries are before one that is here. O(number of sublists)."""
+        place, at = self._find(entry)
+        return at + sum(map(len, self._sublists[:place]))
+
     def add(self, entry: _Entry) -> None:
         """Add an entry."""
         key = self._key(entry)

@@ -205,3 +205,54 @@ class EntryStats(msgspec.Struct, frozen=True):
     log_segment: int = 0
     log_offset: int = 0
     """Bytes from the start of that segment."""
+
+
+class EntryExplanation(EntryStats, frozen=True):
+    """State of an entry, and what keeps it from being delivered; 0 for instants that are not.
+
+    Names that end in ``_us`` are microseconds: instants, but for ``domain_interval_us`` and
+    ``postpone_us_max``.
+    """
+
+    now_us: int = 0
+    """The daemon's clock."""
+    modified_us: int = 0
+    accessed_us: int = 0
+    """When it was last read or delivered."""
+    locked_since_us: int = 0
+    delayed_until_us: int = 0
+    """When it becomes due, while its state is ``delayed``."""
+    ready_before: int = 0
+    """Due entries of its domain that are before it, while its state is ``ready``."""
+    attempts_max: int = 0
+    """Failed attempts after which it is buried; 0: no limit."""
+    postpone_us_max: int = 0
+    """How far newer writes of its URI may put it off; 0: no limit."""
+    read_only: int = 0
+    """1 while the disk is nearly full and the daemon delivers nothing."""
+    uri_leased_by: str | None = None
+    """Key of another entry that is leased for its URI."""
+    uri_leased_since_us: int = 0
+    """When that entry was last read or delivered."""
+    uri_leased_until_us: int = 0
+    superseded_by: str | None = None
+    """Key of the newer entry that its URI leads to, while it is superseded."""
+    domain: str | None = None
+    """None: it is a plain entry, which nobody is delivered."""
+    domain_due: int = 0
+    domain_worked_on: int = 0
+    domain_paused_until_us: int = 0
+    domain_delivered_us: int = 0
+    """The last delivery of its domain that is known."""
+    domain_interval_us: int = 0
+    domain_waits_until_us: int = 0
+    """End of the interval after that delivery, while it runs."""
+    domain_jobs_max: int = 0
+    domain_is_full: bool = False
+    """As many entries of its domain are leased as the limit allows."""
+    domain_held_until_us: int = 0
+    """When its domain may be delivered again, if no lease ends before its time."""
+    deleted_us: int = 0
+    """State ``deleted``: when the daemon received that; ``timestamp`` is that of the deletion."""
+    tombstone_until_us: int = 0
+    """Until when a repeat of an older SET is recognised."""

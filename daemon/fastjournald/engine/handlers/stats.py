@@ -17,7 +17,8 @@ from fastjournal.protocol import (
 )
 from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, NOT_A_DOMAIN, is_key
+from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, META, NOT_A_DOMAIN, is_key
+from fastjournald.engine.handlers.delivery_state import delivery_state, tombstone_state
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import STATE_NAMES
@@ -32,10 +33,10 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
     if request.flags & DATA:
         if not is_key(key):
             return BAD_KEY
-        entry = context.store.find(key)
-        if entry is None:
+        found = _about_key(context, key, now, explained=bool(request.flags & META))
+        if found is None:
             return ErrorCode.NOT_FOUND.value
-        facts = _about_entry(context.store, entry, now)
+        facts = found
     elif not key:
         facts = {**_about_daemon(context.store, now), **context.gauges(now)}
         facts["subscriptions"] = len(context.subscriptions)
@@ -93,6 +94,16 @@ def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
         "paused_until": domain.paused_until,
         **limits,
     }
+
+
+def _about_key(
+    context: Context, key: bytes, now: int, *, explained: bool
+) -> dict[str, object] | None:
+    entry = context.store.find(key)
+    if entry is None:
+        return tombstone_state(context, key, now) if explained else None
+    facts = _about_entry(context.store, entry, now)
+    return facts | delivery_state(context, entry, now) if explained else facts
 
 
 def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastjournal.client.core.calls import replies
-from fastjournal.client.core.calls.base import DATA, Call, checked_count, key_bytes
+from fastjournal.client.core.calls.base import DATA, META, Call, checked_count, key_bytes
 from fastjournal.client.core.calls.methods import method
-from fastjournal.client.core.results import DaemonStats, DomainStats, EntryStats
+from fastjournal.client.core.results import (
+    DaemonStats,
+    DomainStats,
+    EntryExplanation,
+    EntryStats,
+)
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol import Function, Request, ValueType
 
@@ -18,6 +23,7 @@ __all__ = [
     "daemon_stats",
     "domain_stats",
     "entry_stats",
+    "explain",
     "nop",
     "quit_",
     "snapshot",
@@ -109,6 +115,18 @@ def entry_stats(key: str | bytes) -> Call[EntryStats]:
     return Call(_stats(key, data=True), replies.json_of(EntryStats))
 
 
+def explain(key: str | bytes) -> Call[EntryExplanation]:
+    """Return the state of the entry under a key, and what keeps it from being delivered now.
+
+    A key without an entry that has a tombstone has the state ``deleted``.
+
+    Raises:
+        RefusedError: ``not-found``: there is neither an entry nor a tombstone.
+    """
+    request = Request(Function.STATS, flags=DATA | META, key=key_bytes(key))
+    return Call(request, replies.json_of(EntryExplanation))
+
+
 def _stats(key: str | bytes, *, data: bool) -> Request:
     return Request(Function.STATS, flags=DATA if data else 0, key=key_bytes(key))
 
@@ -136,3 +154,6 @@ class DaemonMethods:
 
     snapshot = method(snapshot)
     """Take a snapshot; return the path of its directory on the daemon's machine."""
+
+    explain = method(explain)
+    """Return the state of an entry, and what keeps it from being delivered now."""

@@ -1,0 +1,101 @@
+"""Delivery state of an entry: STATS with META says what keeps it from being delivered now.
+
+Names that end in ``_us`` are instants, or durations where the name says so; 0: there is none.
+"""
+
+from __future__ import annotations
+
+from fastjournal.limits import DUE_LOOK_WORK
+from fastjournald.engine.context import Context
+from fastjournald.engine.store import Store
+from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
+
+_SUBLISTS_A_UNIT = 16
+"""Sublists of a queue whose lengths are added up in a microsecond."""
+
+
+def delivery_state(context: Context, entry: Entry, now: int) -> dict[str, object]:
+    """Return what keeps an entry from being delivered, and how many are before it if nothing does.
+
+    The place in the queue costs O(n / 256) for a domain of n ready entries.
+    """
+    store = context.store
+    lock = store.locks.held(entry.key, now)
+    facts: dict[str, object] = {
+        "now_us": now,
+        "modified_us": entry.modified,
+        "accessed_us": entry.accessed,
+        "locked_since_us": 0 if lock is None else lock.since,
+        "delayed_until_us": entry.delayed_until if entry.state == EntryState.DELAYED else 0,
+        "ready_before": _ready_before(store, entry),
+        "attempts_max": context.jobs.attempts_max_of(entry.domain),
+        "postpone_us_max": context.settings.postpone_us_max,
+        "read_only": int(context.read_only),
+        **_other_work(store, entry),
+    }
+    if entry.journal:
+        facts |= _domain_state(entry.domain)
+    return facts
+
+
+def tombstone_state(context: Context, key: bytes, now: int) -> dict[str, object] | None:
+    """Return what a tombstone under a key says; None: there is none."""
+    tombstones = context.store.tombstones
+    found = tombstones.find(key, now)
+    if found is None:
+        return None
+    timestamp, learnt = found
+    return {
+        "state": "deleted",
+        "keys": [key.decode("utf-8", "backslashreplace")],
+        "now_us": now,
+        "timestamp": timestamp,
+        "deleted_us": learnt,
+        "tombstone_until_us": tombstones.lasts_until(learnt, now),
+    }
+
+
+def _ready_before(store: Store, entry: Entry) -> int:
+    """Return how many ready entries of its domain are before a ready entry."""
+    if entry.state != EntryState.READY:
+        return 0
+    ready = entry.domain.ready
+    store.work += DUE_LOOK_WORK + len(ready) // (ready.LOAD * _SUBLISTS_A_UNIT)
+    return ready.index_of(entry)
+
+
+def _other_work(store: Store, entry: Entry) -> dict[str, object]:
+    """Return the lease of another entry on the URI, and the entry that has taken the URI."""
+    leased = None if entry.uri is None else store.leased_uris.get(entry.uri)
+    newer = store.find(entry.uri) if entry.superseded and entry.uri is not None else None
+    if leased is entry:
+        leased = None
+    return {
+        "uri_leased_by": None if leased is None else _text(leased.key),
+        "uri_leased_since_us": 0 if leased is None else leased.accessed,
+        "uri_leased_until_us": 0 if leased is None else leased.token,
+        "superseded_by": None if newer is None or newer is entry else _text(newer.key),
+    }
+
+
+def _domain_state(domain: Domain) -> dict[str, object]:
+    limit = domain.limit
+    held_until = domain.held_until()
+    return {
+        "domain": _text(domain.name),
+        "domain_due": len(domain.ready),
+        "domain_worked_on": domain.worked_on,
+        "domain_paused_until_us": domain.paused_until,
+        "domain_delivered_us": domain.handed_out,
+        "domain_interval_us": 0 if limit is None else limit.interval_us,
+        "domain_waits_until_us": domain.waits_until,
+        "domain_jobs_max": 0 if limit is None else limit.jobs,
+        "domain_is_full": domain.is_full(),
+        "domain_held_until_us": 0 if held_until >= NEVER else held_until,
+    }
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
