@@ -30,6 +30,7 @@ COMMANDS = {
     "resume": (_C + "resume", "End the pause of a domain."),
     "watch": (_C + "watch", "Print changes as they happen."),
     "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
+    "explain": (_C + "explain", "Say why an entry is not delivered now, and what to do."),
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
     "export": (_C + "export", "Write a snapshot as Parquet, or for another queue."),
     "import": (_C + "import_", "Import the pending jobs of another queue into the daemon."),

@@ -33,6 +33,7 @@ SHOWING = {
     "get a float": ("get", b"nan"),
     "list": ("list",),
     "peek": ("peek", "due"),
+    "explain": ("explain", KEY, "--log", b"LOG"),
     "stats of an entry": ("stats", KEY),
     "stats of a domain": ("stats", b"d\x1b[2J\x9b"),
     "refused": ("get", b"nothing" + HOSTILE.encode()),

@@ -1,0 +1,266 @@
+"""``fj-cli explain``: why an entry is not delivered now, until when, and its history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastjournal.errors import RefusedError
+from fj_cli.options import (
+    DONE,
+    NAME,
+    REFUSED,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+
+if TYPE_CHECKING:
+    from fastjournal.client import EntryExplanation, SyncClient
+    from fj_cli.entry_history import Event
+    from fj_cli.explaining import Reason
+
+_NEAR_MAX = 3
+_NEAR_LOOKS = 500
+"""Keys of the domain among which those of a similar name are looked for."""
+
+
+@click.command(
+    "explain",
+    epilog="""\b
+Examples:
+  fj-cli explain pages:128:1763640000000000:a1
+  fj-cli explain https://example.org/page
+  sudo fj-cli explain https://example.org/page --log /var/lib/fastjournal/log""",
+)
+@click.argument("key", type=NAME, metavar="KEY|URI")
+@click.option(
+    "--log",
+    "log_directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=str),
+    help="Show the history from this command log or snapshot, too.",
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, key: bytes, log_directory: str | None, as_json: bool | None) -> int:
+    """Say why the entry under KEY or URI is not delivered now, since when and until when.
+
+    It also says what to do, and with --log what happened to the entry so far. A URI leads to its
+    newest entry. Exit code 1: there is no entry and no tombstone under this name.
+    """
+    from fastjournal.clock import SystemClock
+    from fj_cli.explaining import reasons_of
+
+    with open_client(ctx) as client:
+        entry = _find(client, key)
+        near = [] if entry is not None else _near(client, key)
+    events = [] if log_directory is None else _history(log_directory, key)
+    now_us = SystemClock().now_us() if entry is None else entry.now_us
+    reasons = reasons_of(entry) if entry is not None else [_missing(events, log_directory, near)]
+    reasons = [_with_history(reason, events) for reason in reasons]
+    if wants_json(as_json):
+        write_json(_fields(key, entry, reasons, events, log_directory))
+    else:
+        _write_text(key, entry, reasons, events, now_us=now_us, log_directory=log_directory)
+    return REFUSED if entry is None and not events else DONE
+
+
+def _find(client: SyncClient, key: bytes) -> EntryExplanation | None:
+    try:
+        return client.explain(key)
+    except RefusedError as error:
+        if error.code != "not-found":
+            raise
+        return None
+
+
+def _near(client: SyncClient, key: bytes) -> list[str]:
+    """Return what may have been meant instead of a key that is not there."""
+    from difflib import get_close_matches
+    from itertools import islice
+
+    if b":" not in key:
+        stats = client.domain_stats(key)
+        if stats.entries:
+            name = show_bytes(key)
+            return [f"{name} is a domain: fj-cli stats {name}, fj-cli peek {name}"]
+    head = key[: max(key.find(b":") + 1, len(key) // 2)]
+    there = [show_bytes(e.key) for e in islice(client.prefix(head, data=False), _NEAR_LOOKS)]
+    found = get_close_matches(show_bytes(key), there, n=_NEAR_MAX, cutoff=0.6)
+    return [f"is it one of these? {name}" for name in found]
+
+
+def _history(directory: str, key: bytes) -> list[Event]:
+    from fastjournal.cmdlog.locks import lock_to_read
+    from fastjournal.disk import OsDisk
+    from fj_cli.entry_history import entry_history
+    from fj_cli.logdir import segments_in
+
+    disk = OsDisk()
+    with lock_to_read(disk, directory):
+        return list(entry_history(disk, directory, segments_in(disk, directory), key, None))
+
+
+def _missing(events: list[Event], log_directory: str | None, near: list[str]) -> Reason:
+    """Return why there is no entry, as far as the log tells."""
+    from fj_cli.explaining import Reason
+
+    ended = next((event for event in reversed(events) if event.key), None)
+    if ended is not None and ended.what == "expired":
+        return Reason(
+            code="expired",
+            text="its expiry is over: the daemon removed it without a tombstone",
+            since_us=ended.time_us,
+            advice=("set it again, with a later --expires, or without one",),
+        )
+    if ended is not None:
+        return Reason(
+            code="gone",
+            text=f"there is no entry any more; the last event of the log is: {ended.what}",
+            since_us=ended.time_us,
+            advice=("set it again",),
+        )
+    hint = () if log_directory is not None else ("look into the log: --log DIR",)
+    return Reason(
+        code="not-found",
+        text="there is neither an entry nor a tombstone: never set, expired, in memory only before"
+        " a restart, or deleted longer ago than tombstone-ttl",
+        advice=(*near, *hint, "list keys: fj-cli list --prefix ..., domains: fj-cli domains"),
+    )
+
+
+_BEGINS = {
+    "leased": ("leased",),
+    "buried": ("buried",),
+    "paused": ("domain paused",),
+    "back-off": ("failed",),
+    "delayed": ("delayed",),
+}
+"""By the code of a reason, the event with which it began."""
+
+
+def _with_history(reason: Reason, events: list[Event]) -> Reason:
+    """Return a reason with the instant at which it began, where the log has that."""
+    import msgspec
+
+    begins = _BEGINS.get(reason.code, ())
+    began = next((e.time_us for e in reversed(events) if e.what in begins), None)
+    return reason if began is None else msgspec.structs.replace(reason, since_us=began)
+
+
+def _fields(
+    key: bytes,
+    entry: EntryExplanation | None,
+    reasons: list[Reason],
+    events: list[Event],
+    log_directory: str | None,
+) -> dict[str, Any]:
+    from fj_cli.explaining import state_of
+
+    fields: dict[str, Any] = {}
+    put_bytes(fields, "asked", key)
+    fields["state"] = "missing" if entry is None else state_of(entry)
+    if entry is not None:
+        fields |= {
+            "keys": entry.keys,
+            "domain": entry.domain,
+            "attempts": entry.attempts,
+            "attempts_max": entry.attempts_max or None,
+            "last_error": entry.last_error,
+            "expires_us": entry.expires or None,
+            "due_now": entry.state == "ready" and not reasons,
+            "ready_before": entry.ready_before if entry.state == "ready" else None,
+        }
+    fields["reasons"] = [
+        {
+            "code": reason.code,
+            "text": reason.text,
+            "since_us": reason.since_us,
+            "until_us": reason.until_us,
+            "advice": list(reason.advice),
+        }
+        for reason in reasons
+    ]
+    fields["history"] = None if log_directory is None else [_event_fields(e) for e in events]
+    return fields
+
+
+def _event_fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = {"time_us": event.time_us, "event": event.what}
+    if event.key:
+        put_bytes(fields, "key", event.key)
+    fields |= {"until_us": event.until_us, "text": event.text or None}
+    return fields | {"segment": event.segment, "offset": event.offset}
+
+
+def _write_text(
+    key: bytes,
+    entry: EntryExplanation | None,
+    reasons: list[Reason],
+    events: list[Event],
+    *,
+    now_us: int,
+    log_directory: str | None,
+) -> None:
+    from fj_cli.explaining import order_text, state_of
+    from fj_cli.instants import show_instant
+
+    write_line(show_bytes(key) if entry is None else entry.keys[0])
+    for other in () if entry is None else entry.keys[1:]:
+        write_line(f"  also       {other}")
+    write_line(f"  state      {'missing' if entry is None else state_of(entry)}")
+    if entry is not None and entry.attempts:
+        of = f" of {entry.attempts_max}" if entry.attempts_max else ""
+        write_line(f"  attempts   {entry.attempts}{of} failed")
+    if entry is not None and entry.expires:
+        write_line(f"  expires    {show_instant(entry.expires, now_us)}")
+    if entry is not None and not reasons:
+        write_line(order_text(entry))
+    elif reasons:
+        write_line("Not delivered now:")
+    for reason in reasons:
+        _write_reason(reason, now_us)
+    if log_directory is not None:
+        _write_history(events, now_us, log_directory)
+
+
+def _write_reason(reason: Reason, now_us: int) -> None:
+    from fj_cli.instants import show_instant
+
+    write_line(f"  {reason.text}")
+    times = [
+        f"{word} {show_instant(instant, now_us)}"
+        for word, instant in (("since", reason.since_us), ("until", reason.until_us))
+        if instant is not None
+    ]
+    if times:
+        write_line(f"    {', '.join(times)}")
+    for advice in reason.advice:
+        write_line(f"    > {advice}")
+
+
+def _write_history(events: list[Event], now_us: int, log_directory: str) -> None:
+    from fj_cli.instants import show_instant, show_local
+
+    if not events:
+        write_line(f"The log in {log_directory} has nothing about it (any more).")
+        return
+    write_line(f"History from {log_directory}:")
+    before = b""
+    for event in events:
+        time = "no time" if event.time_us is None else show_local(event.time_us, now_us)
+        words = f"  {time:19}  {event.what}"
+        if event.until_us is not None:
+            words += f" until {show_instant(event.until_us, now_us)}"
+        if event.text:
+            words += f": {event.text}"
+        write_line(words)
+        if event.key and event.key != before:
+            write_line(f"  {'':19}  {show_bytes(event.key)}")
+            before = event.key

@@ -1,0 +1,317 @@
+"""History of one entry in a command log: its records, found by its keys and its job ids.
+
+A segment is searched for these bytes, and only the records with a match are decoded, so the search
+reads a log about as fast as its disk does. Compaction removes records that are dead, so the history
+of an entry that was deleted ends when its records have gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import Envelope, is_ours, unpack_envelope, unpack_failure
+from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import (
+    OPERATION_NAME,
+    Change,
+    Delay,
+    Erasure,
+    Extend,
+    Failed,
+    Lease,
+    Limit,
+    Link,
+    Operation,
+    Pause,
+    Rename,
+    Resize,
+    Tombstone,
+    Touch,
+    Value,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import Record, decode_body
+from fastjournal.cmdlog.format.removal_time import (
+    REMOVED_BY_DELETE,
+    REMOVED_BY_NEXT,
+    REMOVED_BY_PURGE,
+    REPLACED_BEFORE,
+    REPLACED_BY_NONE,
+    REPLACED_BY_URI,
+    REPLACED_UNLOGGED,
+    decode_replaced,
+)
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+from fastjournal.keys import parse_journal_key
+from fj_cli.output import show_bytes
+
+_GROUP_LOOKS_MAX = 500
+"""Records before the start of an attempt among which the head of its lease is: those of a NEXT."""
+
+_REMOVALS = {
+    REMOVED_BY_NEXT: "delivered and deleted",
+    REMOVED_BY_PURGE: "purged",
+    REMOVED_BY_DELETE: "deleted",
+    REPLACED_BY_URI: "replaced",
+    REPLACED_UNLOGGED: "replaced",
+    REPLACED_BY_NONE: "completed",
+}
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of an entry, or of its domain."""
+
+    time_us: int | None
+    what: str
+    """``set``, ``leased``, ``failed``, ``completed`` and so on."""
+    key: bytes = b""
+    """Key of the entry, where that is known; empty for an event of the domain."""
+    until_us: int | None = None
+    """End of a lease, a delay or a pause."""
+    text: str = ""
+    """A reason, an error or a count."""
+    segment: str
+    offset: int
+
+
+def entry_history(
+    disk: Disk, directory: str, numbers: list[int], key: bytes, domain: bytes | None
+) -> Iterator[Event]:
+    """Yield the events of the entries under a key, or with it as URI or link, oldest first.
+
+    Args:
+        disk: Where the log is.
+        directory: Directory of a log or a snapshot, locked for reading.
+        numbers: Its segments.
+        key: Any key.
+        domain: Pauses and limits of this domain are events too; None: those of the key's domain.
+
+    Raises:
+        LogFailedError: A segment cannot be read.
+    """
+    parts = parse_journal_key(key)
+    if domain is None and parts is not None:
+        domain = parts.domain
+    search = _Search(key, domain)
+    for number in numbers:
+        data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
+        yield from search.events_of(data, segment_name(number))
+
+
+class _Search:
+    """Keys and job ids that lead to records of the entry, as they become known."""
+
+    def __init__(self, key: bytes, domain: bytes | None) -> None:
+        self._key = key
+        self._domain = domain
+        self._jobs: dict[bytes, Envelope] = {}
+        """By job id, the entry that a record with it carries."""
+        self._timestamps: dict[bytes, int] = {}
+        """Timestamp of the newest SET of each key, to tell a copy from it."""
+        self._buried: set[bytes] = set()
+        """Keys of entries that are buried."""
+
+    def events_of(self, data: bytes, segment: str) -> Iterator[Event]:
+        spans = list(scan_segment(data).spans())
+        starts = [offset for offset, _, _ in spans]
+        for place in self._matches(data, spans, starts):
+            offset, body, end = spans[place]
+            record = _decoded(data, offset, body, end)
+            if record is not None:
+                token = _token_before(data, spans, place, record)
+                event = self._event_of(record, decode_replaced(data, offset), token)
+                if event is not None:
+                    yield msgspec.structs.replace(event, segment=segment, offset=offset)
+
+    def _matches(
+        self, data: bytes, spans: list[tuple[int, int, int]], starts: list[int]
+    ) -> list[int]:
+        """Return the places of records that name the entry, in order."""
+        wanted = [self._key, *self._jobs]
+        if self._domain is not None:
+            wanted += _names_of_domain(self._domain)
+        found: set[int] = set()
+        while wanted:
+            places = set(_places(data, wanted.pop(), starts, len(data))) - found
+            found |= places
+            for place in sorted(places):
+                record = _decoded(data, *spans[place])
+                if record is not None and record.job_id not in self._jobs:
+                    envelope = self._envelope_of(record)
+                    if envelope is not None:
+                        self._jobs[record.job_id] = envelope
+                        wanted.append(record.job_id)
+        return sorted(found)
+
+    def _envelope_of(self, record: Record) -> Envelope | None:
+        """Return the entry that a record carries, if it is the one that is searched for."""
+        if record.command > Command.SCHEDULE or record.name == OPERATION_NAME:
+            return None
+        if not is_ours(record.payload):
+            return None
+        try:
+            envelope = unpack_envelope(record.payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        keys = (envelope.key, envelope.uri, *envelope.links)
+        return envelope if self._key in keys else None
+
+    def _event_of(self, record: Record, replaced: int, token: int | None) -> Event | None:
+        envelope = self._envelope_of(record)
+        if envelope is not None:
+            return self._written(record, envelope)
+        if record.command is Command.ADD and record.name == OPERATION_NAME:
+            try:
+                operation = unpack_operation(record.payload)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
+            return self._of_operation(record, operation)
+        known = self._jobs.get(record.job_id)
+        if known is None:
+            return None
+        key = known.key
+        match record.command:
+            case Command.START_ATTEMPT:
+                return _event(record, "leased", key=key, until_us=token)
+            case Command.TIMEOUT_ATTEMPT:
+                return _event(record, "lease ended", key=key)
+            case Command.FAIL:
+                self._buried.add(key)
+                reason = unpack_failure(record.result).reason if record.result else b""
+                return _event(record, "buried", key=key, text=show_bytes(reason))
+            case Command.EXPIRE:
+                return _event(record, "expired", key=key)
+            case Command.COMPLETE if replaced != REPLACED_BEFORE:
+                return _event(record, _REMOVALS.get(replaced, "replaced"), key=key)
+            case Command.DELETE if replaced in _REMOVALS:
+                return _event(record, _REMOVALS[replaced], key=key)
+        return None  # removed because a copy takes its place
+
+    def _written(self, record: Record, entry: Envelope) -> Event | None:
+        again = self._timestamps.get(entry.key, -1) >= entry.timestamp
+        self._timestamps[entry.key] = entry.timestamp
+        buried_before = entry.key in self._buried
+        if entry.reason is None:
+            self._buried.discard(entry.key)
+        else:
+            self._buried.add(entry.key)
+        if again:
+            # compaction writes live entries again, and a KICK writes the entry that it is about
+            is_kick = buried_before and entry.reason is None
+            return _event(record, "kicked", key=entry.key) if is_kick else None
+        due = entry.not_before if entry.not_before > (record.time_us or 0) else None
+        if entry.modified == record.time_us:
+            postponed = 0 < entry.first_due < entry.not_before
+            text = "put off: newer work of the same URI" if postponed else ""
+            return _event(record, "set", key=entry.key, until_us=due, text=text)
+        text = f"buried: {show_bytes(entry.reason)}" if entry.reason is not None else ""
+        return _event(record, "copied by compaction", key=entry.key, until_us=due, text=text)
+
+    def _of_operation(self, record: Record, operation: Operation) -> Event | None:
+        if isinstance(operation, Tombstone | Erasure):
+            if operation.key != self._key:
+                return None
+            what = "tombstone" if isinstance(operation, Tombstone) else "tombstone erased"
+            return _event(record, what, key=operation.key)
+        if isinstance(operation, Pause | Limit):
+            return self._of_domain(record, operation)
+        if isinstance(operation, Change) and operation.job_id in self._jobs:
+            return _change(record, operation, self._jobs[operation.job_id].key)
+        return None
+
+    def _of_domain(self, record: Record, operation: Pause | Limit) -> Event | None:
+        if operation.domain != self._domain:
+            return None
+        if isinstance(operation, Pause):
+            if not operation.until:
+                return _event(record, "domain resumed")
+            return _event(record, "domain paused", until_us=operation.until)
+        text = f"interval {operation.interval_us / 1e6:g} s, jobs {operation.jobs}"
+        return _event(record, "domain limited", text=text)
+
+
+def _change(record: Record, operation: Change, key: bytes) -> Event:
+    match operation:
+        case Extend():
+            return _event(record, "lease renewed", key=key, until_us=operation.token)
+        case Touch():
+            return _event(record, "expiry moved", key=key, until_us=operation.expires or None)
+        case Delay():
+            return _event(record, "delayed", key=key, until_us=operation.not_before)
+        case Failed():
+            text = f"attempt {operation.attempts}: {show_bytes(operation.error)}"
+            return _event(record, "failed", key=key, text=text)
+        case Value():
+            return _event(record, "value changed", key=key)
+        case Resize():
+            return _event(record, "value resized", key=key, text=f"{operation.size} bytes")
+        case Link():
+            return _event(record, "linked", key=key, text=show_bytes(operation.key))
+        case Rename():
+            return _event(record, "renamed", key=key, text=show_bytes(operation.key))
+
+
+def _event(
+    record: Record, what: str, *, key: bytes = b"", until_us: int | None = None, text: str = ""
+) -> Event:
+    return Event(
+        time_us=record.time_us,
+        what=what,
+        key=key,
+        until_us=until_us,
+        text=text,
+        segment="",
+        offset=0,
+    )
+
+
+def _names_of_domain(domain: bytes) -> list[bytes]:
+    """Return the bytes that a Pause or Limit of a domain begins with, as msgpack has them."""
+    name = msgspec.msgpack.encode(domain)
+    return [msgspec.msgpack.encode(tag) + name for tag in ("pause", "limit")]
+
+
+def _places(data: bytes, wanted: bytes, starts: list[int], end: int) -> Iterator[int]:
+    """Yield the places of the records in which bytes occur."""
+    at = data.find(wanted)
+    while at >= 0:
+        place = bisect_right(starts, at) - 1
+        if place >= 0:
+            yield place
+        following = starts[place + 1] if place + 1 < len(starts) else end
+        at = data.find(wanted, max(following, at + 1))
+
+
+def _decoded(data: bytes, offset: int, body: int, end: int) -> Record | None:
+    try:
+        return decode_body(data, offset, body, end - CRC_BYTES)
+    except LogCorruptError:
+        return None  # 'log verify' names it
+
+
+def _token_before(
+    data: bytes, spans: list[tuple[int, int, int]], place: int, record: Record
+) -> int | None:
+    """Return the token of the lease that starts an attempt; None: it is none, or not found."""
+    if record.command is not Command.START_ATTEMPT:
+        return None
+    for before in range(place - 1, max(-1, place - 1 - _GROUP_LOOKS_MAX), -1):
+        head = _decoded(data, *spans[before])
+        if head is None:
+            return None
+        if head.command is not Command.START_ATTEMPT:
+            if head.name != OPERATION_NAME:
+                return None
+            try:
+                operation = unpack_operation(head.payload)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
+            return operation.token if isinstance(operation, Lease) else None
+    return None

@@ -1,0 +1,260 @@
+"""fj-cli explain: ten reasons for which an entry is not delivered, as text and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+URI = "https://example.org/page"
+DONE, REFUSED = 0, 1
+
+
+class Case(NamedTuple):
+    """A situation: what to ask about, and what has to be said."""
+
+    asked: str
+    code: str
+    since: tuple[int, int] | None
+    """Bounds of the instant since when; None: it is not known."""
+    until: tuple[int, int] | None
+    advice: str
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+def around(before: int, distance: int = 0) -> tuple[int, int]:
+    """Bounds of an instant between ``before`` and now, moved by a distance; lease ends round up."""
+    return before + distance, now() + distance + 2_000
+
+
+def add(cli: Cli, *options: str) -> str:
+    (added,) = cli.json("set", "--domain", "pages", *options, "v")
+    return str(added["key"])
+
+
+def delayed(cli: Cli, _client: SyncClient) -> Case:
+    start = now()
+    instant = start // SECOND * SECOND + HOUR
+    key = add(cli, "--not-before", f"@{instant // SECOND}")
+    return Case(key, "delayed", around(start), (instant, instant), "set it anew")
+
+
+def locked(cli: Cli, client: SyncClient) -> Case:
+    key = add(cli)
+    start = now()
+    client.lock(key, timeout_us=600 * SECOND)
+    return Case(key, "locked", around(start), around(start, 600 * SECOND), "the lock ends")
+
+
+def uri_in_work(cli: Cli, _client: SyncClient) -> Case:
+    add(cli, "--uri", URI)
+    start = now()
+    (job,) = cli.json("next", "pages", "--lease", "10m")
+    leased = around(start)
+    add(cli, "--uri", URI)
+    until = (job["token"], job["token"])
+    return Case(URI, "uri-in-work", leased, until, f"fj-cli explain {job['key']}")
+
+
+def paused(cli: Cli, _client: SyncClient) -> Case:
+    key = add(cli)
+    start = now()
+    cli("pause", "pages", "1h")
+    return Case(key, "paused", around(start), around(start, HOUR), "fj-cli resume pages")
+
+
+def limited(cli: Cli, _client: SyncClient) -> Case:
+    add(cli, "--priority", "1")
+    key = add(cli)
+    cli("limit", "pages", "--jobs", "1")
+    start = now()
+    (job,) = cli.json("next", "pages", "--lease", "10m")
+    until = (job["token"], job["token"])
+    return Case(key, "limited", around(start), until, "fj-cli limit pages --jobs")
+
+
+def buried(cli: Cli, _client: SyncClient) -> Case:
+    key = add(cli)
+    start = now()
+    cli("bury", key, "--reason", "no such page")
+    return Case(key, "buried", around(start), None, f"fj-cli kick {key}")
+
+
+def tombstone(cli: Cli, _client: SyncClient) -> Case:
+    key = add(cli)
+    start = now()
+    cli("delete", key)
+    return Case(key, "tombstone", around(start), around(start, HOUR), "wins over the tombstone")
+
+
+def expired(cli: Cli, client: SyncClient) -> Case:
+    start = now()
+    key = add(cli, "--expires", "+200ms")
+    while client.daemon_stats().entries:
+        time.sleep(0.01)
+    return Case(key, "expired", around(start), None, "--expires")
+
+
+def leased(cli: Cli, _client: SyncClient) -> Case:
+    key = add(cli)
+    start = now()
+    (job,) = cli.json("next", "pages", "--lease", "10m")
+    until = (job["token"], job["token"])
+    return Case(key, "leased", around(start), until, f"fj-cli release {key} {job['token']}")
+
+
+def postponed(cli: Cli, client: SyncClient) -> Case:
+    start = now()
+    first = build_journal_key("pages", "1", not_before_us=start + 300 * SECOND)
+    newer = build_journal_key("pages", "2", not_before_us=start + 1500 * SECOND)
+    client.set(first, "v", uri=URI)
+    client.set(newer, "v", uri=URI)
+    first_due = (start + 300 * SECOND,) * 2
+    return Case(
+        newer.decode(), "postponed", first_due, (start + 1500 * SECOND,) * 2, "shorter delay"
+    )
+
+
+CASES: list[Callable[[Cli, SyncClient], Case]] = [
+    *(delayed, locked, uri_in_work, paused, limited, buried, tombstone, expired, leased, postponed)
+]
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_explain_says_why_since_when_until_when_and_what_to_do(
+    make: Callable[[Cli, SyncClient], Case], cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    case = make(cli, client)
+    log = ("--log", str(daemon.log_path))
+    explained = cli("explain", case.asked, *log, "--json")
+    assert explained.returncode == DONE, explained.stderr.decode()
+    (fields,) = cli.json("explain", case.asked, *log)
+    reason = fields["reasons"][0]
+    assert reason["code"] == case.code, fields
+    for bounds, instant in ((case.since, reason["since_us"]), (case.until, reason["until_us"])):
+        assert (instant is None) == (bounds is None), fields
+        if bounds is not None:
+            assert bounds[0] <= instant <= bounds[1], fields
+    assert case.advice in "\n".join(reason["advice"])
+    assert fields["history"], "the log has the SET at least"
+    text = cli("explain", case.asked, *log, "--table").stdout.decode()
+    assert reason["text"] in text
+    assert all(f"> {advice}" in text for advice in reason["advice"])
+    assert ("until" in text) or case.until is None
+
+
+@pytest.mark.parametrize(
+    "make", [delayed, locked, uri_in_work, paused, limited, leased], ids=lambda make: make.__name__
+)
+def test_explained_entry_is_indeed_not_delivered(
+    make: Callable[[Cli, SyncClient], Case], cli: Cli, client: SyncClient
+) -> None:
+    make(cli, client)
+    assert cli("peek", "pages").returncode == 75 or make is paused
+    assert cli("next", "pages").returncode == 75
+
+
+def test_explain_of_a_due_entry_counts_those_before_it(cli: Cli) -> None:
+    first, second = add(cli, "--priority", "1"), add(cli, "--priority", "2")
+    (fields,) = cli.json("explain", second)
+    assert (fields["state"], fields["due_now"], fields["ready_before"]) == ("due", True, 1)
+    assert fields["reasons"] == []
+    text = cli("explain", second, "--table").stdout.decode()
+    assert "not waiting for anything: due now, 1 entry before it in its domain" in text
+    assert "the first of its domain" in cli("explain", first, "--table").stdout.decode()
+
+
+def test_explain_shows_every_reason_that_holds(cli: Cli) -> None:
+    key = add(cli, "--not-before", "+1h")
+    cli("pause", "pages", "1h")
+    (fields,) = cli.json("explain", key)
+    assert [reason["code"] for reason in fields["reasons"]] == ["delayed", "paused"]
+
+
+def test_explain_of_a_failed_attempt_shows_its_error_and_back_off(
+    cli: Cli, client: SyncClient
+) -> None:
+    key = add(cli)
+    (job,) = cli.json("next", "pages")
+    client.release(key, job["token"], error="no route", delay_us=HOUR)
+    (fields,) = cli.json("explain", key)
+    (reason,) = fields["reasons"]
+    assert (reason["code"], fields["attempts"]) == ("back-off", 1)
+    assert "no route" in reason["text"]
+
+
+def test_explain_of_an_unknown_key_names_similar_ones(cli: Cli) -> None:
+    key = add(cli, "--id", "report-2026")
+    unknown = cli("explain", key[:-1] + "7", "--json")
+    assert unknown.returncode == REFUSED
+    text = cli("explain", key[:-1] + "7", "--table").stdout.decode()
+    assert "neither an entry nor a tombstone" in text
+    assert f"is it one of these? {key}" in text
+    assert "fj-cli stats pages" in cli("explain", "pages", "--table").stdout.decode()
+
+
+def events(fields: dict[str, Any]) -> list[str]:
+    return [event["event"] for event in fields["history"]]
+
+
+def test_history_has_what_happened_to_an_entry_in_order(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    key = add(cli, "--uri", URI)
+    leased = client.next("pages").token
+    assert leased is not None
+    token = client.touch(key, token=leased, ttl_us=HOUR)
+    assert token is not None
+    client.release(key, token, error="no route", delay_us=1)
+    jobs = client.next("pages", wait_us=10 * SECOND)
+    assert jobs.token is not None
+    client.bury(key, jobs.token, reason="hopeless")
+    client.kick(key)
+    client.set("pages:1:1:unrelated", "v")
+    client.delete(key)
+    log = ("--log", str(daemon.log_path))
+    (fields,) = cli.json("explain", key, *log)
+    expected = ["set", "leased", "lease renewed", "failed", "delayed", "lease ended"]
+    expected += ["leased", "buried", "kicked", "deleted"]
+    assert sorted(events(fields)[3:6]) == sorted(expected[3:6])
+    assert events(fields)[:3] + events(fields)[6:] == expected[:3] + expected[6:]
+    failed = next(event for event in fields["history"] if event["event"] == "failed")
+    assert failed["text"] == "attempt 1: no route"
+    (by_uri,) = cli.json("explain", URI, *log)
+    assert events(by_uri) == events(fields)
+
+
+def test_history_survives_a_restart_and_shows_completion(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    key = add(cli)
+    (job,) = cli.json("next", "pages")
+    daemon.kill()
+    daemon.start()
+    assert cli("delete", key, "--token", str(job["token"])).returncode == DONE
+    (fields,) = cli.json("explain", key, "--log", str(daemon.log_path))
+    assert events(fields) == ["set", "leased", "completed"]
+    assert [event["until_us"] for event in fields["history"]] == [None, job["token"], None]
+
+
+def test_explain_says_what_is_wrong_with_a_directory_without_a_log(
+    cli: Cli, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    failed = cli("explain", add(cli), "--log", str(empty))
+    assert failed.returncode == 2
+    assert b"holds no segment" in failed.stderr
