@@ -221,6 +221,7 @@ class Server:
     def _wake_tasks(self) -> None:
         backpressure = self.runtime.backpressure
         if self.runtime.writer.appended >= backpressure.look_at:
+            self.free_space.check_growth()
             backpressure.look()
         if self.runtime.engine.signals.bits:
             signals = self.runtime.engine.signals.take()

@@ -55,6 +55,7 @@ PLACES = {
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
+    "fastjournald.tasks.free_space": "SPACE_SECONDS",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
     "fastjournald.tasks.timers": "FULL_COLLECTION_SECONDS FULL_COLLECTION_SECONDS_MAX",
 }

@@ -11,6 +11,7 @@ from fastjournald.tasks.compactor import (
     Compactor,
 )
 from fastjournald.tasks.evictor import Evictor
+from fastjournald.tasks.free_space import may_rewrite, room_bytes
 from fastjournald.tasks.notifier import Notifier
 from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.timers import Timers

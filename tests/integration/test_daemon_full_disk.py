@@ -145,6 +145,45 @@ def test_disk_that_fills_makes_the_daemon_read_only_in_time_until_space_returns(
     assert said.count("event=writable") == 2
 
 
+@pytest.mark.parametrize("segment_bytes", [MIB, 64 * MIB])
+def test_disk_that_requests_fill_faster_than_the_timer_looks_ends_no_daemon(
+    disk: Path, segment_bytes: int
+) -> None:
+    options = ("--min-free-bytes", str(2 * MIB), "--cmdlog-seg-size", str(segment_bytes))
+    with DaemonProcess(disk, *options) as daemon:
+        with RawClient(daemon.address) as client:
+            answers: set[str] = set()
+            for first in range(0, 10_000, WINDOW):
+                client.send(
+                    *(set_request(b"a:1:0:%d" % n, VALUE) for n in range(first, first + WINDOW))
+                )
+                answers = {client.reply().code for _ in range(WINDOW)}
+                assert answers <= {"", "read-only"}
+                if answers == {"read-only"}:
+                    break
+            assert answers == {"read-only"}
+            assert free_bytes(disk) > MIB
+        assert daemon.stop() == 0
+
+
+def test_compaction_ends_the_read_only_mode_where_there_is_garbage(disk: Path) -> None:
+    options = ("--min-free-bytes", str(2 * MIB), "--cmdlog-seg-size", str(MIB))
+    with DaemonProcess(disk, *options, "--cmdlog-clean-int", "60000") as daemon:
+        with RawClient(daemon.address) as client:
+            # ten in a hundred stay, in each segment: the log is not yet too large for what is live
+            overwrite = Flag.PERSIST | Flag.OVERWRITE
+            fill(disk / "filler", 6 * MIB)
+            for number in range(1000):
+                key = b"keep%d" % number if number % 10 == 0 else b"over"
+                reply = client.ask(build(Function.SET, key, VALUE, flags=overwrite))
+                assert reply.code in ("", "read-only")
+            wait_code(client, "")
+        assert daemon.stop() == 0
+    said = daemon.said()
+    assert "event=read-only" in said
+    assert said.count("event=read-only") == said.count("event=writable")
+
+
 def fill_by_requests(daemon: DaemonProcess) -> list[int]:
     """SET until the daemon is gone; return what got OK."""
     acknowledged = []

@@ -36,6 +36,7 @@ def runtime_of(log: CompactedLog) -> Any:
         engine=log.engine,
         writer=log.writer,
         disk=log.disk,
+        archive=None,
         config=log.config,
         clock=log.clock,
         wake_tasks=lambda: None,

@@ -38,6 +38,7 @@ def compactor_of(
         engine=log.engine,
         writer=log.writer,
         disk=log.disk,
+        archive=None,
         config=log.config,
         clock=log.clock,
         wake_tasks=lambda: None,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Hashable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -18,10 +19,14 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.engine import LongMatches
 from tests.door.places import patch_module
+from tests.door.tasks import may_rewrite, room_bytes
 from tests.property.subject import START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
 pytestmark = pytest.mark.usefixtures("transport")
+
+
+LARGE = bytes(20_000)
 
 
 def set_(key: bytes, **fields: Any) -> Request:
@@ -57,6 +62,39 @@ async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         woken = await waiting.reply()
         assert woken is not None
         assert woken.pairs
+
+
+async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "SPACE_SECONDS", 3600.0)
+    house = ServerFixture()
+    least = house.config.min_free_bytes
+    async with house.open():
+        peer = await house.connect()
+        replies = [
+            await peer.ask(request(Function.SET, b"a:1:0:%d" % number, LARGE, flags=Flag.PERSIST))
+            for number in range(60)
+        ]
+        refused = [reply.code for reply in replies].index("read-only")
+        assert refused > 30
+        assert house.disk.free_bytes("/") >= least - 40_000
+        assert {reply.code for reply in replies[:refused]} == {""}
+        assert {reply.code for reply in replies[refused:]} == {"read-only"}
+
+
+@pytest.mark.parametrize(("archive", "share"), [(False, 0.5), (True, 0)])
+def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
+    archive: bool, share: float
+) -> None:
+    house = ServerFixture()
+    runtime: Any = house.server.runtime
+    if archive:
+        runtime = msgspec.structs.replace(runtime, archive=object())
+    room = room_bytes(runtime) + round(share * runtime.config.min_free_bytes)
+    assert may_rewrite(runtime, room)
+    assert not may_rewrite(runtime, room + 1)
+    assert may_rewrite(runtime, 0)
 
 
 async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:

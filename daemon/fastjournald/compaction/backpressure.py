@@ -11,6 +11,7 @@ that would not help.
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 
 import trio
@@ -50,10 +51,11 @@ class Backpressure:
         self.waited_seconds = 0.0
         """How long, all together."""
         self.look_at = 0
-        """Bytes appended from which on another look at the log is of use."""
+        """Bytes appended from which on another look at the log, or at its disk, is of use."""
         self._engine = engine
         self._writer = writer
         self._compacts = compacts
+        self._disk_look_at = sys.maxsize
         self._asked = 0
         self._granted = 0
         self._gone = 0
@@ -123,7 +125,12 @@ class Backpressure:
                 self._open(size)
         step = writer.segment_bytes_max // LOOKS
         # writers that are admitted may fill what room there is
-        self.look_at = writer.appended + (0 if self.closed else max(most - size, step))
+        self._look_again(0 if self.closed else max(most - size, step))
+
+    def look_no_later(self, appended: int) -> None:
+        """Let ``look_at`` be at most so many bytes: the disk has to be looked at then."""
+        self._disk_look_at = appended
+        self.look_at = min(self.look_at, appended)
 
     def freed(self, size: int) -> None:
         """Compaction has freed so many bytes."""
@@ -141,7 +148,7 @@ class Backpressure:
         size = writer.log_bytes
         LOG.warning("event=writers-not-slowed log_bytes=%d", size)
         self._open(size)
-        self.look_at = writer.appended + max(size // LOOKS, writer.segment_bytes_max)
+        self._look_again(max(size // LOOKS, writer.segment_bytes_max))
 
     def end(self) -> None:
         """Admit all that wait: the daemon stops."""
@@ -153,6 +160,9 @@ class Backpressure:
     def _helps(self) -> bool:
         """Whether compaction goes on at all, and writers can wait for it."""
         return self._compacts and not self._engine.context.read_only and not self._ended
+
+    def _look_again(self, grown: int) -> None:
+        self.look_at = min(self._writer.appended + grown, self._disk_look_at)
 
     def _close(self, size: int) -> None:
         self._needed.set()

@@ -35,6 +35,7 @@ from fastjournald.compaction.steps import (
     Result,
 )
 from fastjournald.runtime import Runtime
+from fastjournald.tasks.free_space import may_rewrite
 
 LOG = logging.getLogger("fastjournald")
 
@@ -166,8 +167,7 @@ class Compactor:
         engine, writer = self._runtime.engine, self._runtime.writer
         now = self._runtime.clock.now_us()
         for info in candidates(engine.store, writer, now, merge=not only_excess):
-            # on a full disk there is room for what frees room at once, and for no more
-            if engine.context.read_only and engine.journal.usage.live[info.number]:
+            if not may_rewrite(self._runtime, engine.journal.usage.live[info.number]):
                 continue
             if only_excess and self._excess() <= 0:
                 break

@@ -1,8 +1,13 @@
-"""Free space: makes the engine read-only before the disk is full, and writable again."""
+"""Free space: makes the engine read-only before the disk is full, and writable again.
+
+The free space is compared with min-free-bytes at intervals, because others fill the disk too, and
+whenever the log itself has taken half of the room that was left at the last look.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 
 import trio
 
@@ -11,8 +16,35 @@ from fastjournald.runtime import Runtime
 LOG = logging.getLogger("fastjournald")
 
 SPACE_SECONDS = 0.25
-"""Between two looks at the free space: one process appends less than the default min-free-bytes
-(64 MiB) in that time."""
+"""Between two looks at the free space."""
+
+LOOK_BYTES_MIN = 16_384
+"""Least bytes appended between two looks because of the log's growth."""
+
+
+def room_bytes(runtime: Runtime) -> int:
+    """Return how many bytes may be written before the disk has less than min-free-bytes left.
+
+    Raises:
+        LogFailedError: The file system cannot be asked.
+    """
+    writer, config = runtime.writer, runtime.config
+    free = runtime.disk.free_bytes(config.cmdlog_path)
+    return free - (writer.appended - writer.written) - config.min_free_bytes
+
+
+def may_rewrite(runtime: Runtime, live_bytes: int) -> bool:
+    """Whether compaction may write so many live bytes of a segment anew before it removes the rest.
+
+    Half of min-free-bytes may be used for that, since more is free behind it: so the read-only mode
+    ends by itself where there is garbage. With an archive nothing is free behind it: that keeps the
+    old segment.
+
+    Raises:
+        LogFailedError: The file system cannot be asked.
+    """
+    spare = 0 if runtime.archive is not None else runtime.config.min_free_bytes // 2
+    return not live_bytes or live_bytes <= room_bytes(runtime) + spare
 
 
 class FreeSpace:
@@ -42,18 +74,44 @@ class FreeSpace:
             LogFailedError: The file system cannot be asked.
         """
         runtime = self._runtime
-        config, engine = runtime.config, runtime.engine
-        free = runtime.disk.free_bytes(config.cmdlog_path)
-        short = free < config.min_free_bytes
-        if short == engine.context.read_only:
+        room = room_bytes(runtime)
+        self._look_after(room)
+        short = room < 0
+        if short == runtime.engine.context.read_only:
             return
-        engine.context.read_only = short
+        self._set(short, room)
+        if not short:
+            runtime.deliver(runtime.engine.resume(runtime.clock.now_us()))
+            runtime.wake_tasks()
+
+    def check_growth(self) -> None:
+        """Set the read-only mode if the log has grown by so much, and never end it.
+
+        Raises:
+            LogFailedError: The file system cannot be asked.
+        """
+        if self._runtime.engine.context.read_only:
+            return
+        room = room_bytes(self._runtime)
+        self._look_after(room)
+        if room < 0:
+            self._set(True, room)
+
+    def _look_after(self, room: int) -> None:
+        """Have the log's growth checked again in time."""
+        runtime = self._runtime
+        mark = sys.maxsize
+        if room >= 0:
+            mark = runtime.writer.appended + max(room // 2, LOOK_BYTES_MIN)
+        runtime.backpressure.look_no_later(mark)
+
+    def _set(self, short: bool, room: int) -> None:
+        runtime = self._runtime
+        runtime.engine.context.read_only = short
+        least = runtime.config.min_free_bytes
         LOG.warning(
             "event=%s free_bytes=%d min_free_bytes=%d",
             "read-only" if short else "writable",
-            free,
-            config.min_free_bytes,
+            room + least,
+            least,
         )
-        if not short:
-            runtime.deliver(engine.resume(runtime.clock.now_us()))
-            runtime.wake_tasks()
