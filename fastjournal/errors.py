@@ -1,7 +1,7 @@
 """The one exception tree: whose fault it is, and what to do.
 
     FastjournalError
-     |- BadRequestError       the caller's: an argument that no daemon would take
+     |- BadRequestError       the caller's: an argument that no daemon would take; a ValueError
      |- ProtocolError         the peer's: bytes that are not FJ/JR
      |- RefusedError          the daemon's answer: an error code of the protocol
      |   '- LeaseLostError    the work is no longer yours
@@ -61,7 +61,7 @@ class FastjournalError(Exception):
         return text if self.hint is None else f"{text} ({self.hint})"
 
 
-class BadRequestError(FastjournalError):
+class BadRequestError(FastjournalError, ValueError):
     """Bad argument, which every daemon would refuse; nothing was sent or written."""
 
     code = "bad-request"

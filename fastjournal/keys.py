@@ -14,6 +14,7 @@ from typing import NamedTuple
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.numeric import check_integer
+from fastjournal.times import Instant, instant_us
 
 _TIMESTAMP_DIGITS_MAX = 20
 # Every SET splits its key: a table costs less than to check digits and bounds.
@@ -81,6 +82,7 @@ def build_journal_key(
     domain: str | bytes,
     id: str | bytes,
     *,
+    not_before: Instant | None = None,
     not_before_us: int = 0,
     priority: int = PRIORITY_DEFAULT,
 ) -> bytes:
@@ -89,19 +91,24 @@ def build_journal_key(
     Args:
         domain: Not empty, without ``:``.
         id: Distinguishes entries of one domain, priority and instant; may hold ``:``.
-        not_before_us: Instant in microseconds since the Unix epoch. Work of one priority is done in
-            the order of these, so 0 comes before all that names an instant.
+        not_before: Instant before which the work must not start. Work of one priority is done in
+            the order of these; without one it comes before all that names an instant.
+        not_before_us: The same in microseconds since 1970, for programs that have it so.
         priority: 0 (first) to 255 (last).
 
     Raises:
         BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
-        TypeError: A number is no integer, or a text neither str nor bytes.
+        TypeError: A value is of another type.
     """
     domain = encode_text("domain", domain)
     id = encode_text("id", id)
     if not domain or b":" in domain:
         raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
     priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
+    if not_before is not None:
+        if not_before_us:
+            raise BadRequestError("give not_before or not_before_us, not both")
+        not_before_us = instant_us("not_before", not_before)
     not_before_us = check_integer("not_before_us", not_before_us, 0, INSTANT_MAX, "bad-key")
     key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
     if len(key) > KEY_BYTES_MAX:

@@ -7,6 +7,8 @@ Sections: protocol, daemon (by topic), clients, command log, compaction, spool.
 
 from __future__ import annotations
 
+import math
+
 # --- protocol ------------------------------------------------------------------------------------
 
 KEY_BYTES_MAX = 4096
@@ -542,6 +544,25 @@ clients."""
 
 # --- clients -------------------------------------------------------------------------------------
 
+WAIT_WITHOUT_END = math.inf
+"""As the seconds that a NEXT waits: until there is work, however long that takes."""
+
+INSTANT_US_MIN = 946_684_800_000_000
+"""The year 2000. An instant before it that a program gives is a length of time, or another unit."""
+
+INSTANT_US_MAX = 253_402_300_799_999_999
+"""The end of the year 9999: the last instant of a datetime. Milliseconds that a program gives as
+seconds are later."""
+
+DURATION_US_MAX = 36_525 * 86_400 * 1_000_000
+"""A hundred years: longer than any delay that is meant."""
+
+LEASE_US_MIN = 1_000
+"""Shortest lease that a program may ask for: a shorter one ends before the reply arrives."""
+
+LEASE_US_MAX = 366 * 86_400 * 1_000_000
+"""Longest lease that a program may ask for. 32 s, given in microseconds, are more."""
+
 CLIENT_IN_FLIGHT_MAX = 8192
 """Requests of one client connection without a reply: far under the 65,535 identifiers."""
 
@@ -593,10 +614,10 @@ traffic."""
 LEASE_RENEWAL_PAUSE_S_MIN = 0.1
 """Pause before a failed lease renewal is retried, just before the lease ends."""
 
-JOB_LEASE_US = 60_000_000
+JOB_LEASE_S = 60.0
 """Default lease of a job with lease renewal: the time after which a killed worker is noticed."""
 
-SYNC_JOB_LEASE_US = 600_000_000
+SYNC_JOB_LEASE_S = 600.0
 """Default lease of a job without lease renewal: longer than most work takes."""
 
 JOB_LEASE_US_MIN = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 
 from fastjournal.errors import BadRequestError
@@ -30,26 +29,6 @@ def check_integer(
     if not smallest <= value <= largest:
         most = "2**64 - 1" if largest == INSTANT_MAX else largest
         raise BadRequestError(f"{name} {value} is not {smallest} to {most}", code=code)
-    return value
-
-
-def check_seconds(name: str, value: float, *, above_zero: bool = False) -> float:
-    """Return an argument in seconds that is finite and not negative.
-
-    Args:
-        name: Name of the value, for the error.
-        value: It.
-        above_zero: 0 is refused too.
-
-    Raises:
-        TypeError: It is no number, or a bool.
-        BadRequestError: It is negative, infinite or NaN.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
-        least = "above 0" if above_zero else "at least 0"
-        raise BadRequestError(f"{name} {value} is not a number of seconds {least}")
     return value
 
 

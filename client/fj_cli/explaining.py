@@ -25,7 +25,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 def state_of(entry: EntryExplanation) -> str:
     """Return the state in words: due, delayed, locked, leased, buried, plain or deleted."""
-    if entry.state == "delayed" and entry.locked_until > entry.now_us:
+    if entry.state == "delayed" and entry.locked_until_us > entry.now_us:
         return "locked"
     return {"ready": "due", "worked on": "leased"}.get(entry.state, entry.state)
 
@@ -63,16 +63,16 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
         text += "; a newer entry has its URI, so it is dropped when the lease ends"
         if entry.superseded_by is not None:
             text += f": {entry.superseded_by}"
-    if 0 < entry.expires <= entry.now_us:
+    if 0 < entry.expires_us <= entry.now_us:
         text += "; its expiry is over, so it goes when the lease ends"
     yield Reason(
         code="leased",
         text=text,
         since_us=entry.accessed_us,
-        until_us=entry.worked_on_until,
+        until_us=entry.worked_on_until_us,
         advice=(
             "wait for its worker, or for the end of the lease",
-            f"if the worker is gone: fj-cli release {key} {entry.worked_on_until}",
+            f"if the worker is gone: fj-cli release {key} {entry.worked_on_until_us}",
         ),
     )
 
@@ -97,7 +97,7 @@ def _deleted(entry: EntryExplanation) -> Iterator[Reason]:
         until_us=entry.tombstone_until_us,
         advice=(
             "set it anew: fj-cli set takes a new timestamp, which wins over the tombstone",
-            f"a SET is stale up to timestamp {entry.timestamp}: look at the producer's clock",
+            f"a SET is stale up to timestamp {entry.timestamp_us}: look at the producer's clock",
         ),
     )
 
@@ -112,12 +112,12 @@ def _plain(_entry: EntryExplanation) -> Iterator[Reason]:
 
 def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
     now = entry.now_us
-    if entry.locked_until > now:
+    if entry.locked_until_us > now:
         yield Reason(
             code="locked",
             text="locked by a connection",
             since_us=entry.locked_since_us or None,
-            until_us=entry.locked_until,
+            until_us=entry.locked_until_us,
             advice=("wait: the lock ends with its connection, UNLOCK, or by time",),
         )
     if entry.uri_leased_by is not None:
@@ -131,20 +131,20 @@ def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
                 f"look at it: fj-cli explain {_word(entry.uri_leased_by)}",
             ),
         )
-    if entry.not_before > now:
+    if entry.not_before_us > now:
         yield _not_before(entry)
 
 
 def _not_before(entry: EntryExplanation) -> Reason:
-    until = entry.not_before
+    until = entry.not_before_us
     untouched = entry.accessed_us <= entry.modified_us
-    if 0 < entry.first_due < until:
+    if 0 < entry.first_due_us < until:
         bound = entry.postpone_us_max
         limit = f", at most {format_duration(bound)} (max-postpone)" if bound else ""
         return Reason(
             code="postponed",
             text=f"put off by newer SETs of its URI{limit}",
-            since_us=entry.first_due,
+            since_us=entry.first_due_us,
             until_us=until,
             advice=("set it with a shorter delay, or wait",),
         )

@@ -21,8 +21,15 @@ from fastjournal.client.core.calls import Call
 from fastjournal.clock import SystemClock
 from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX, LIMIT_MAX
+from fastjournal.limits import (
+    DURATION_US_MAX,
+    IMPORT_BATCH_BYTES,
+    IMPORT_BATCH_ITEMS,
+    KEY_BYTES_MAX,
+    LIMIT_MAX,
+)
 from fastjournal.protocol import Function
+from fastjournal.times import to_timedelta
 from fj_cli.options import DONE, REFUSED, Decorated, json_option, open_client, server_option
 from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
@@ -141,7 +148,8 @@ def _set_limits(client: SyncClient, journal: Journal) -> None:
     for queue in journal.queues:
         if queue.ttr_us is not None:
             attempts = min(queue.attempts, LIMIT_MAX) or None
-            client.limit(queue.domain, lease_us=min(queue.ttr_us[-1], LIMIT_MAX), attempts=attempts)
+            lease = to_timedelta(min(queue.ttr_us[-1], DURATION_US_MAX))
+            client.limit(queue.domain, lease=lease, attempts=attempts)
 
 
 def _tell_queues(journal: Journal, *, set_limits: bool) -> None:
@@ -244,13 +252,15 @@ class Importer:
 
     def _set(self, item: Item, key: bytes) -> Call[Any]:
         uri = item.value if self._uri_from_body else b""
-        return calls.set_(
+        call = calls.set_(
             key,
             item.value,
             uri=uri if 0 < len(uri) <= KEY_BYTES_MAX and uri != key else None,
-            expires=item.expires or None,
-            timestamp=item.timestamp,
+            timestamp_us=item.timestamp,
         )
+        # As it stands in the other journal: it may end before the request is sent.
+        call.request.timeout = item.expires or None
+        return call
 
     def _count(self, item: Item, answer: object, *, stood: bool) -> None:
         counts = self.counts
@@ -310,4 +320,4 @@ def _bury(item: Item) -> Call[Any]:
 
 
 def _rename(item: Item) -> Call[Any]:
-    return calls.rename(_aside(item.key), item.key, timestamp=item.timestamp)
+    return calls.rename(_aside(item.key), item.key, timestamp_us=item.timestamp)

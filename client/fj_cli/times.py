@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
-from fastjournal.limits import INSTANT_MAX
+from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
+from fastjournal.times import to_timedelta_or_none
 
 _UNITS_US = {
     "us": 1,
@@ -31,6 +32,15 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION_HINT = "write it like 90s, 5m, 1h30m or 250ms"
 _INSTANT_HINT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
+
+
+FOREVER_US = INSTANT_MAX
+"""As the microseconds of a wait: without end."""
+
+
+def to_wait(us: int | None) -> float | timedelta | None:
+    """Return the microseconds of a wait as the clients take it; None: no wait."""
+    return WAIT_WITHOUT_END if us == FOREVER_US else to_timedelta_or_none(us)
 
 
 def parse_duration(text: str) -> int:

@@ -23,12 +23,16 @@ from fastjournal.errors import (
     FastjournalError,
     RefusedError,
 )
+from fastjournal.limits import DURATION_US_MAX
+from fastjournal.times import to_timedelta
 from fj_cli.job import JobCommand
 from fj_cli.notes import Notes
 from fj_cli.options import DONE, NOTHING_TO_DO
 from fj_cli.reports import Ended, Outcome, Reports
+from fj_cli.times import to_wait
 
-_RECONNECT = Reconnect(first_pause_s=0.1, longest_pause_s=5.0, patience_s=300.0)
+_PATIENCE_S = 300.0
+_RECONNECT = Reconnect(first_pause=0.1, longest_pause=5.0, patience=_PATIENCE_S)
 """How long to ask for work at a daemon that has gone away, for instance to be restarted."""
 
 _LAST_WORDS_S = 5.0
@@ -48,7 +52,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in all; None: no limit."""
     lease_us: int
     wait_us: int | None
-    """How long to wait for work when there is none; None: end then."""
+    """How long to wait for work when there is none, or FOREVER_US; None: end then."""
     max_attempts: int
     retry_delay_us: int
     retry_delay_us_max: int
@@ -116,20 +120,20 @@ class Worker:
     async def _work(self) -> None:
         """Connect, and work off what there is."""
         plan = self._plan
-        wait_s = (plan.wait_us or 0) / 1e6
+        wait_s = min(plan.wait_us or 0, DURATION_US_MAX) / 1e6
         async with contextlib.AsyncExitStack() as stack:
             try:
                 client = await self._connect(stack)
                 self._jobs = client.jobs(
                     plan.domain,
                     count=plan.jobs,
-                    lease_us=plan.lease_us,
-                    wait_us=plan.wait_us,
-                    retry_delay_us=plan.retry_delay_us,
-                    retry_delay_us_max=plan.retry_delay_us_max,
+                    lease=to_timedelta(plan.lease_us),
+                    wait=to_wait(plan.wait_us),
+                    retry_delay=to_timedelta(plan.retry_delay_us),
+                    retry_delay_max=to_timedelta(plan.retry_delay_us_max),
                     attempts_max=plan.max_attempts,
                     # A daemon that answers is waited for as long as work is: its disk may be full.
-                    patience_s=max(_RECONNECT.patience_s, wait_s),
+                    patience=max(_PATIENCE_S, wait_s),
                 )
                 begun = await self._jobs.run(self._work_off, limit=plan.count)
                 if begun != plan.count:

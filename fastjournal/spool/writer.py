@@ -35,6 +35,7 @@ from fastjournal.spool.format import encode_record
 from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
+from fastjournal.times import Duration, Instant, duration_us, future_us
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
 """Functions that a spool accepts: they change something, and no caller needs the reply."""
@@ -108,13 +109,14 @@ class Spool:
         domain: str | bytes,
         uri: str | bytes | None = None,
         priority: int = PRIORITY_DEFAULT,
-        not_before: int | None = None,
+        not_before: Instant | None = None,
+        not_before_us: int | None = None,
         value: bytes | str | int | float | bool | None = b"",
         id: str | bytes | None = None,
-        timestamp: int | None = None,
+        timestamp_us: int | None = None,
         overwrite: bool = False,
-        expires: int | None = None,
-        ttl: int | None = None,
+        expires: Instant | None = None,
+        ttl: Duration | None = None,
     ) -> bytes:
         """Append a persistent SET of one journal entry.
 
@@ -122,17 +124,18 @@ class Spool:
             domain: The queue; not empty, without ``:``.
             uri: Resource that the work is about: one entry of a URI waits at a time, the newest.
             priority: 0 (first) to 255 (last).
-            not_before: Instant in microseconds before which the work must not start. Without it:
-                the timestamp, so that work of one priority is done in the order of its writing.
+            not_before: Instant before which the work must not start. Without it: the timestamp,
+                so that work of one priority is done in the order of its writing.
+            not_before_us: The same in microseconds since 1970; 0: before all that names an instant.
             value: The payload: bytes, or None, str, int, float, bool.
             id: Last part of the key. Without it: made of the timestamp and the URI, so that it is
                 the same again only for the same URI and timestamp; without a URI it is unique. The
                 same id is the same key only with the same not_before and priority.
-            timestamp: Instant of the write in microseconds; the default is never the same twice
-                in a process.
+            timestamp_us: Instant of the write in microseconds since 1970; the default is never the
+                same twice in a process.
             overwrite: Replace what stands under the key.
-            expires: Instant in microseconds at which the entry goes away.
-            ttl: Duration in microseconds by which each read moves the expiry.
+            expires: Instant at which the entry goes away, in the future.
+            ttl: Duration by which each read moves the expiry.
 
         Returns:
             The key of the entry.
@@ -143,24 +146,27 @@ class Spool:
             SpoolFullError: The spool holds spool_bytes_max bytes; nothing was written.
             SpoolFailedError: A call of the operating system failed.
         """
-        if timestamp is None:
-            timestamp = self._next_timestamp()
+        if timestamp_us is None:
+            timestamp_us = self._next_timestamp()
         else:
-            timestamp = check_integer("timestamp", timestamp, 0, INSTANT_MAX)
+            timestamp_us = check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
+        expires_us = ttl_us = None
         if expires is not None:
-            expires = check_integer("expires", expires, 0, INSTANT_MAX)
+            expires_us = future_us("expires", expires, self._clock.now_us())
         if ttl is not None:
-            ttl = check_integer("ttl", ttl, 0, INSTANT_MAX)
+            ttl_us = duration_us("ttl", ttl)
         if overwrite is not False:
             _check_bool("overwrite", overwrite)
         uri = None if uri is None else encode_text("URI", uri)
         if uri is not None and not 0 < len(uri) <= KEY_BYTES_MAX:
             raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
         if id is None:
-            id = default_id(timestamp, uri, self._writer_id)
-        if not_before is None:
-            not_before = timestamp
-        key = build_journal_key(domain, id, not_before_us=not_before, priority=priority)
+            id = default_id(timestamp_us, uri, self._writer_id)
+        if not_before is None and not_before_us is None:
+            not_before_us = timestamp_us
+        key = build_journal_key(
+            domain, id, not_before=not_before, not_before_us=not_before_us or 0, priority=priority
+        )
         if type(value) is bytes:
             value_type, data = _BUFFER, value
         else:
@@ -172,13 +178,13 @@ class Spool:
                         _SET,
                         0,
                         _PERSIST | _OVERWRITE if overwrite else _PERSIST,
-                        timestamp,
+                        timestamp_us,
                         key,
                         uri,
                         value_type,
                         data,
-                        expires,
-                        ttl,
+                        expires_us,
+                        ttl_us,
                     )
                 )
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from fastjournal.testing.workq_rules import (
 )
 from tests.integration.daemon_process import DaemonProcess
 
-HOUR = 3_600_000_000
+HOUR_S = 3600
 DAY_MS = 86_400_000
 
 
@@ -46,23 +47,23 @@ def test_workq_has_every_entry_as_a_job_and_nothing_of_what_changed_since(tmp_pa
             client.set("plain", "a plain key")
             client.set("plain 2", 5)
             client.set("memory:1:0:x", "in memory only", persist=False)
-            client.set("mail:100:0:short", "short", expires=client.nop() + HOUR)
+            client.set("mail:100:0:short", "short", expires=client.nop() + timedelta(hours=1))
 
             def lease(name: str) -> int:
-                token = client.get(f"mail:100:0:{name}", lease_us=10 * 24 * HOUR).token
+                token = client.get(f"mail:100:0:{name}", lease=timedelta(days=10)).token
                 assert token is not None
                 return token
 
             client.delete("mail:100:0:done", token=lease("done"))
             lease("worked on")
             client.set("mail:100:0:newer", "took the URI", uri="uri of worked on")
-            client.release("mail:100:0:given back", lease("given back"), delay_us=HOUR)
+            client.release("mail:100:0:given back", lease("given back"), delay=HOUR_S)
             client.bury("mail:100:0:buried", reason="why")
             client.rename("mail:100:0:renamed", "other:1:0:renamed")
             client.add("plain 2", 6)
-            client.pause("mail", HOUR)
+            client.pause("mail", HOUR_S)
             # operations are jobs that are over a millisecond later
-            now = client.nop() + 2000
+            now = round(client.nop().timestamp() * 1e6) + 2000
         assert daemon.stop() == 0
     jobs = jobs_of(daemon.log_path, now)
     assert "fj.op" not in jobs
@@ -114,7 +115,7 @@ def test_workq_time_to_live_counts_from_the_scheduled_time(ahead_days: int, tmp_
         with SyncClient(daemon.address) as client:
             # they end three days after the later of now and the scheduled time
             ends = max(now, due) + 3 * day
-            client.set(f"q:100:{due}:ends", "v", expires=ends)
+            client.set(f"q:100:{due}:ends", "v", expires=ends / 1e6)
             client.set(f"q:100:{due}:stays", "v")
         assert daemon.stop() == 0
     for days, alive in ((2, 2), (4, 1)):

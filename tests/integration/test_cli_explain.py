@@ -55,7 +55,7 @@ def delayed(cli: Cli, _client: SyncClient) -> Case:
 def locked(cli: Cli, client: SyncClient) -> Case:
     key = add(cli)
     start = now()
-    client.lock(key, timeout_us=600 * SECOND)
+    client.lock(key, timeout=600)
     return Case(key, "locked", around(start), around(start, 600 * SECOND), "the lock ends")
 
 
@@ -189,7 +189,7 @@ def test_explain_of_a_failed_attempt_shows_its_error_and_back_off(
 ) -> None:
     key = add(cli)
     (job,) = cli.json("next", "pages")
-    client.release(key, job["token"], error="no route", delay_us=HOUR)
+    client.release(key, job["token"], error="no route", delay=3600)
     (fields,) = cli.json("explain", key)
     (reason,) = fields["reasons"]
     assert (reason["code"], fields["attempts"]) == ("back-off", 1)
@@ -216,10 +216,10 @@ def test_history_has_what_happened_to_an_entry_in_order(
     key = add(cli, "--uri", URI)
     leased = client.next("pages").token
     assert leased is not None
-    token = client.touch(key, token=leased, ttl_us=HOUR)
+    token = client.touch(key, token=leased, ttl=3600)
     assert token is not None
-    client.release(key, token, error="no route", delay_us=1)
-    jobs = client.next("pages", wait_us=10 * SECOND)
+    client.release(key, token, error="no route", delay=1e-6)
+    jobs = client.next("pages", wait=10)
     assert jobs.token is not None
     client.bury(key, jobs.token, reason="hopeless")
     client.kick(key)

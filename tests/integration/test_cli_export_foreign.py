@@ -107,7 +107,7 @@ def take_snapshot(directory: Path) -> str:
         client.bury(bad, reason="poison")
         client.set(build_journal_key("other:x".replace(":", "%3A"), "y"), b"", uri="u")
         client.set("plain", "x")
-        client.limit("mail", lease_us=90 * SECOND)
+        client.limit("mail", lease=90)
         return client.snapshot()
 
 

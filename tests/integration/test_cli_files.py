@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Path:
 def test_status_of_a_spool_tells_what_is_pending_and_since_when(cli: Cli, tmp_path: Path) -> None:
     with Spool(tmp_path / "spool") as spool:
         for timestamp in (5_000_000, 6_000_000, 7_000_000):
-            spool.append(domain="d", value=b"x", timestamp=timestamp)
+            spool.append(domain="d", value=b"x", timestamp_us=timestamp)
     *slots, sums = cli.json("spool", "status", str(tmp_path / "spool"))
     assert [slot["pending"] for slot in slots] == [3]
     assert (sums["slot"], sums["slots"], sums["pending"], sums["dead"]) == (None, 1, 3, 0)

@@ -114,8 +114,8 @@ def test_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
         for key, job in expected.items():
             entry, stats = client.get(key), client.entry_stats(key)
             assert (entry.value_type, entry.value, entry.second_key) == (1, job.value, b"")
-            assert (stats.timestamp, stats.not_before) == (job.timestamp, job.not_before)
-            assert (stats.priority, stats.expires) == (job.priority, job.expires)
+            assert (stats.timestamp_us, stats.not_before_us) == (job.timestamp, job.not_before)
+            assert (stats.priority, stats.expires_us) == (job.priority, job.expires)
             assert stats.buried_reason == (None if job.reason is None else job.reason.decode())
             assert (stats.persistent, stats.attempts) == (True, 0)
     after = written(daemon)
@@ -150,7 +150,7 @@ def test_import_of_failed_jobs_never_delivers_them_on_the_way(
 
     def worker() -> None:
         with SyncClient(daemon.address) as client:
-            got.append(client.next("q", wait_us=60 * SECOND))
+            got.append(client.next("q", wait=60))
 
     thread = threading.Thread(target=worker)
     thread.start()
@@ -203,7 +203,7 @@ def test_import_leaves_out_expired_jobs_and_jobs_that_were_done_meanwhile(
     with SyncClient(daemon.address) as client:
         (job,) = client.next("q")
         assert job.value == b"1000"
-        assert client.entry_stats(job.key).expires == NOW + 940 * SECOND
+        assert client.entry_stats(job.key).expires_us == NOW + 940 * SECOND
         client.delete(job.key, token=job.token)
     assert cli.json("import", "workq", directory) == [counts(read=3, already_there=2, expired=1)]
     with SyncClient(daemon.address) as client:

@@ -99,7 +99,7 @@ def assert_imported(client: SyncClient, journal: Journal) -> None:
             continue
         entry, stats = client.get(item.key), client.entry_stats(item.key)
         assert (entry.value_type, entry.value, entry.second_key) == (1, item.value, b"")
-        assert (stats.timestamp, stats.expires) == (item.timestamp, item.expires)
+        assert (stats.timestamp_us, stats.expires_us) == (item.timestamp, item.expires)
         assert stats.buried_reason == item.reason
         assert (stats.persistent, stats.attempts) == (True, 0)
 

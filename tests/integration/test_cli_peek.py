@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from fastjournal.client import SyncClient
+from fastjournal.clock import SystemClock
 from tests.integration.cli_process import Cli
 
 DONE, REFUSED, USAGE, NOTHING_TO_DO = 0, 1, 2, 75
-HOUR_US = 3600 * 1_000_000
+HOUR_S = 3600
 
 
 def test_peek_shows_in_the_order_of_work_what_next_hands_out_then(
     cli: Cli, client: SyncClient
 ) -> None:
-    now_us = client.nop()
+    now_us = SystemClock().now_us()
     for key in ("d:9:5:not-padded", "d:10:4:c", "d:010:3:b", "d:2:7:later", "d:2:6:first"):
         client.set(key, key, uri=f"uri of {key}")
-    client.set(f"d:0:{now_us + HOUR_US}:not-yet", "")
+    client.set(f"d:0:{now_us + HOUR_S * 1_000_000}:not-yet", "")
     client.set("d:0:1:buried", "")
     client.bury("d:0:1:buried")
     client.set("d:0:1:delayed", "")
     (taken,) = client.next("d")
     assert taken.token is not None
-    client.release(taken.key, taken.token, delay_us=HOUR_US)
+    client.release(taken.key, taken.token, delay=HOUR_S)
     client.set("d:0:1:worked-on", "", uri="twice")
     client.next("d")
     client.set("d:0:2:its-uri-is-worked-on", "", uri="twice")
@@ -50,7 +51,7 @@ def test_peek_shows_in_the_order_of_work_what_next_hands_out_then(
 def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClient) -> None:
     for key in ("a:1:0:x", "a:1:0:y", "b:2:0:x", "c:1:0:x"):
         client.set(key, "")
-    client.pause("c", HOUR_US)
+    client.pause("c", HOUR_S)
     assert client.next("").pairs[0].key == b"a:1:0:x"
     seen = [entry["key"] for entry in cli.json("peek", "--count", "9")]
     assert seen == ["b:2:0:x", "a:1:0:y"]
@@ -62,7 +63,7 @@ def test_peek_ends_before_another_default_lease_unless_it_is_told_the_lease(
 ) -> None:
     for key in ("a:1:0:x", "b:1:0:x"):
         client.set(key, "")
-    client.limit("b", lease_us=5_000_000)
+    client.limit("b", lease=5)
     seen = [
         [entry["key"] for entry in cli.json("peek", "--count", "9", *lease)]
         for lease in ((), ("--lease", "1m"))
@@ -73,12 +74,12 @@ def test_peek_ends_before_another_default_lease_unless_it_is_told_the_lease(
 def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     cli: Cli, client: SyncClient
 ) -> None:
-    client.set("d:1:0:x", "v", ttl=HOUR_US)
+    client.set("d:1:0:x", "v", ttl=HOUR_S)
     before = client.get("d:1:0:x", data=False, meta=True).meta
     assert cli.json("peek", "d")[0]["value"] == "v"
     (entry,) = client.peek("d", data=False, meta=True)
     assert entry.meta == before
-    client.next("d", lease_us=HOUR_US)
+    client.next("d", lease=HOUR_S)
     nothing = cli("peek", "d")
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
     assert b"nothing is due; ask again at 20" in nothing.stderr
@@ -98,7 +99,7 @@ def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
 
 def test_peek_of_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> None:
     client.set("d:1:1:x", "")
-    client.pause("d", HOUR_US)
+    client.pause("d", HOUR_S)
     seen = cli("peek", "d", "--table")
     assert seen.returncode == DONE
     assert b"d:1:1:x" in seen.stdout

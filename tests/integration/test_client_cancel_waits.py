@@ -24,11 +24,12 @@ from fastjournal import (
 from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.daemon_process import DaemonProcess
 
-WAIT_US = 60_000_000
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+WAIT_S = 60
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 JOB = build_journal_key("d", "1")
 
 
@@ -54,7 +55,7 @@ def state(client: SyncClient, key: bytes = JOB) -> str:
 async def cancelled_wait(client: Client) -> None:
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.call, calls.next_("d", wait_us=WAIT_US))
+            nursery.start_soon(client.call, calls.next_("d", wait=WAIT_S))
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
 
@@ -67,7 +68,7 @@ async def test_cancellation_of_more_waits_than_a_connection_may_have_leaves_it_f
             await cancelled_wait(client)
         # None of them stands any more: the job goes to who asks now.
         producer.set(JOB)
-        jobs = await client.next("d", wait_us=WAIT_US)
+        jobs = await client.next("d", wait=WAIT_S)
         assert [entry.key for entry in jobs] == [JOB]
 
 
@@ -86,7 +87,7 @@ async def test_pipeline_that_is_cancelled_releases_the_leases_of_its_replies(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     producer.set(JOB)
-    many = [calls.next_("d"), calls.next_("nothing", wait_us=WAIT_US), calls.get(JOB)]
+    many = [calls.next_("d"), calls.next_("nothing", wait=WAIT_S), calls.get(JOB)]
     async with Client(daemon.address) as client:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -145,7 +146,7 @@ async def test_client_that_ends_releases_the_leases_of_a_failed_pipeline() -> No
 
 async def test_client_that_ends_waits_for_the_releases_in_flight() -> None:
     script = LosesTheSecond(1)
-    plan = Reconnect(first_pause_s=0.5, patience_s=30)
+    plan = Reconnect(first_pause=0.5, patience=30)
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address, reconnect=plan) as client:
             with pytest.raises(CannotConnectError):
@@ -189,7 +190,7 @@ def test_blocking_interrupted_wait_is_cancelled(
         for _ in range(5):
             alarm(0.05)
             with pytest.raises(AlarmError):
-                client.next("d", wait_us=WAIT_US)
+                client.next("d", wait=WAIT_S)
         producer.set(JOB)
         assert state(producer) == "ready"
         assert [entry.key for entry in client.next("d")] == [JOB]
@@ -202,7 +203,7 @@ def test_blocking_interrupted_pipeline_releases_the_leases_of_its_replies(
     with SyncClient(daemon.address) as client:
         alarm(0.2)
         with pytest.raises(AlarmError):
-            client.call_many([calls.next_("d"), calls.next_("nothing", wait_us=WAIT_US)])
+            client.call_many([calls.next_("d"), calls.next_("nothing", wait=WAIT_S)])
         assert state(producer) == "ready"
         assert client.nop()
 
@@ -224,8 +225,8 @@ def test_blocking_work_that_comes_while_a_wait_is_interrupted_is_released(
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address) as client:
         alarm(0.05)
         with pytest.raises(AlarmError):
-            client.next("d", wait_us=WAIT_US)
-        assert client.nop() == 0
+            client.next("d", wait=WAIT_S)
+        assert client.nop() == to_datetime(0)
     assert [Function(request.function).name for request in daemon.requests] == [
         "NEXT",
         "CANCEL",

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 
 from fastjournal import Client, Jobs, RefusedError, SyncClient, build_journal_key
 from fastjournal.client.core import calls
-from fastjournal.limits import CLIENT_LAST_WORDS_S, JOB_LEASE_US
+from fastjournal.limits import CLIENT_LAST_WORDS_S, JOB_LEASE_S
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
@@ -79,7 +79,7 @@ async def body(job: object, done: list[str]) -> None:
 async def scope_around_a_loop(address: str, scope: trio.CancelScope, done: list[str]) -> None:
     with scope:
         async with Client(address) as client:
-            async for job in client.jobs("d", count=2, wait_us=None):
+            async for job in client.jobs("d", count=2, wait=None):
                 await body(job, done)
 
 
@@ -88,7 +88,7 @@ async def scope_around_a_loop_that_waits(
 ) -> None:
     with scope:
         async with Client(address) as client:
-            async for job in client.jobs("d", count=2, wait_us=20_000):
+            async for job in client.jobs("d", count=2, wait=0.02):
                 await body(job, done)
 
 
@@ -96,7 +96,7 @@ async def scope_around_a_block_of_jobs(
     address: str, scope: trio.CancelScope, done: list[str]
 ) -> None:
     with scope:
-        async with Client(address) as client, client.jobs("d", count=2, wait_us=None) as jobs:
+        async with Client(address) as client, client.jobs("d", count=2, wait=None) as jobs:
             async for job in jobs:
                 await body(job, done)
 
@@ -106,7 +106,7 @@ async def scope_around_a_block_of_one_job(
 ) -> None:
     with scope:
         async with Client(address) as client:
-            async for job in client.jobs("d", wait_us=None):
+            async for job in client.jobs("d", wait=None):
                 async with job:
                     await body(job, done)
 
@@ -114,12 +114,12 @@ async def scope_around_a_block_of_one_job(
 async def scope_inside_the_client(address: str, scope: trio.CancelScope, done: list[str]) -> None:
     async with Client(address) as client:
         with scope:
-            async for job in client.jobs("d", count=2, wait_us=None):
+            async for job in client.jobs("d", count=2, wait=None):
                 await body(job, done)
 
 
 async def scope_around_the_body(address: str, scope: trio.CancelScope, done: list[str]) -> None:
-    async with Client(address) as client, client.jobs("d", count=3, wait_us=None) as jobs:
+    async with Client(address) as client, client.jobs("d", count=3, wait=None) as jobs:
         async for job in jobs:
             with scope:
                 async with job:
@@ -129,7 +129,7 @@ async def scope_around_the_body(address: str, scope: trio.CancelScope, done: lis
 
 async def scope_around_a_completion(address: str, scope: trio.CancelScope, done: list[str]) -> None:
     async with Client(address) as client:
-        async for job in client.jobs("d", wait_us=None):
+        async for job in client.jobs("d", wait=None):
             with scope:
                 done.append(job.value.decode())
                 await job.complete()
@@ -140,7 +140,7 @@ async def scope_around_many_calls(address: str, scope: trio.CancelScope, _done: 
     leased: list[Jobs | RefusedError] = []
     async with Client(address) as client:
         with scope:
-            many = [calls.next_("d"), calls.next_("d"), calls.next_("none", wait_us=10_000)]
+            many = [calls.next_("d"), calls.next_("d"), calls.next_("none", wait=0.01)]
             leased = await client.call_many(many)
         for jobs in leased:
             assert isinstance(jobs, Jobs)
@@ -198,7 +198,7 @@ class Deaf:
 
 
 async def ask_for_work(client: Client, _clock: MockClock) -> None:
-    await client.next("d", wait_us=60_000_000)
+    await client.next("d", wait=60)
 
 
 async def finish_a_body(client: Client, _clock: MockClock) -> None:
@@ -209,7 +209,7 @@ async def finish_a_body(client: Client, _clock: MockClock) -> None:
 async def work_for_long(client: Client, clock: MockClock) -> None:
     async for _job in client.jobs("d", count=2):
         await trio.testing.wait_all_tasks_blocked()
-        clock.jump(JOB_LEASE_US / 1e6 / 3)
+        clock.jump(JOB_LEASE_S / 3)
         await trio.sleep_forever()
 
 

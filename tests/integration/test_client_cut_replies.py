@@ -17,8 +17,8 @@ from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.daemon_process import DaemonProcess
 
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
-PATIENT = Reconnect(first_pause_s=0.01, longest_pause_s=0.1, patience_s=60)
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
+PATIENT = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
 FULL = encode_error(0, 0, "busy the daemon has max-connections clients")
 
 
@@ -88,12 +88,12 @@ async def test_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
     with ScriptedDaemon(script) as daemon:
         if kind == "trio":
             async with Client(daemon.address, reconnect=QUICK) as client:
-                assert [job.value async for job in client.jobs("d", wait_us=None)] == [b"v"]
+                assert [job.value async for job in client.jobs("d", wait=None)] == [b"v"]
         else:
             with SyncClient(daemon.address, reconnect=QUICK) as blocking:
 
                 def work() -> list[bytes]:
-                    return [job.value for job in blocking.jobs("d", wait_us=None)]
+                    return [job.value for job in blocking.jobs("d", wait=None)]
 
                 assert await trio.to_thread.run_sync(work) == [b"v"]
     assert cut == [Function.NEXT, Function.DELETE]
@@ -130,7 +130,7 @@ async def test_daemon_that_is_full_is_a_named_error_after_the_patience(
         served -= 1
         return [reply_to(request)] if served >= 0 else [FULL, Do.CLOSE]
 
-    plan = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=0.1)
+    plan = Reconnect(first_pause=0.001, longest_pause=0.01, patience=0.1)
     with ScriptedDaemon(script, proves=False) as daemon:
         async with connected(kind, daemon.address, reconnect=plan, auth=auth) as client:
             with pytest.raises(CannotConnectError, match="max-connections") as caught:

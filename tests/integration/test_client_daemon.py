@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -29,20 +30,20 @@ def refused(code: str) -> pytest.RaisesExc[RefusedError]:
 
 def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
-        assert client.nop() > 0
-        written = client.set("k", "one", ttl=60 * S)
+        assert client.nop() > datetime(2025, 1, 1, tzinfo=UTC)
+        written = client.set("k", "one", ttl=60)
         entry = client.get("k", meta=True)
         assert entry.decoded() == "one"
         assert entry.meta is not None
-        assert entry.meta.timestamp == written.timestamp
+        assert entry.meta.timestamp == written.timestamp_us
         assert entry.meta.state == State.PERSISTENT
         assert client.get("k", data=False).value == b""
-        assert client.set("k", "one", timestamp=written.timestamp) == written
+        assert client.set("k", "one", timestamp_us=written.timestamp_us) == written
         with refused("exists"):
             client.set("k", "two")
         with refused("stale"):
-            client.set("k", "two", overwrite=True, timestamp=written.timestamp - 1)
-        client.touch("k", ttl_us=120 * S)
+            client.set("k", "two", overwrite=True, timestamp_us=written.timestamp_us - 1)
+        client.touch("k", ttl=120)
         touched = client.get("k", meta=True).meta
         assert touched is not None
         assert touched.expires > entry.meta.expires
@@ -52,10 +53,10 @@ def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
 
         key = build_journal_key("d", "1")
         client.set(key, b"work", uri="uri:1")
-        (job,) = client.next("d", lease_us=60 * S, meta=True)
+        (job,) = client.next("d", lease=60, meta=True)
         assert (job.key, job.uri, job.value) == (key, b"uri:1", b"work")
         assert job.token is not None
-        token = client.touch(key, job.token, ttl_us=90 * S)
+        token = client.touch(key, job.token, ttl=90)
         assert token is not None
         assert token > job.token
         with refused("lease-lost"):
@@ -63,12 +64,12 @@ def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
         with refused("worked-on"):
             client.get("uri:1", skip_worked_on=True)
         client.release(key, token)
-        leased = client.get("uri:1", lease_us=60 * S)
+        leased = client.get("uri:1", lease=60)
         assert leased.token is not None
-        client.release(key, leased.token, delay_us=3600 * S)
+        client.release(key, leased.token, delay=3600)
         nothing = client.next("d")
         assert (len(nothing), nothing.token) == (0, None)
-        assert nothing.next_at is not None
+        assert nothing.next_at_us is not None
         assert client.stats("d")["delayed"] == 1
         assert client.stats()["entries"] == 1
         assert client.stats("uri:1", data=True)
@@ -102,7 +103,7 @@ async def test_trio_client_shares_work_between_its_tasks_and_none_is_done_twice(
     async with Client(daemon.address) as client:
 
         async def work() -> None:
-            while jobs := (await client.next("d", count=3, wait_us=200_000)).pairs:
+            while jobs := (await client.next("d", count=3, wait=0.2)).pairs:
                 for job in jobs:
                     await client.delete(job.key, token=job.token)
                     done.append(job.value)
@@ -120,11 +121,11 @@ async def test_trio_client_shares_work_between_its_tasks_and_none_is_done_twice(
 async def test_next_that_is_cancelled_leaves_no_lease_behind(daemon: DaemonProcess) -> None:
     async with Client(daemon.address) as client:
         with trio.move_on_after(0.05):
-            await client.next("d", wait_us=600 * S)
+            await client.next("d", wait=600)
         await client.set(build_journal_key("d", "1"), b"work")
         # The daemon hands it to the NEXT that nobody waits for, and gets it back.
         with trio.fail_after(60):
-            jobs = await client.next("d", wait_us=50 * S)
+            jobs = await client.next("d", wait=50)
         assert [job.value for job in jobs] == [b"work"]
 
 
@@ -138,7 +139,7 @@ async def test_quit_ends_a_waiting_next_and_then_the_connection(daemon: DaemonPr
         found: list[int] = []
 
         async def wait_for_work() -> None:
-            found.append(len(await client.next(wait_us=600 * S)))
+            found.append(len(await client.next(wait=600)))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_work)
@@ -155,7 +156,7 @@ async def test_daemon_that_stops_answers_the_next_that_waits(daemon: DaemonProce
 
         async def wait_for_work() -> None:
             try:
-                await client.next(wait_us=600 * S)
+                await client.next(wait=600)
             except (RefusedError, CannotConnectError) as error:
                 errors.append(error.code)
 

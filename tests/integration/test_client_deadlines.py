@@ -14,10 +14,11 @@ from fastjournal.client.sync.sockets import Channel
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Pair, Reply, Request, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 from tests.door.places import patch_module
 from tests.integration.both_clients import KINDS, connected
 
-DAYS_30_US = 30 * 86400 * 1_000_000
+DAYS_30_S = 30 * 86400
 
 
 def found(request: Request) -> Answer:
@@ -42,7 +43,7 @@ class Away:
 async def test_connect_through_a_closing_proxy_is_tried_for_as_long_as_patience_says(
     kind: str, closings_at_first: int
 ) -> None:
-    plan = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=60)
+    plan = Reconnect(first_pause=0.001, longest_pause=0.01, patience=60)
     script = Away(closings_at_first)
     with ScriptedDaemon(script, proves=False) as daemon:
         async with connected(kind, daemon.address, reconnect=plan) as client:
@@ -56,7 +57,7 @@ async def test_connect_through_a_closing_proxy_is_tried_for_as_long_as_patience_
 async def test_connect_through_a_closing_proxy_fails_after_the_patience(
     kind: str,
 ) -> None:
-    plan = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=0.2)
+    plan = Reconnect(first_pause=0.001, longest_pause=0.01, patience=0.2)
     with ScriptedDaemon(Away(1_000_000), proves=False) as daemon:
         async with connected(kind, daemon.address, reconnect=plan) as client:
             with pytest.raises(CannotConnectError, match="closed the connection") as caught:
@@ -95,15 +96,15 @@ async def test_connect_timeout_holds_for_an_answer_to_auth_that_comes_byte_by_by
 
 
 async def connect(kind: str, address: str) -> None:
-    async with connected(kind, address, auth="secret", connect_timeout_s=0.3):
+    async with connected(kind, address, auth="secret", connect_timeout=0.3):
         pass
 
 
 def test_poll_of_a_longer_wait_than_it_takes_is_several() -> None:
     with ScriptedDaemon(found) as daemon, SyncClient(daemon.address) as client:
-        assert client.next("d", wait_us=DAYS_30_US).token == 7
-        long = SyncClient(daemon.address, connect_timeout_s=1e8, reply_timeout_s=1e8)
-        assert long.nop() == 5
+        assert client.next("d", wait=DAYS_30_S).token == 7
+        long = SyncClient(daemon.address, connect_timeout=1e8, reply_timeout=1e8)
+        assert long.nop() == to_datetime(5)
         long.close()
 
 

@@ -30,7 +30,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 
-WAIT_US = 60_000_000
+WAIT_S = 60
 JOB = build_journal_key("d", "1")
 OTHER = build_journal_key("other", "1")
 
@@ -74,7 +74,7 @@ import os, sys
 from fastjournal import SyncClient
 
 client, checker = SyncClient(sys.argv[1]), SyncClient(sys.argv[1])
-jobs = client.jobs("d", wait_us=None)
+jobs = client.jobs("d", wait=None)
 how = sys.argv[2]
 
 def body(job):
@@ -131,6 +131,7 @@ import os, threading
 from fastjournal import SyncClient
 from fastjournal.protocol import Function, Reply
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from fastjournal.times import to_datetime
 
 asked = threading.Event()
 
@@ -147,7 +148,7 @@ with ScriptedDaemon(answer) as daemon:
     asked.wait()
     child = os.fork()
     if child == 0:
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
         client.close()
         os._exit(0)
     print(os.waitpid(child, 0)[1], flush=True)
@@ -203,7 +204,7 @@ def test_program_that_ends_in_a_loop_releases_its_job(
 @contextlib.contextmanager
 def another_thread_waits(client: SyncClient, producer: SyncClient) -> Iterator[None]:
     """Have another thread wait for work, and hold the turn of the client, while the block runs."""
-    thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait_us": WAIT_US})
+    thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait": WAIT_S})
     thread.start()
     wait_until(lambda: client.connection.busy)
     yield
@@ -252,7 +253,7 @@ def test_blocking_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others() 
     now_s, seen = 0.0, []
     with ScriptedDaemon(HandingOutTwo()) as daemon:
         client = SyncClient(daemon.address, monotonic=lambda: now_s)
-        for job in client.jobs("d", count=2, lease_us=10_000_000, wait_us=None):
+        for job in client.jobs("d", count=2, lease=10, wait=None):
             seen.append(job.value)
             now_s += 6
             job.extend()
@@ -270,7 +271,7 @@ async def test_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() ->
     script.lost = b"d:1:1:b"
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
-            async for job in client.jobs("d", count=2, lease_us=1_000_000, wait_us=None):
+            async for job in client.jobs("d", count=2, lease=1, wait=None):
                 seen.append(job.value)
                 (pool,) = client.pools
                 with trio.fail_after(20):
@@ -312,7 +313,7 @@ def test_close_in_a_signal_handler_ends_a_wait_of_its_thread(
     client = SyncClient(daemon.address)
     on_alarm(client, client.close)
     with pytest.raises(CannotConnectError) as caught:
-        client.next("other", wait_us=WAIT_US)
+        client.next("other", wait=WAIT_S)
     assert caught.value.code == "not-connected"
     with pytest.raises(CannotConnectError):
         client.nop()
@@ -340,7 +341,7 @@ def test_close_by_another_thread_ends_a_wait() -> None:
 
     def wait() -> None:
         with pytest.raises(CannotConnectError) as caught:
-            client.next("d", wait_us=WAIT_US)
+            client.next("d", wait=WAIT_S)
         ends.append(caught.value.code)
 
     with ScriptedDaemon(script) as daemon:
@@ -397,7 +398,7 @@ def test_extension_counts_from_when_it_was_asked_for() -> None:
     with (
         ScriptedDaemon(script) as daemon,
         SyncClient(daemon.address, monotonic=lambda: now_s) as client,
-        client.jobs("d", lease_us=60_000_000) as jobs,
+        client.jobs("d", lease=60) as jobs,
     ):
         job = next(jobs)
         job.extend()
@@ -426,9 +427,9 @@ def test_request_in_a_signal_handler_of_a_client_in_use_is_refused(
     with SyncClient(daemon.address) as client, SyncClient(daemon.address) as another:
         on_alarm(client, client.nop)
         with pytest.raises(RuntimeError, match="one at a time"):
-            client.next("other", wait_us=WAIT_US)
+            client.next("other", wait=WAIT_S)
         on_alarm(client, lambda: another.set(OTHER))
-        assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
+        assert [entry.key for entry in client.next("other", wait=WAIT_S)] == [OTHER]
 
 
 def test_loop_that_is_dropped_while_its_client_waits_releases_its_job(
@@ -445,5 +446,5 @@ def test_loop_that_is_dropped_while_its_client_waits_releases_its_job(
             )
         )
         waited.start()
-        assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
+        assert [entry.key for entry in client.next("other", wait=WAIT_S)] == [OTHER]
         waited.join()

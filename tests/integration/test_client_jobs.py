@@ -30,7 +30,7 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S
 from tests.integration.daemon_process import DaemonProcess
 
 S = 1_000_000
-QUICK = Reconnect(first_pause_s=0.01, longest_pause_s=0.1, patience_s=60)
+QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def raises(_job: object) -> int:
     raise ZeroDivisionError
 
 
-BROKEN_DELAYS = [raises, lambda _job: 1.5, lambda _job: -1, lambda _job: True, lambda _job: 2**64]
+BROKEN_DELAYS = [raises, lambda _job: "1", lambda _job: -1, lambda _job: True, lambda _job: 2**64]
 
 
 # --- trio -------------------------------------------------------------------------------------
@@ -99,11 +99,11 @@ async def test_retry_delay_that_fails_gives_the_job_back_and_leaves_the_client_a
 ) -> None:
     async with Client(daemon.address) as client:
         with pytest.raises(BodyError):
-            async for _job in client.jobs("d", retry_delay_us=delay):
+            async for _job in client.jobs("d", retry_delay=delay):
                 raise BodyError
         await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
         with pytest.raises(BodyError):
-            async with client.jobs("d", retry_delay_us=delay) as jobs:
+            async with client.jobs("d", retry_delay=delay) as jobs:
                 async for _job in jobs:
                     raise BodyError
         assert states(producer) == {"1": "ready", "2": "ready"}
@@ -115,11 +115,11 @@ async def test_job_does_not_end_by_a_bad_argument_of_its_end(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait_us=None):
+        async for job in client.jobs("d", wait=None):
             with pytest.raises(TypeError):
-                await job.release(delay_us=1.5)
+                await job.release(delay="1")
             with pytest.raises(BadRequestError):
-                await job.release(delay_us=-1)
+                await job.release(delay=-1)
             with pytest.raises(TypeError):
                 await job.bury(7)
     assert states(producer) == {}
@@ -130,7 +130,7 @@ async def test_job_is_completed_when_the_loop_goes_on(
 ) -> None:
     seen = []
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait_us=None):
+        async for job in client.jobs("d", wait=None):
             assert states(producer)[str(job.decoded())] == "worked on"
             seen.append((job.decoded(), job.attempts, job.uri, job.meta.priority))
     assert seen == [("1", 0, b"", 128), ("2", 0, b"", 128)]
@@ -147,7 +147,7 @@ async def test_loop_passes_an_exception_on_as_it_is_and_releases_the_job(
         await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
     with pytest.raises(BodyError):
         async with Client(daemon.address) as client:
-            async for _job in client.jobs("d", retry_delay_us=3600 * S):
+            async for _job in client.jobs("d", retry_delay=3600):
                 raise BodyError
     assert states(producer) == {"1": "delayed", "2": "ready"}
 
@@ -176,18 +176,18 @@ async def test_block_around_the_loop_has_released_everything_at_its_end(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
-        async with client.jobs("d", count=2, retry_delay_us=3600 * S) as jobs:
+        async with client.jobs("d", count=2, retry_delay=3600) as jobs:
             async for _job in jobs:
                 assert states(producer) == {"1": "worked on", "2": "worked on"}
                 break
         assert states(producer) == {"1": "ready", "2": "ready"}
         with pytest.raises(BodyError):
-            async with client.jobs("d", count=2, retry_delay_us=lambda _: 3600 * S) as jobs:
+            async with client.jobs("d", count=2, retry_delay=lambda _: 3600) as jobs:
                 async for _job in jobs:
                     raise BodyError
         assert states(producer) == {"1": "delayed", "2": "ready"}
         with trio.move_on_after(0.05):
-            async with client.jobs("d", retry_delay_us=3600 * S) as jobs:
+            async with client.jobs("d", retry_delay=3600) as jobs:
                 async for _job in jobs:
                     await trio.sleep_forever()
         assert states(producer) == {"1": "delayed", "2": "ready"}
@@ -197,7 +197,7 @@ async def test_block_around_the_body_ends_the_job(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait_us=None, retry_delay_us=3600 * S):
+        async for job in client.jobs("d", wait=None, retry_delay=3600):
             try:
                 async with job:
                     if job.value == b"1":
@@ -210,11 +210,11 @@ async def test_block_around_the_body_ends_the_job(
 
 async def test_body_may_end_its_job_itself(daemon: DaemonProcess, producer: SyncClient) -> None:
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait_us=None):
+        async for job in client.jobs("d", wait=None):
             if job.value == b"1":
                 await job.bury("no such page")
             else:
-                await job.release(delay_us=3600 * S)
+                await job.release(delay=3600)
                 with pytest.raises(RuntimeError):
                     await job.complete()
     assert states(producer) == {"1": "buried", "2": "delayed"}
@@ -226,10 +226,10 @@ async def test_lease_is_extended_while_the_body_runs(
 ) -> None:
     def until_us() -> list[int]:
         known: list[EntryStats] = [producer.entry_stats(key_of(name)) for name in ("1", "2")]
-        return [entry.worked_on_until for entry in known]
+        return [entry.worked_on_until_us for entry in known]
 
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", count=2, lease_us=1 * S, wait_us=None):
+        async for job in client.jobs("d", count=2, lease=1, wait=None):
             if job.value == b"1":
                 first = until_us()
                 # several leases long; both are held, also the one whose body has not begun
@@ -242,7 +242,7 @@ async def test_lease_that_is_lost_is_an_error_and_the_loop_can_be_begun_again(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
-        jobs = client.jobs("d", lease_us=1 * S, wait_us=None)
+        jobs = client.jobs("d", lease=1, wait=None)
         with pytest.raises(LeaseLostError):
             async for job in jobs:
                 producer.bury(job.key)
@@ -257,7 +257,7 @@ async def test_block_is_cancelled_when_its_lease_is_lost(
 ) -> None:
     done = []
     async with Client(daemon.address) as client:
-        async for job in client.jobs("d", lease_us=1 * S, wait_us=None):
+        async for job in client.jobs("d", lease=1, wait=None):
             try:
                 async with job:
                     if job.value == b"1":
@@ -284,13 +284,13 @@ async def test_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
     seen = []
     port = daemon.address.rpartition(":")[2]
     async with Client(daemon.address, reconnect=QUICK) as client:
-        async for job in client.jobs("d", lease_us=12 * S):
+        async for job in client.jobs("d", lease=12):
             if not seen:
-                before = producer.entry_stats(job.key).worked_on_until
+                before = producer.entry_stats(job.key).worked_on_until_us
                 daemon.kill()
                 daemon._options = ("--listen", f"127.0.0.1:{port}")
                 await trio.to_thread.run_sync(daemon.start)
-                await until(lambda: producer.entry_stats(key_of("1")).worked_on_until > before)  # noqa: B023 - awaited
+                await until(lambda: producer.entry_stats(key_of("1")).worked_on_until_us > before)  # noqa: B023 - awaited
                 assert not job.lost.is_set()
             seen.append(job.value)
             if len(seen) == 2:
@@ -310,7 +310,7 @@ async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
     async def work(client: Client) -> None:
         while not over.is_set():
             try:
-                async for job in client.jobs("e", lease_us=5 * S, wait_us=200_000, count=2):
+                async for job in client.jobs("e", lease=5, wait=0.2, count=2):
                     await trio.sleep(0.005)
                     await job.complete()
                     done.append(job.value)
@@ -342,7 +342,7 @@ async def test_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
     seen = []
 
     async def work(client: Client) -> None:
-        async for job in client.jobs("d", wait_us=2 * S):
+        async for job in client.jobs("d", wait=2):
             seen.append(job.value)
 
     async with Client(daemon.address) as client, trio.open_nursery() as nursery:
@@ -357,7 +357,7 @@ async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None
     seen: list[bytes] = []
 
     async def work(client: Client) -> None:
-        async for job in client.jobs("e", wait_us=200_000, count=3):
+        async for job in client.jobs("e", wait=0.2, count=3):
             await trio.lowlevel.checkpoint()
             seen.append(job.value)
 
@@ -373,7 +373,7 @@ async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None
 
 
 async def test_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess) -> None:
-    plan = Reconnect(patience_s=0.05)
+    plan = Reconnect(patience=0.05)
     async with Client(daemon.address, reconnect=plan) as client, trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, daemon.kill)
         with trio.fail_after(60), pytest.raises(CannotConnectError):
@@ -404,7 +404,7 @@ WORKER = """
 import sys
 from fastjournal import SyncClient
 with SyncClient(sys.argv[1]) as client:
-    for job in client.jobs("d", lease_us=1_500_000):
+    for job in client.jobs("d", lease=1.5):
         print(job.decoded(), flush=True)
         while True:
             job.extend()
@@ -435,7 +435,7 @@ def test_blocking_job_is_completed_when_the_loop_goes_on(
 ) -> None:
     seen = []
     with SyncClient(daemon.address) as client:
-        for job in client.jobs("d", wait_us=None):
+        for job in client.jobs("d", wait=None):
             assert states(producer)[str(job.decoded())] == "worked on"
             seen.append(job.value)
     assert seen == [b"1", b"2"]
@@ -451,10 +451,10 @@ def test_blocking_retry_delay_that_fails_gives_the_job_back(
 ) -> None:
     with SyncClient(daemon.address) as client:
         with pytest.raises(BodyError):
-            for _job in client.jobs("d", retry_delay_us=delay):
+            for _job in client.jobs("d", retry_delay=delay):
                 raise BodyError
         wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
-        with pytest.raises(BodyError), client.jobs("d", retry_delay_us=delay) as jobs:
+        with pytest.raises(BodyError), client.jobs("d", retry_delay=delay) as jobs:
             for job in jobs:
                 with job:
                     raise BodyError
@@ -466,9 +466,9 @@ def test_blocking_bad_argument_of_an_end_does_not_end_the_job(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     with SyncClient(daemon.address) as client:
-        for job in client.jobs("d", wait_us=None):
+        for job in client.jobs("d", wait=None):
             with pytest.raises(TypeError):
-                job.release(delay_us=1.5)
+                job.release(delay="1")
             with pytest.raises(TypeError):
                 job.bury(7)
     assert states(producer) == {}
@@ -483,7 +483,7 @@ def test_blocking_exception_or_a_break_releases_the_job(
             break
         wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
         with pytest.raises(BodyError):
-            for _job in client.jobs("d", retry_delay_us=3600 * S):
+            for _job in client.jobs("d", retry_delay=3600):
                 raise BodyError
     assert states(producer) == {"1": "delayed", "2": "ready"}
 
@@ -492,11 +492,11 @@ def test_blocking_blocks_around_the_loop_or_the_body_are_exact(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     with SyncClient(daemon.address) as client:
-        with client.jobs("d", retry_delay_us=3600 * S) as jobs:
+        with client.jobs("d", retry_delay=3600) as jobs:
             for _job in jobs:
                 break
         assert states(producer) == {"1": "ready", "2": "ready"}
-        for job in client.jobs("d", retry_delay_us=lambda job: 3600 * S, wait_us=None):
+        for job in client.jobs("d", retry_delay=lambda job: 3600, wait=None):
             try:
                 with job:
                     if job.value == b"1":
@@ -512,13 +512,13 @@ def test_blocking_body_extends_its_lease_and_learns_that_it_is_lost(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     with SyncClient(daemon.address) as client:
-        jobs = client.jobs("d", lease_us=60 * S, wait_us=None)
+        jobs = client.jobs("d", lease=60, wait=None)
         with pytest.raises(LeaseLostError):
             for job in jobs:
-                before = producer.entry_stats(job.key).worked_on_until
+                before = producer.entry_stats(job.key).worked_on_until_us
                 job.extend()
-                job.extend(600 * S)
-                assert producer.entry_stats(job.key).worked_on_until > before + 500 * S
+                job.extend(600)
+                assert producer.entry_stats(job.key).worked_on_until_us > before + 500 * S
                 producer.bury(job.key)
                 with pytest.raises(LeaseLostError):
                     job.extend()
@@ -535,7 +535,7 @@ def test_blocking_killed_daemon_takes_nothing_away(
     seen = []
     port = daemon.address.rpartition(":")[2]
     with SyncClient(daemon.address, reconnect=QUICK) as client:
-        for job in client.jobs("d", wait_us=None):
+        for job in client.jobs("d", wait=None):
             if not seen:
                 daemon.kill()
                 daemon._options = ("--listen", f"127.0.0.1:{port}")
@@ -575,7 +575,7 @@ def test_loop_refuses_at_once_options_that_it_cannot_keep(
     kind: Callable[[str], SyncClient | Client],
 ) -> None:
     client = kind("127.0.0.1:1")
-    for wrong in ({"lease_us": 999_999}, {"count": 0}, {"wait_us": -1}):
+    for wrong in ({"lease": 0.999999}, {"count": 0}, {"wait": -1}):
         with pytest.raises(BadRequestError):
             client.jobs("d", **wrong)
 
@@ -588,7 +588,7 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
         with SyncClient(daemon.address, reconnect=QUICK) as worker:
             for job in worker.jobs("d", attempts_max=3):
                 assert job.attempts == number
-                job.fail(f"failure {number}", delay_us=0)
+                job.fail(f"failure {number}", delay=0)
                 break
         assert producer.entry_stats(key_of("1")).last_error == f"failure {number}"
     # also those of a daemon that was killed meanwhile

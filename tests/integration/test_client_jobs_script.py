@@ -10,7 +10,7 @@ from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 
 
 class Handing:
@@ -43,7 +43,7 @@ async def test_completion_that_is_cancelled_in_flight_is_sent_once_more() -> Non
     with ScriptedDaemon(Handing(DELETE=[None])) as daemon:
         async with Client(daemon.address) as client:
             with trio.move_on_after(0.05) as scope:
-                async for _job in client.jobs("d", wait_us=None):
+                async for _job in client.jobs("d", wait=None):
                     pass
             assert scope.cancelled_caught
     assert functions(daemon) == ["NEXT", "DELETE", "DELETE"]
@@ -53,14 +53,14 @@ async def test_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
     script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
-            assert [job.key async for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
+            assert [job.key async for job in client.jobs("d", wait=None)] == [b"d:1:1:x"]
     assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
 def test_blocking_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
     script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address, reconnect=QUICK) as client:
-        assert [job.key for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
+        assert [job.key for job in client.jobs("d", wait=None)] == [b"d:1:1:x"]
     assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
@@ -69,7 +69,7 @@ def test_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
         with pytest.raises(RefusedError) as caught:
             next(one.jobs("d"))
         assert caught.value.code == "forbidden"
-    impatient = Reconnect(patience_s=0)
+    impatient = Reconnect(patience=0)
     with ScriptedDaemon(Handing(NEXT=["busy"] * 9)) as daemon:
         client = SyncClient(daemon.address, reconnect=impatient)
         with pytest.raises(RefusedError, match="try again later"):
@@ -81,14 +81,14 @@ def test_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
 async def test_completion_whose_reply_was_lost_counts_as_done() -> None:
     with ScriptedDaemon(Handing(DELETE=[Do.CLOSE, "not-found"])) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
-            assert [job.key async for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
+            assert [job.key async for job in client.jobs("d", wait=None)] == [b"d:1:1:x"]
     assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "NEXT"]
 
 
 async def test_extension_that_is_refused_for_now_is_tried_again() -> None:
     with ScriptedDaemon(Handing(TOUCH=["busy", "", "lease-lost"])) as daemon:
         async with Client(daemon.address) as client:
-            async for job in client.jobs("d", lease_us=1_000_000, wait_us=None):
+            async for job in client.jobs("d", lease=1, wait=None):
                 with pytest.raises(LeaseLostError):
                     async with job:
                         await trio.sleep_forever()
@@ -98,15 +98,15 @@ async def test_extension_that_is_refused_for_now_is_tried_again() -> None:
 
 
 def test_loop_without_end_waits_for_a_daemon_that_is_read_only() -> None:
-    impatient = Reconnect(first_pause_s=0.001, longest_pause_s=0.001, patience_s=0)
-    for wait_us, patient in ((calls.WAIT_WITHOUT_END, True), (None, False)):
+    impatient = Reconnect(first_pause=0.001, longest_pause=0.001, patience=0)
+    for wait, patient in ((calls.WAIT_WITHOUT_END, True), (None, False)):
         with (
             ScriptedDaemon(Handing(NEXT=["read-only"] * 50)) as daemon,
             SyncClient(daemon.address, reconnect=impatient) as client,
         ):
             if patient:
-                assert next(client.jobs("d", wait_us=wait_us)).key == b"d:1:1:x"
+                assert next(client.jobs("d", wait=wait)).key == b"d:1:1:x"
                 continue
             with pytest.raises(RefusedError) as caught:
-                next(client.jobs("d", wait_us=wait_us))
+                next(client.jobs("d", wait=wait))
             assert caught.value.code == "read-only"

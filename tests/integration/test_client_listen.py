@@ -12,10 +12,11 @@ from fastjournal import CannotConnectError, ChangeKind, Client, Reconnect, Refus
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_error
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 from tests.door.places import patch_module
 
 LISTEN = int(Flag.LISTEN)
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 
 
 class Telling:
@@ -72,7 +73,7 @@ async def test_listener_yields_changes_as_they_come_and_ends_with_its_block(
         with trio.fail_after(20):
             await trio.to_thread.run_sync(script.ended.wait)
         await client.set("a2")
-        assert await client.nop() == 0
+        assert await client.nop() == to_datetime(0)
 
 
 async def test_listener_that_lost_its_connection_listens_again_and_says_so(
@@ -155,11 +156,11 @@ def test_blocking_changes_come_on_a_connection_of_their_own(
     daemon: ScriptedDaemon, script: Telling
 ) -> None:
     with SyncClient(daemon.address) as client, client.listen(prefix="a") as changes:
-        change = changes.wait(timeout_s=20)
+        change = changes.wait(timeout=20)
         assert change is not None
         assert (change.kind, change.key) == (ChangeKind.SET, b"first")
-        assert changes.wait(timeout_s=0) is None
-        assert changes.wait(timeout_s=0.01) is None
+        assert changes.wait(timeout=0) is None
+        assert changes.wait(timeout=0.01) is None
         client.nop()
     assert daemon.connections == 2
 
@@ -183,7 +184,7 @@ def test_blocking_quiet_listener_asks_whether_the_daemon_is_there(
     patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.01)
     with SyncClient(daemon.address) as client, client.listen("first") as changes:
         next(changes)
-        assert changes.wait(timeout_s=0.1) is None
+        assert changes.wait(timeout=0.1) is None
     assert Function.NOP in {request.function for request in daemon.requests}
 
 
@@ -211,7 +212,7 @@ class SlowClock:
 
 def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
     clock = SlowClock()
-    plan = Reconnect(first_pause_s=0.1, longest_pause_s=4, patience_s=30)
+    plan = Reconnect(first_pause=0.1, longest_pause=4, patience=30)
     with ScriptedDaemon(Telling()) as daemon:
         client = SyncClient(
             daemon.address, reconnect=plan, sleep=clock.sleep, monotonic=clock.monotonic
@@ -219,11 +220,11 @@ def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
         changes = client.listen("first").__enter__()
         assert next(changes).key == b"first"
     for waits in range(1, 59):
-        assert changes.wait(timeout_s=0.5) is None
+        assert changes.wait(timeout=0.5) is None
         assert clock.now_s == pytest.approx(waits * 0.5)
     # The patience is that of all calls together.
     with pytest.raises(CannotConnectError):
-        changes.wait(timeout_s=5)
+        changes.wait(timeout=5)
     assert clock.now_s <= 30.001
     changes.__exit__(None, None, None)
 
@@ -237,7 +238,7 @@ def test_blocking_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> 
         daemon.drop_connections()
         found: list[ChangeKind] = []
         while len(found) < 2:
-            change = changes.wait(timeout_s=0)
+            change = changes.wait(timeout=0)
             found += [] if change is None else [change.kind]
         assert found == [ChangeKind.MISSED, ChangeKind.SET]
 
@@ -252,7 +253,7 @@ def test_blocking_listener_that_polls_notices_a_daemon_that_is_silent(
         return [] if silent else [Reply(request.identifier, pairs=[])]
 
     with ScriptedDaemon(script) as daemon:
-        client = SyncClient(daemon.address, reconnect=None, reply_timeout_s=0.1)
+        client = SyncClient(daemon.address, reconnect=None, reply_timeout=0.1)
         with client, client.listen("k") as changes:
             silent = True
             with pytest.raises(CannotConnectError) as caught:
@@ -262,7 +263,7 @@ def test_blocking_listener_that_polls_notices_a_daemon_that_is_silent(
 
 def poll_for_ever(changes: SyncListener) -> None:
     while True:
-        assert changes.wait(timeout_s=0.01) is None
+        assert changes.wait(timeout=0.01) is None
 
 
 async def test_listener_that_polls_notices_a_daemon_that_is_gone(

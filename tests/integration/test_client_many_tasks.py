@@ -97,7 +97,7 @@ async def test_timeout_does_not_count_a_wait_for_room_while_others_are_answered(
 
     with ScriptedDaemon(slow) as daemon:
         async with (
-            Client(daemon.address, reconnect=None, reply_timeout_s=1.5) as client,
+            Client(daemon.address, reconnect=None, reply_timeout=1.5) as client,
             trio.open_nursery() as nursery,
         ):
             for n in range(10):

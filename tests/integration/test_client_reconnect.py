@@ -18,8 +18,9 @@ from fastjournal.client.core import calls
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 
 
 class Dropping:
@@ -58,7 +59,7 @@ ONCE = [
     calls.flip("k"),
     calls.next_("d"),
     calls.next_("d", delete=True),
-    calls.get("k", lease_us=1),
+    calls.get("k", lease=1),
     calls.rename("k", "l"),
     calls.link("k", "l"),
     calls.kick("k"),
@@ -67,9 +68,9 @@ ONCE = [
 AGAIN = [
     calls.nop(),
     calls.get("k"),
-    calls.set_("k", timestamp=7),
-    calls.delete("k", timestamp=7),
-    calls.touch("k", ttl_us=1),
+    calls.set_("k", timestamp_us=7),
+    calls.delete("k", timestamp_us=7),
+    calls.touch("k", ttl=1),
     calls.lock("k"),
     calls.pause("d", 1),
 ]
@@ -96,7 +97,7 @@ def test_retry_of_an_unsafe_request_is_an_error_that_it_may_have_been_done(
         with pytest.raises(CannotConnectError) as caught:
             client.call(call)
         assert caught.value.maybe_done
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
     assert len(daemon.requests) == 2
 
 
@@ -112,7 +113,7 @@ async def test_trio_client_retries_the_same_requests(
             with pytest.raises(CannotConnectError) as caught:
                 await client.call(call)
             assert caught.value.maybe_done
-        assert await client.nop() == 5
+        assert await client.nop() == to_datetime(5)
     assert len(daemon.requests) == 2 + any(call is one for one in AGAIN)
 
 
@@ -143,9 +144,9 @@ def test_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
     script.error = "stale"
     with SyncClient(daemon.address, reconnect=QUICK) as client:
         with pytest.raises(RefusedError, match="newer write"):
-            client.set("k", timestamp=7)
+            client.set("k", timestamp_us=7)
         script.drops = 1
-        assert client.set("k", timestamp=8).timestamp == 8
+        assert client.set("k", timestamp_us=8).timestamp_us == 8
         script.drops, script.error = 1, "lease-lost"
         with pytest.raises(RefusedError) as caught:
             client.delete("k", token=9)
@@ -174,7 +175,7 @@ def test_request_that_ends_every_connection_is_not_sent_for_ever(
 
 def test_daemon_that_stays_away_is_an_error_after_the_patience_by_the_given_clock() -> None:
     slept: list[float] = []
-    plan = Reconnect(first_pause_s=1, longest_pause_s=4, patience_s=20)
+    plan = Reconnect(first_pause=1, longest_pause=4, patience=20)
 
     with ScriptedDaemon(Dropping()) as daemon:
         client = SyncClient(
@@ -198,7 +199,7 @@ def test_daemon_that_stays_away_is_an_error_after_the_patience_by_the_given_cloc
 async def test_trio_tasks_share_one_effort_and_its_end(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    plan = Reconnect(first_pause_s=1, longest_pause_s=4, patience_s=20)
+    plan = Reconnect(first_pause=1, longest_pause=4, patience=20)
     codes: list[str] = []
     async with AsyncExitStack() as stack:
         with ScriptedDaemon(Dropping()) as daemon:
@@ -237,7 +238,7 @@ def test_threads_that_wait_for_their_turn_learn_that_the_daemon_stayed_away() ->
             time.sleep(0.001)
 
     with ScriptedDaemon(Dropping()) as daemon:
-        plan = Reconnect(first_pause_s=1, patience_s=0)
+        plan = Reconnect(first_pause=1, patience=0)
         client = SyncClient(
             daemon.address, reconnect=plan, sleep=sleep_until_all_have_asked, monotonic=monotonic
         )
@@ -273,5 +274,5 @@ def test_client_that_was_closed_stays_closed_until_it_is_connected(
         client.nop()
     assert caught.value.code == "not-connected"
     client.connect()
-    assert client.nop() == 5
+    assert client.nop() == to_datetime(5)
     client.close()

@@ -12,6 +12,7 @@ from fastjournal.client import SyncClient, calls
 from fastjournal.errors import BadRequestError, CannotConnectError, ProtocolError, RefusedError
 from fastjournal.protocol import Function, Pair, Query, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 
 
 def echo(request: Request) -> Answer:
@@ -21,7 +22,7 @@ def echo(request: Request) -> Answer:
 def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "socket")):
         with ScriptedDaemon(echo, unix_path=path) as daemon, SyncClient(daemon.address) as client:
-            assert client.nop() == 5
+            assert client.nop() == to_datetime(5)
             assert client.get("k").key == b"k"
             assert str(client.address) == daemon.address
         assert daemon.connections == 1
@@ -29,14 +30,14 @@ def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> 
 
 def test_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
-        client.set("a", timestamp=77)
+        client.set("a", timestamp_us=77)
         first, second = client.set("b"), client.set("c")
     assert [request.timestamp for request in daemon.requests] == [
         77,
-        first.timestamp,
-        second.timestamp,
+        first.timestamp_us,
+        second.timestamp_us,
     ]
-    assert 77 < first.timestamp < second.timestamp
+    assert 77 < first.timestamp_us < second.timestamp_us
 
 
 def test_replies_of_a_pipeline_come_back_in_the_order_of_the_requests() -> None:
@@ -108,7 +109,7 @@ def test_client_without_reconnect_works_again_once_it_is_connected() -> None:
 
     with ScriptedDaemon(close_on_set) as daemon:
         client = SyncClient(daemon.address, reconnect=None)
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
         with pytest.raises(CannotConnectError) as caught:
             client.set("k")
         assert caught.value.code == "connection-lost"
@@ -117,7 +118,7 @@ def test_client_without_reconnect_works_again_once_it_is_connected() -> None:
         assert caught.value.code == "not-connected"
         client.connect()
         client.connect()
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
         client.close()
         client.close()
         with pytest.raises(CannotConnectError):
@@ -133,18 +134,18 @@ def test_connection_lost_between_two_requests_is_a_named_error_too() -> None:
             client.nop()
         assert caught.value.code == "connection-lost"
         client.connect()
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
 
 
 def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
-        client = SyncClient(daemon.address, reconnect=None, reply_timeout_s=0.05)
+        client = SyncClient(daemon.address, reconnect=None, reply_timeout=0.05)
         with pytest.raises(CannotConnectError, match="has not answered") as caught:
             client.nop()
         assert caught.value.code == "timed-out"
         client.connect()
         with pytest.raises(CannotConnectError, match=r"has not answered for 0\.06 s"):
-            client.next(wait_us=10_000)
+            client.next(wait=0.01)
 
 
 def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
@@ -161,7 +162,7 @@ def test_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> No
             client.set("k", bytes(20_000_000))
         assert caught.value.code == "too-large"
         client.connect()
-        assert client.nop() == 5
+        assert client.nop() == to_datetime(5)
         client.close()
 
 
@@ -209,11 +210,11 @@ def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None
         return [Reply(request.identifier, error=error)]
 
     with ScriptedDaemon(lock) as daemon, SyncClient(daemon.address) as client:
-        with client.locked("k", timeout_us=5):
+        with client.locked("k", timeout=5):
             client.nop()
         functions = [request.function for request in daemon.requests]
         assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
-        assert daemon.requests[0].timeout == 5
+        assert daemon.requests[0].timeout == 5_000_000
         over.append("not-found the lock is over")
         with pytest.raises(RefusedError, match="the lock is over"), client.locked("k"):
             pass

@@ -13,6 +13,7 @@ from fastjournal.client import Client, calls
 from fastjournal.errors import CannotConnectError, ProtocolError, RefusedError
 from fastjournal.protocol import Function, Pair, Query, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.times import to_datetime
 
 
 def echo(request: Request) -> Answer:
@@ -48,7 +49,7 @@ async def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Pat
     for path in (None, str(tmp_path / "socket")):
         with ScriptedDaemon(echo, unix_path=path) as daemon:
             async with Client(daemon.address) as client:
-                assert await client.nop() == 5
+                assert await client.nop() == to_datetime(5)
                 assert (await client.get("k")).key == b"k"
 
 
@@ -58,7 +59,7 @@ async def test_next_that_waits_holds_up_no_other_task_of_the_connection() -> Non
             tokens: list[int | None] = []
 
             async def wait_for_work() -> None:
-                tokens.append((await client.next(wait_us=10_000_000)).token)
+                tokens.append((await client.next(wait=10)).token)
 
             nursery.start_soon(wait_for_work)
             await until(lambda: daemon.requests)
@@ -125,12 +126,12 @@ async def test_lease_of_a_cancelled_task_is_released() -> None:
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
             with trio.move_on_after(0.02) as scope:
-                await client.next(wait_us=60_000_000)
+                await client.next(wait=60)
             assert scope.cancelled_caught
             await client.set("d:1:1:x")
             await until(lambda: daemon.requests[-1].function == Function.RELEASE)
             assert (daemon.requests[-1].key, daemon.requests[-1].timeout) == (b"d:1:1:x", 9)
-            assert await client.nop() == 5
+            assert await client.nop() == to_datetime(5)
 
 
 async def test_block_passes_an_exception_on_as_it_is_and_not_in_a_group() -> None:
@@ -163,7 +164,7 @@ async def test_connection_that_is_lost_is_an_error_of_all_tasks_and_connect_repl
 
             async def wait_for_work() -> None:
                 with pytest.raises(CannotConnectError) as caught:
-                    await client.next(wait_us=60_000_000)
+                    await client.next(wait=60)
                 codes.append(caught.value.code)
 
             async with trio.open_nursery() as nursery:
@@ -176,7 +177,7 @@ async def test_connection_that_is_lost_is_an_error_of_all_tasks_and_connect_repl
                 await client.nop()
             assert caught.value.code == "not-connected"
             await client.connect()
-            assert await client.nop() == 5
+            assert await client.nop() == to_datetime(5)
     assert daemon.connections == 2
 
 
@@ -192,7 +193,7 @@ async def test_refusal_that_comes_before_the_daemon_closes_is_not_lost() -> None
 
 async def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
-        async with Client(daemon.address, reconnect=None, reply_timeout_s=0.05) as client:
+        async with Client(daemon.address, reconnect=None, reply_timeout=0.05) as client:
             with pytest.raises(CannotConnectError, match="has not answered") as caught:
                 await client.nop()
             assert caught.value.code == "timed-out"
@@ -252,11 +253,11 @@ async def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -
 
     with ScriptedDaemon(lock) as daemon:
         async with Client(daemon.address) as client:
-            async with client.locked("k", timeout_us=5):
+            async with client.locked("k", timeout=5):
                 await client.nop()
             functions = [request.function for request in daemon.requests]
             assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
-            assert daemon.requests[0].timeout == 5
+            assert daemon.requests[0].timeout == 5_000_000
             over.append("not-found the lock is over")
             with pytest.raises(RefusedError, match="the lock is over"):
                 async with client.locked("k"):

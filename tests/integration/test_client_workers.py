@@ -31,8 +31,8 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS
 
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
-LEASE_US = 60_000_000
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
+LEASE_S = 60
 MOMENT_US = 1_000_000
 """A NEXT that waits no longer is answered at once."""
 TIMEOUT_S = 60.0
@@ -107,7 +107,7 @@ async def work(kind: str, daemon: ScriptedDaemon, bodies: list[Body], **options:
 
     A body gets the job's methods as functions that return, whatever the client.
     """
-    given = {"lease_us": LEASE_US, "wait_us": None} | options
+    given = {"lease": LEASE_S, "wait": None} | options
     plan = given.pop("reconnect", QUICK)
     if kind == "trio":
         async with Client(daemon.address, reconnect=plan) as client:
@@ -157,24 +157,24 @@ async def test_failed_job_goes_back_with_a_growing_delay_and_is_buried_in_the_en
             kind,
             daemon,
             [fail] * 5,
-            retry_delay_us=10,
-            retry_delay_us_max=30,
+            retry_delay=0.01,
+            retry_delay_max=0.03,
             attempts_max=4,
         )
         ends = [r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY)]
     assert seen == [
-        (0, 1, 10, False, "exit 9"),
-        (1, 2, 20, False, "exit 9"),
-        (2, 3, 30, False, "exit 9"),
+        (0, 1, 10_000, False, "exit 9"),
+        (1, 2, 20_000, False, "exit 9"),
+        (2, 3, 30_000, False, "exit 9"),
         (3, 4, None, True, "exit 9 at attempt 4"),
-        (0, 1, 10, False, "exit 9"),  # it was kicked meanwhile, and starts afresh
+        (0, 1, 10_000, False, "exit 9"),  # it was kicked meanwhile, and starts afresh
     ]
     assert [(Function(r.function).name, r.timeout, r.ttl, r.value) for r in ends] == [
-        ("RELEASE", 7, 10, b"exit 9"),
-        ("RELEASE", 7, 20, b"exit 9"),
-        ("RELEASE", 7, 30, b"exit 9"),
+        ("RELEASE", 7, 10_000, b"exit 9"),
+        ("RELEASE", 7, 20_000, b"exit 9"),
+        ("RELEASE", 7, 30_000, b"exit 9"),
         ("BURY", 7, None, b"exit 9 at attempt 4"),
-        ("RELEASE", 7, 10, b"exit 9"),
+        ("RELEASE", 7, 10_000, b"exit 9"),
     ]
 
 
@@ -184,14 +184,14 @@ async def test_failed_job_takes_the_delay_it_is_given_and_a_completed_one_starts
 ) -> None:
     seen = []
     bodies: list[Body] = [
-        lambda job: job.fail("later", delay_us=77),
+        lambda job: job.fail("later", delay=0.077),
         lambda job: seen.append(job.attempts),
         lambda job: seen.append(job.attempts),
     ]
     with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
-        await work(kind, daemon, bodies, retry_delay_us=10)
+        await work(kind, daemon, bodies, retry_delay=10)
         told = [(r.ttl, r.value) for r in daemon.requests if r.function == Function.RELEASE]
-    assert (told, seen) == ([(77, b"later")], [1, 0])
+    assert (told, seen) == ([(77_000, b"later")], [1, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -208,7 +208,7 @@ async def test_failed_job_with_a_bad_argument_does_not_end_and_does_not_count(ki
         with pytest.raises(TypeError):
             job.fail(7)
         with pytest.raises(TypeError):
-            job.fail("x", delay_us=1.5)
+            job.fail("x", delay="1")
         assert job.attempts == 0
 
     with ScriptedDaemon(Handing("x")) as daemon:
@@ -222,7 +222,7 @@ class BodyError(Exception):
 
 async def test_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
     async def fail(client: Client) -> None:
-        async with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
+        async with client.jobs("d", attempts_max=2, retry_delay=0.005) as jobs:
             async for job in jobs:
                 async with job:
                     raise BodyError("no such page")
@@ -239,7 +239,7 @@ async def test_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
 
 def test_blocking_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
     def fail(client: SyncClient) -> None:
-        with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
+        with client.jobs("d", attempts_max=2, retry_delay=0.005) as jobs:
             for job in jobs:
                 with job:
                     raise BodyError
@@ -258,7 +258,7 @@ async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_f
     with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
         async with Client(daemon.address) as client:
             for _ in range(3):
-                async for job in client.jobs("d", attempts_max=2, retry_delay_us=5):
+                async for job in client.jobs("d", attempts_max=2, retry_delay=0.005):
                     assert job.attempts == 0
                     break
             with trio.fail_after(TIMEOUT_S):
@@ -267,11 +267,11 @@ async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_f
         with SyncClient(daemon.address) as blocking:
             daemon._answer.names += ["y", "y"]
             for _ in range(2):
-                for one in blocking.jobs("d", attempts_max=1, retry_delay_us=5):
+                for one in blocking.jobs("d", attempts_max=1, retry_delay=0.005):
                     assert one.attempts == 0
                     break
         ends = [(Function(r.function).name, r.ttl) for r in daemon.requests if r.key[6:]]
-    assert ends == [("RELEASE", 5)] * 5
+    assert ends == [("RELEASE", 5_000)] * 5
 
 
 # --- retries of the end ---------------------------------------------------------------------------
@@ -310,8 +310,8 @@ async def test_completion_is_not_sent_again_once_the_lease_is_over(kind: str) ->
             kind,
             daemon,
             [complete],
-            lease_us=1_000_000,
-            reconnect=Reconnect(first_pause_s=0.01, longest_pause_s=0.1),
+            lease=1,
+            reconnect=Reconnect(first_pause=0.01, longest_pause=0.1),
         )
     assert time.monotonic() - began >= 0.8
 
@@ -366,7 +366,7 @@ async def test_client_that_does_not_reconnect_sends_an_end_once() -> None:
 async def test_lease_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> None:
     with ScriptedDaemon(Handing("x", TOUCH=["busy"] * 4)) as daemon:
         async with Client(daemon.address) as client:
-            async for job in client.jobs("d", lease_us=3_000_000, wait_us=None):
+            async for job in client.jobs("d", lease=3, wait=None):
                 with trio.fail_after(TIMEOUT_S):
                     while job.token == 7:  # noqa: ASYNC110 - the renewal is a task of the client
                         await trio.sleep(0.01)
@@ -377,7 +377,7 @@ async def test_lease_renewal_that_fails_is_tried_again_before_the_lease_is_over(
 async def test_lease_that_is_lost_says_why_and_no_end_is_sent_after_it() -> None:
     with ScriptedDaemon(Handing("x", TOUCH=["not-found gone"])) as daemon:
         async with Client(daemon.address) as client:
-            jobs = client.jobs("d", lease_us=1_000_000)
+            jobs = client.jobs("d", lease=1)
             job = await jobs.__anext__()
             with trio.fail_after(TIMEOUT_S):
                 await job.lost.wait()
@@ -394,7 +394,7 @@ def test_lease_that_ends_while_the_daemon_is_away_is_lost() -> None:
     async def main() -> None:
         with ScriptedDaemon(Handing("x")) as daemon:
             async with Client(daemon.address) as client:
-                jobs = client.jobs("d", lease_us=3_000_000)
+                jobs = client.jobs("d", lease=3)
                 job = await jobs.__anext__()
                 daemon.__exit__(None, None, None)
                 clock.autojump_threshold = 0.1
@@ -409,12 +409,12 @@ def test_lease_that_ends_while_the_daemon_is_away_is_lost() -> None:
 
 def test_completion_waits_no_longer_than_the_lease_for_a_daemon_that_is_away() -> None:
     clock = trio.testing.MockClock()
-    plan = Reconnect(patience_s=3600)
+    plan = Reconnect(patience=3600)
 
     async def main() -> None:
         with ScriptedDaemon(Handing("x")) as daemon:
             async with Client(daemon.address, reconnect=plan) as client:
-                jobs = client.jobs("d", lease_us=30_000_000)
+                jobs = client.jobs("d", lease=30)
                 job = await jobs.__anext__()
                 daemon.__exit__(None, None, None)
                 clock.autojump_threshold = 0.1
@@ -436,7 +436,7 @@ async def test_job_that_is_abandoned_is_released_once_and_has_ended(kind: str) -
         assert job.finished
 
     with ScriptedDaemon(Handing("x", "y", RELEASE=["", "busy"])) as daemon:
-        await work(kind, daemon, [abandon] * 2, retry_delay_us=5)
+        await work(kind, daemon, [abandon] * 2, retry_delay=5)
         assert told(daemon) == [("RELEASE", b"x"), ("RELEASE", b"y")]
         assert {r.ttl for r in daemon.requests if r.function == Function.RELEASE} == {None}
 
@@ -570,7 +570,7 @@ async def test_run_works_off_count_jobs_at_a_time_and_no_more() -> None:
     with ScriptedDaemon(Handing(*"abcdefg")) as daemon:
         async with Client(daemon.address) as client:
             with trio.fail_after(TIMEOUT_S):
-                assert await client.jobs("d", count=3, wait_us=None).run(body) == 7
+                assert await client.jobs("d", count=3, wait=None).run(body) == 7
             assert client.pools == set()
         assert Counter(told(daemon)) == Counter(("DELETE", name.encode()) for name in "abcdefg")
     assert max(most) == 3
@@ -598,7 +598,7 @@ async def test_run_asks_again_when_a_job_ends_for_it_may_have_set_another_free()
 
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
-            assert await client.jobs("d", count=4, wait_us=None).run(body) == 2
+            assert await client.jobs("d", count=4, wait=None).run(body) == 2
         assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
 
 
@@ -626,7 +626,7 @@ async def test_run_asks_again_when_a_job_ends_while_the_answer_is_under_way(
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
             with trio.fail_after(TIMEOUT_S):
-                assert await client.jobs("d", count=4, wait_us=None).run(body) == 2
+                assert await client.jobs("d", count=4, wait=None).run(body) == 2
         assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
 
 
@@ -643,7 +643,7 @@ async def test_run_takes_work_that_comes_while_others_run() -> None:
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
             with trio.fail_after(TIMEOUT_S):
-                assert await client.jobs("d", count=2, wait_us=1).run(body) == 2
+                assert await client.jobs("d", count=2, wait=1e-6).run(body) == 2
         assert Counter(told(daemon)) == Counter([("DELETE", b"a"), ("DELETE", b"b")])
 
 
@@ -656,11 +656,11 @@ async def test_run_fails_a_job_whose_body_raises_and_releases_the_others() -> No
     with ScriptedDaemon(Handing(*"abc")) as daemon:
         async with Client(daemon.address) as client:
             with pytest.raises(ExceptionGroup) as caught:
-                await client.jobs("d", count=3, retry_delay_us=5).run(body)
+                await client.jobs("d", count=3, retry_delay=0.005).run(body)
             assert caught.group_contains(BodyError, match="no such page")
             await client.nop()
         ends = {(r.key[6:], r.ttl) for r in daemon.requests if r.function == Function.RELEASE}
-    assert ends == {(b"a", None), (b"b", 5), (b"c", None)}
+    assert ends == {(b"a", None), (b"b", 5_000), (b"c", None)}
 
 
 async def test_run_goes_on_where_the_lease_of_one_job_is_lost() -> None:
@@ -674,7 +674,7 @@ async def test_run_goes_on_where_the_lease_of_one_job_is_lost() -> None:
     with ScriptedDaemon(Handing("a", "b", TOUCH=["lease-lost"])) as daemon:
         async with Client(daemon.address) as client:
             with trio.fail_after(TIMEOUT_S):
-                begun = await client.jobs("d", count=2, lease_us=1_000_000, wait_us=None).run(body)
+                begun = await client.jobs("d", count=2, lease=1, wait=None).run(body)
         assert told(daemon) == [("DELETE", b"b"), ("TOUCH", b"a")]
     assert (begun, done) == (2, [key_of("b")])
 
@@ -751,7 +751,7 @@ async def test_connect_waits_the_first_time_where_reconnect_says_so(
     kind: str, tmp_path: Any
 ) -> None:
     address = f"unix:{tmp_path}/socket"
-    plan = Reconnect(first_pause_s=0.01, longest_pause_s=0.05, patience_s=60, at_start=True)
+    plan = Reconnect(first_pause=0.01, longest_pause=0.05, patience=60, at_start=True)
 
     async def connect() -> None:
         if kind == "trio":
@@ -776,7 +776,7 @@ async def test_connect_waits_the_first_time_where_reconnect_says_so(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_connect_that_never_succeeds_is_an_error_after_the_patience(kind: str) -> None:
     address = f"127.0.0.1:{free_port()}"
-    plan = Reconnect(first_pause_s=0.01, longest_pause_s=0.05, patience_s=0.2, at_start=True)
+    plan = Reconnect(first_pause=0.01, longest_pause=0.05, patience=0.2, at_start=True)
 
     async def connect() -> None:
         if kind == "trio":

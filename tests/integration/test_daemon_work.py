@@ -13,7 +13,7 @@ from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
 from tests.integration.daemon_process import DaemonProcess
 
-WAIT_US = 60_000_000
+WAIT_S = 60
 URI = b"http://example.org/"
 
 
@@ -26,14 +26,14 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 def test_worker_that_is_slow_loses_against_a_second_one(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as slow, SyncClient(daemon.address) as quick:
         slow.set("d:1:0:x", b"work")
-        lost = slow.next("d", lease_us=50_000)
-        (mine,) = quick.next("d", wait_us=WAIT_US, meta=True)
+        lost = slow.next("d", lease=0.05)
+        (mine,) = quick.next("d", wait=WAIT_S, meta=True)
         assert lost.token is not None
         assert mine.token is not None
         assert mine.meta is not None
         assert mine.meta.attempts == 1
         for late in (
-            lambda: slow.touch("d:1:0:x", lost.token, ttl_us=WAIT_US),
+            lambda: slow.touch("d:1:0:x", lost.token, ttl=WAIT_S),
             lambda: slow.release("d:1:0:x", lost.token),
             lambda: slow.bury("d:1:0:x", lost.token, reason="too late"),
             lambda: slow.delete("d:1:0:x", token=lost.token),
@@ -48,7 +48,7 @@ def test_worker_that_is_slow_loses_against_a_second_one(daemon: DaemonProcess) -
 def test_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("d:1:0:x", b"work")
-        (job,) = client.next("d", lease_us=WAIT_US)
+        (job,) = client.next("d", lease=WAIT_S)
     daemon.kill()
     daemon.start()
     with SyncClient(daemon.address) as client:
@@ -89,23 +89,23 @@ def test_delay_until_tomorrow_holds_over_a_crash(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set(build_journal_key("d", "first"), b"page", uri=URI)
         client.set(build_journal_key("d", "second", not_before_us=tomorrow), b"page", uri=URI)
-        assert client.next("d").next_at == tomorrow
+        assert client.next("d").next_at_us == tomorrow
     daemon.kill()
     daemon.start()
     with SyncClient(daemon.address) as client:
-        assert client.next("d").next_at == tomorrow
+        assert client.next("d").next_at_us == tomorrow
 
 
 def test_pause_of_a_domain_holds_over_a_crash(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("d:1:0:x", b"work")
-        client.pause("d", 2_000_000)
+        client.pause("d", 2)
         jobs = client.next("d")
         assert not jobs.pairs
-        until = jobs.next_at
+        until = jobs.next_at_us
         assert until is not None
     daemon.kill()
     daemon.start()
     with SyncClient(daemon.address) as client:
-        assert len(client.next(wait_us=WAIT_US).pairs) == 1
+        assert len(client.next(wait=WAIT_S).pairs) == 1
         assert time.time_ns() // 1000 >= until

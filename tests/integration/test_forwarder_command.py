@@ -102,16 +102,16 @@ def test_reply_decides_the_fate_of_each_record(tmp_path: Path) -> None:
     ledger = Ledger(refuse=lambda request: errors.get(request.key))
     now_us = time.time_ns() // 1000
     with Spool(tmp_path) as spool:
-        spool.append(domain="d", id="fine", not_before=0)
+        spool.append(domain="d", id="fine", not_before_us=0)
         for id in REFUSED:
             spool.append(
                 domain="d",
                 id=id,
-                not_before=0,
-                timestamp=now_us - 2 * HOUR_US if id.endswith("old") else None,
+                not_before_us=0,
+                timestamp_us=now_us - 2 * HOUR_US if id.endswith("old") else None,
             )
         spool.append_request(Request(Function.DELETE, key=b"nothing there"))
-        spool.append(domain="d", id="fine, too", not_before=0)
+        spool.append(domain="d", id="fine, too", not_before_us=0)
     with ScriptedDaemon(ledger.answer) as daemon:
         once(tmp_path, daemon.address)
         sent = {r.key: r for r in daemon.requests}
@@ -282,11 +282,11 @@ def test_forwarder_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path)
     ):
         with ScriptedDaemon(first.answer) as one:
             with running(tmp_path, "127.0.0.1:1", one.address, two.address):
-                first.wait_applied([spool.append(domain="d", id="a", not_before=0)])
-                first.wait_applied([spool.append(domain="d", id="b", not_before=0)])
+                first.wait_applied([spool.append(domain="d", id="a", not_before_us=0)])
+                first.wait_applied([spool.append(domain="d", id="b", not_before_us=0)])
                 one.__exit__(None, None, None)
-                second.wait_applied([spool.append(domain="d", id="c", not_before=0)])
-                second.wait_applied([spool.append(domain="d", id="d", not_before=0)])
+                second.wait_applied([spool.append(domain="d", id="c", not_before_us=0)])
+                second.wait_applied([spool.append(domain="d", id="d", not_before_us=0)])
             assert one.connections == 1
         assert two.connections == 1
     assert list(first.applied) == [key_of("a"), key_of("b")]

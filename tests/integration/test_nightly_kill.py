@@ -19,7 +19,7 @@ from tests.integration.programs import installed
 
 OPTIONS = ("--cmdlog-seg-size", "4096", "--cmdlog-clean-int", "50", "--cmdlog-sync", "os")
 ROUNDS = 35
-HOUR_US = 3600 * 1_000_000
+HOUR_S = 3600
 
 
 def work(client: SyncClient) -> Counter[str]:
@@ -29,7 +29,7 @@ def work(client: SyncClient) -> Counter[str]:
         keys = [build_journal_key("web", f"{number}-{job}") for job in range(16)]
         for key in keys:
             client.set(key, b"v" * 300)
-        leased = client.next("web", count=12, lease_us=HOUR_US)
+        leased = client.next("web", count=12, lease=HOUR_S)
         assert leased.token is not None
         truth.update({"set": len(keys), "leased": len(leased.pairs)})
         ends = {"completed": 7, "failed": 2, "returned": 1, "buried": 1}

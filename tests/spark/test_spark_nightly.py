@@ -325,7 +325,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Any:
             client.set(later, b"later")
         client.set("plain", b"value")
         client.set("plain", b"other", overwrite=True)
-        done = client.next("web", count=10, lease_us=HOUR)
+        done = client.next("web", count=10, lease=HOUR / 1e6)
         assert done.token is not None
         for pair in done.pairs[:6]:
             client.delete(pair.key, token=done.token)
@@ -335,7 +335,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Any:
         client.set(again, b"new", uri=done.pairs[7].uri)
         # the same where a plain entry is worked on
         client.set("page", b"old", uri="http://page")
-        client.get("page", lease_us=HOUR)
+        client.get("page", lease=HOUR / 1e6)
         client.set(build_journal_key("web", "page"), b"new", uri="http://page")
         client.delete(build_journal_key("web", "39", priority=0))
         stats = client.stats("web")

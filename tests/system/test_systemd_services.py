@@ -121,7 +121,7 @@ def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.
             SyncClient(variables["FASTJOURNAL_SERVER"]) as client,
         ):
             states_until_ready(manager)
-            (job,) = client.next("pages", wait_us=DEADLINE_S * 1_000_000)
+            (job,) = client.next("pages", wait=DEADLINE_S)
             assert (job.key, job.value) == (key, b"changed")
             forwarder.send_signal(signal.SIGTERM)
             assert forwarder.wait(DEADLINE_S) == 0

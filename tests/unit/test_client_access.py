@@ -23,7 +23,7 @@ from fastjournal.testing.scripted_daemon import Do, ScriptedDaemon
 from tests.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
-IMPATIENT = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=0.3)
+IMPATIENT = Reconnect(first_pause=0.001, longest_pause=0.01, patience=0.3)
 """Policy for daemons that never let a client in, after some tries."""
 
 
@@ -166,7 +166,7 @@ def test_daemon_that_closes_or_says_nothing_at_auth_cannot_be_connected_to(ask: 
         ScriptedDaemon(lambda _request: []) as daemon,
         pytest.raises(CannotConnectError, match="cannot connect"),
     ):
-        ask(daemon.address, auth=TOKEN, connect_timeout_s=0.05)
+        ask(daemon.address, auth=TOKEN, connect_timeout=0.05)
 
 
 def test_large_values_go_through_tls_both_ways(authority: Authority) -> None:

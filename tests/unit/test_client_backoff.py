@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import pytest
@@ -25,7 +26,7 @@ from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Reply, Request, encode_reply
 from tests.functions import NO_FUNCTION
 
-PLAN = Reconnect(first_pause_s=1, longest_pause_s=8, patience_s=30)
+PLAN = Reconnect(first_pause=1, longest_pause=8, patience=30)
 
 
 def pauses(seed: int, plan: Reconnect = PLAN) -> list[float]:
@@ -34,7 +35,7 @@ def pauses(seed: int, plan: Reconnect = PLAN) -> list[float]:
     while (pause_s := backoff.pause_s(now_s)) is not None:
         found.append(pause_s)
         now_s += pause_s
-    assert now_s <= 100 + plan.patience_s + 1e-6
+    assert now_s <= 100 + float(plan.patience) + 1e-6
     return found
 
 
@@ -49,10 +50,10 @@ def test_pauses_grow_with_jitter_up_to_their_bound_and_end_with_the_patience() -
 
 
 def test_backoff_makes_at_least_one_try() -> None:
-    assert pauses(1, Reconnect(patience_s=0)) == [0.0]
+    assert pauses(1, Reconnect(patience=0)) == [0.0]
 
 
-@pytest.mark.parametrize("field", ["first_pause_s", "longest_pause_s", "patience_s"])
+@pytest.mark.parametrize("field", ["first_pause", "longest_pause", "patience"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_plan_without_sense_is_refused(field: str, value: float) -> None:
     with pytest.raises(BadRequestError):
@@ -81,9 +82,9 @@ def test_retry_never_repeats_a_function_that_counts_or_takes() -> None:
 
 def test_get_that_leases_is_not_repeated_and_all_others_are() -> None:
     assert rule_of(calls.get("k").request).repeat
-    assert rule_of(calls.get("k", expires=9).request).repeat
-    assert not rule_of(calls.get("k", lease_us=9).request).repeat
-    scan = calls.range_("a", lease_us=9)
+    assert rule_of(calls.get("k", expires=time.time() + 60).request).repeat
+    assert not rule_of(calls.get("k", lease=9).request).repeat
+    scan = calls.range_("a", lease=9)
     assert not rule_of(scan.first.request).repeat
     assert not rule_of(scan.following(b"c").request).repeat
 
@@ -91,9 +92,9 @@ def test_get_that_leases_is_not_repeated_and_all_others_are() -> None:
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (calls.set_("k", timestamp=7), "stale"),
-        (calls.delete("k", timestamp=7), "not-found"),
-        (calls.delete("k", token=5, timestamp=7), "not-found"),
+        (calls.set_("k", timestamp_us=7), "stale"),
+        (calls.delete("k", timestamp_us=7), "not-found"),
+        (calls.delete("k", token=5, timestamp_us=7), "not-found"),
         (calls.release("k", 5), "lease-lost"),
         (calls.release("k", 5), "not-found"),
         (calls.unlock("k"), "not-found"),
@@ -108,7 +109,7 @@ def test_repeat_that_finds_its_work_done_is_a_success(call: calls.Call[object], 
 
 
 def test_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:
-    lost = calls.touch("k", 5, ttl_us=9).outcome(Reply(error="lease-lost"), repeated=True)
+    lost = calls.touch("k", 5, ttl=9).outcome(Reply(error="lease-lost"), repeated=True)
     assert isinstance(lost, LeaseLostError)
     assert lost.maybe_done
     missing = calls.get("k").outcome(Reply(error="not-found"), repeated=True)
@@ -166,7 +167,7 @@ def test_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -
     batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
     batch.lost(failed(connection_lost("killed")), 10)
     with pytest.raises(CannotConnectError):
-        batch.lost(failed(connection_lost("killed")), 10 + PLAN.patience_s + 1)
+        batch.lost(failed(connection_lost("killed")), 10 + PLAN.patience + 1)
     with pytest.raises(ProtocolError):
         batch_of(Request(Function.NOP)).lost(failed(ProtocolError("HTTP")), 0)
     with pytest.raises(CannotConnectError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ from fastjournal.protocol import (
 F = Function
 DATA, META, PERSIST, OVERWRITE = Flag.DATA, Flag.META, Flag.PERSIST, Flag.OVERWRITE
 WORKED_ON, LISTEN, UPDATE = Flag.WORKED_ON, Flag.LISTEN, Flag.UPDATE_TIMEOUT
+S = 1_000_000
+LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+LATER_S = int(LATER.timestamp())
+LATER_US = LATER_S * S
 GIVEN = DATA | META | PERSIST | OVERWRITE | WORKED_ON | LISTEN | UPDATE
 
 CASES = [
@@ -40,40 +45,48 @@ CASES = [
         {"key": b"k", "value": b"v", "value_type": ValueType.BUFFER, "timeout": None, "ttl": None},
     ),
     (
-        calls.set_(b"k", 7, uri="u", persist=False, overwrite=True, expires=5, ttl=6, timestamp=9),
+        calls.set_(
+            b"k", 7, uri="u", persist=False, overwrite=True, expires=LATER_S, ttl=6, timestamp_us=9
+        ),
         F.SET,
         OVERWRITE,
-        {"second_key": b"u", "value_type": 3, "timeout": 5, "ttl": 6, "timestamp": 9},
+        {
+            "second_key": b"u",
+            "value_type": 3,
+            "timeout": LATER_US,
+            "ttl": 6 * S,
+            "timestamp": 9,
+        },
     ),
     (calls.get("k"), F.GET, DATA, {"key": b"k", "timeout": None}),
-    (calls.get("k", data=False, meta=True, lease_us=0), F.GET, META, {"timeout": 0}),
-    (calls.get("k", expires=8), F.GET, DATA | UPDATE, {"timeout": 8}),
+    (calls.get("k", data=False, meta=True, lease=0), F.GET, META, {"timeout": 0}),
+    (calls.get("k", expires=LATER), F.GET, DATA | UPDATE, {"timeout": LATER_US}),
     (calls.get("k", skip_worked_on=True), F.GET, DATA | WORKED_ON, {"timeout": None}),
     (calls.delete("k"), F.DELETE, PERSIST, {"timeout": None}),
-    (calls.delete("k", token=4, timestamp=3), F.DELETE, PERSIST | WORKED_ON, {"timeout": 4}),
+    (calls.delete("k", token=4, timestamp_us=3), F.DELETE, PERSIST | WORKED_ON, {"timeout": 4}),
     (calls.delete("k", overwrite=True, persist=False), F.DELETE, OVERWRITE, {}),
     (calls.next_(), F.NEXT, DATA, {"key": b"", "count": 1, "timeout": None, "ttl": None}),
     (
-        calls.next_("d", count=64, lease_us=5, wait_us=6, meta=True),
+        calls.next_("d", count=64, lease=0.005, wait=timedelta(seconds=6), meta=True),
         F.NEXT,
         DATA | META | LISTEN,
-        {"key": b"d", "count": 64, "timeout": 5, "ttl": 6},
+        {"key": b"d", "count": 64, "timeout": 5000, "ttl": 6 * S},
     ),
-    (calls.next_(wait_us=WAIT_WITHOUT_END), F.NEXT, DATA | LISTEN, {"ttl": None}),
+    (calls.next_(wait=WAIT_WITHOUT_END), F.NEXT, DATA | LISTEN, {"ttl": None}),
     (calls.next_(delete=True), F.NEXT, DATA | OVERWRITE, {}),
     (calls.release("k", 4), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": None}),
-    (calls.release("k", 4, delay_us=9), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": 9}),
-    (calls.touch("k", 4, ttl_us=9), F.TOUCH, WORKED_ON, {"timeout": 4, "ttl": 9}),
-    (calls.touch("k", ttl_us=9), F.TOUCH, 0, {"timeout": None, "ttl": 9}),
+    (calls.release("k", 4, delay=0.1), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": 100_000}),
+    (calls.touch("k", 4, ttl=9), F.TOUCH, WORKED_ON, {"timeout": 4, "ttl": 9 * S}),
+    (calls.touch("k", ttl=9), F.TOUCH, 0, {"timeout": None, "ttl": 9 * S}),
     (calls.bury("k", 4, reason="r"), F.BURY, WORKED_ON, {"timeout": 4, "value": b"r"}),
     (calls.bury("k"), F.BURY, 0, {"timeout": None, "value": b""}),
     (calls.kick("k"), F.KICK, 0, {"key": b"k", "second_key": None, "count": None}),
     (calls.kick_domain("d", count=7), F.KICK, 0, {"key": b"", "second_key": b"d", "count": 7}),
-    (calls.pause("d", 9), F.PAUSE, 0, {"key": b"d", "ttl": 9}),
+    (calls.pause("d", 9), F.PAUSE, 0, {"key": b"d", "ttl": 9 * S}),
     (calls.resume("d"), F.PAUSE, 0, {"key": b"d", "ttl": 0}),
     (calls.add("k", 2), F.ADD, PERSIST, {"value_type": 3, "value": bytes(7) + b"\2"}),
     (
-        calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp=7),
+        calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp_us=7),
         F.ADD,
         OVERWRITE | META,
         {"value_type": 4, "timestamp": 7},
@@ -81,11 +94,11 @@ CASES = [
     (calls.flip("k", meta=True), F.NOT, PERSIST | META, {"key": b"k", "value_type": None}),
     (calls.truncate("k", 5), F.TRUNCATE, PERSIST, {"value_type": 3, "value": bytes(7) + b"\5"}),
     (calls.lock("k"), F.LOCK, 0, {"key": b"k", "timeout": None}),
-    (calls.lock("k", timeout_us=5), F.LOCK, 0, {"timeout": 5}),
+    (calls.lock("k", timeout=5), F.LOCK, 0, {"timeout": 5 * S}),
     (calls.unlock("k"), F.UNLOCK, 0, {"key": b"k"}),
     (calls.rename("k", "l"), F.RENAME, PERSIST, {"key": b"k", "second_key": b"l"}),
     (
-        calls.rename("k", "l", overwrite=True, persist=False, timestamp=3),
+        calls.rename("k", "l", overwrite=True, persist=False, timestamp_us=3),
         F.RENAME,
         OVERWRITE,
         {"timestamp": 3},
@@ -102,12 +115,12 @@ CASES = [
         {"key": b"a", "second_key": b"b", "count": 5, "timeout": None},
     ),
     (
-        calls.range_(data=False, meta=True, lease_us=9).first,
+        calls.range_(data=False, meta=True, lease=9).first,
         F.GET,
         META,
-        {"key": b"", "second_key": b"", "count": 1000, "timeout": 9},
+        {"key": b"", "second_key": b"", "count": 1000, "timeout": 9 * S},
     ),
-    (calls.range_(expires=8).first, F.GET, DATA | UPDATE, {"timeout": 8}),
+    (calls.range_(expires=LATER_S).first, F.GET, DATA | UPDATE, {"timeout": LATER_US}),
     (
         calls.prefix("a", skip_worked_on=True).first,
         F.GET,
@@ -162,12 +175,12 @@ def test_expression_is_asked_for_as_such(call: Call[object], flags: Flag) -> Non
 
 def test_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
     for scan in (
-        calls.range_("a", "b", data=False, meta=True, lease_us=9),
-        calls.regex("a", data=False, meta=True, lease_us=9),
+        calls.range_("a", "b", data=False, meta=True, lease=9),
+        calls.regex("a", data=False, meta=True, lease=9),
     ):
         request = decode_request(encode_request(scan.following(b"cursor").request))
         assert (request.query, request.key) == (Query.CURSOR, b"cursor")
-        assert (request.flags & GIVEN, request.timeout) == (META, 9)
+        assert (request.flags & GIVEN, request.timeout) == (META, 9 * S)
         reply = Reply(timeout=50, cursor=b"more", pairs=[Pair(b"k", 1, b"")])
         page = scan.following(b"cursor").result(reply)
         assert (page.cursor, [(entry.key, entry.token) for entry in page]) == (
@@ -188,20 +201,20 @@ def test_cancellation_names_an_identifier() -> None:
     [
         lambda: calls.next_(count=0),
         lambda: calls.next_(count=65_536),
-        lambda: calls.next_(lease_us=-1),
-        lambda: calls.next_(wait_us=-1),
-        lambda: calls.get("k", lease_us=1, expires=1),
+        lambda: calls.next_(lease=-1),
+        lambda: calls.next_(wait=-1),
+        lambda: calls.get("k", lease=1, expires=LATER),
         lambda: calls.get("k" * 4097),
         lambda: calls.set_("k", expires=2**64),
         lambda: calls.set_("k", 2**63),
-        lambda: calls.touch("k", -1, ttl_us=1),
+        lambda: calls.touch("k", -1, ttl=1),
         lambda: calls.add("k", True),
         lambda: calls.truncate("k", -1),
         lambda: calls.kick_domain("d", count=0),
         lambda: calls.domain_stats(""),
         lambda: calls.range_("a", page=0),
         lambda: calls.range_("a", page=65_536),
-        lambda: calls.range_("a", lease_us=1, expires=1),
+        lambda: calls.range_("a", lease=1, expires=LATER),
         lambda: calls.prefix("k" * 4097),
         lambda: calls.regex("k" * 4097),
         calls.listening,
@@ -216,23 +229,24 @@ def test_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
 
 
 def test_set_returns_the_timestamp_that_repeats_it() -> None:
-    call = calls.set_("k", timestamp=77)
+    call = calls.set_("k", timestamp_us=77)
     assert call.result(Reply()) == Written(77)
+    assert Written(LATER_US).timestamp == LATER
 
 
 def test_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_not() -> None:
     reply = Reply(timeout=50, pairs=[Pair(b"k", 2, "wörth".encode(), b"u", Meta(attempts=3))])
-    leased = calls.get("k", lease_us=9).result(reply)
+    leased = calls.get("k", lease=9).result(reply)
     assert leased == Entry(b"k", b"u", 2, "wörth".encode(), Meta(attempts=3), 50)
     assert (leased.uri, leased.decoded(), leased.journal_key) == (b"u", "wörth", None)
-    assert calls.get("k", expires=50).result(reply).token is None
+    assert calls.get("k", expires=LATER).result(reply).token is None
     assert calls.get("k").result(reply).token is None
 
 
 def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None:
     pairs = [Pair(b"d:001:0000000000000002:x", 1, b"v", b"u"), Pair(b"d:001:0:y", 1, b"w")]
     jobs = calls.next_().result(Reply(timeout=50, pairs=pairs))
-    assert (jobs.token, jobs.next_at, len(jobs)) == (50, None, 2)
+    assert (jobs.token, jobs.next_at, jobs.next_at_us, len(jobs)) == (50, None, None, 2)
     assert [(job.key, job.value, job.token) for job in jobs] == [
         (b"d:001:0000000000000002:x", b"v", 50),
         (b"d:001:0:y", b"w", 50),
@@ -240,7 +254,9 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
     key = jobs.pairs[0].journal_key
     assert key is not None
     assert (key.domain, key.priority, key.timestamp, key.id) == (b"d", 1, 2, b"x")
-    assert calls.next_().result(Reply(timeout=60, pairs=[])) == Jobs(None, 60, [])
+    nothing = calls.next_().result(Reply(timeout=60, pairs=[]))
+    assert nothing == Jobs(None, 60, [])
+    assert nothing.next_at == datetime(1970, 1, 1, 0, 0, 0, 60, UTC)
     assert calls.next_().result(Reply()) == Jobs(None, None, [])
     deleted = calls.next_(delete=True).result(Reply(pairs=pairs))
     assert (deleted.token, [job.token for job in deleted]) == (None, [None, None])
@@ -263,7 +279,7 @@ def test_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_none
         (calls.get("k"), Reply()),
         (calls.get("k"), Reply(pairs=[Pair(b"a"), Pair(b"b")])),
         (calls.next_(), Reply(pairs=[Pair(b"a")])),
-        (calls.touch("k", 1, ttl_us=1), Reply()),
+        (calls.touch("k", 1, ttl=1), Reply()),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"[1]")])),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"{")])),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b'{"\xff": 1}')])),
@@ -284,17 +300,19 @@ def test_reply_that_lacks_what_it_must_have_is_a_protocol_error(
 def test_statistics_have_types_and_what_is_new_in_them_is_left_out() -> None:
     told = b'{"entries": 3, "due": 2, "paused_until": 9, "invented_later": [1]}'
     reply = Reply(pairs=[Pair(b"d", 2, told)])
-    assert calls.domain_stats("d").result(reply) == DomainStats(entries=3, due=2, paused_until=9)
+    assert calls.domain_stats("d").result(reply) == DomainStats(entries=3, due=2, paused_until_us=9)
     assert calls.daemon_stats().result(reply) == DaemonStats(entries=3, due=2)
     assert calls.stats("d").result(reply)["invented_later"] == [1]
-    told = b'{"keys": ["k", "u"], "state": "buried", "buried_reason": "r"}'
+    told = b'{"keys": ["k", "u"], "state": "buried", "buried_reason": "r", "created": 1500000}'
     known = calls.entry_stats("k").result(Reply(pairs=[Pair(b"k", 2, told)]))
     assert (known.keys, known.state, known.buried_reason) == (["k", "u"], "buried", "r")
+    assert (known.created_us, known.created) == (1_500_000, datetime.fromtimestamp(1.5, UTC))
+    assert (known.locked_until_us, known.locked_until) == (0, None)
 
 
 def test_releases_undo_a_lease() -> None:
     pairs = [Pair(b"d:1:1:a"), Pair(b"d:1:1:b")]
-    for call in (calls.next_(count=2), calls.get("k", lease_us=1)):
+    for call in (calls.next_(count=2), calls.get("k", lease=1)):
         assert call.undo is not None
         undone = call.undo(call.request, Reply(timeout=9, pairs=pairs))
         assert [(r.function, r.key, r.timeout) for r in undone] == [
@@ -311,8 +329,8 @@ def test_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() -> N
         return silence_allowed_s(60, [call.request for call in many])
 
     assert allowed() == allowed(calls.nop(), calls.next_()) == 60
-    assert allowed(calls.next_(wait_us=5_000_000), calls.next_(wait_us=1)) == 65
-    assert allowed(calls.next_(wait_us=WAIT_WITHOUT_END), calls.nop()) is None
+    assert allowed(calls.next_(wait=5), calls.next_(wait=1)) == 65
+    assert allowed(calls.next_(wait=WAIT_WITHOUT_END), calls.nop()) is None
     assert silence_allowed_s(None, [calls.nop().request]) is None
 
 

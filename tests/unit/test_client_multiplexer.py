@@ -189,7 +189,7 @@ def test_releases_without_room_go_out_bit_by_bit() -> None:
 
 def test_next_that_waits_is_cancelled_when_nobody_waits_for_it() -> None:
     client, server = new(), ServerConnection()
-    call = calls.next_(wait_us=calls.WAIT_WITHOUT_END)
+    call = calls.next_(wait=calls.WAIT_WITHOUT_END)
     pending = client.start(call.request, call.undo)
     client.abandon(pending)
     asked, cancelled = received(server, client)
@@ -203,7 +203,7 @@ def test_next_that_waits_is_cancelled_when_nobody_waits_for_it() -> None:
 
 def test_work_that_was_on_its_way_when_a_next_was_cancelled_is_released() -> None:
     client, server = new(), ServerConnection()
-    call = calls.next_(wait_us=5)
+    call = calls.next_(wait=5e-6)
     pending = client.start(call.request, call.undo)
     client.abandon(pending)
     asked, cancelled = received(server, client)
@@ -224,7 +224,7 @@ def test_work_that_was_on_its_way_when_a_next_was_cancelled_is_released() -> Non
 
 def test_identifier_that_is_answered_before_its_cancellation_goes_out_is_not_cancelled() -> None:
     client, server = new(), ServerConnection()
-    call = calls.next_(wait_us=5)
+    call = calls.next_(wait=5e-6)
     pending = client.start(call.request, call.undo)
     (asked,) = received(server, client)
     client.abandon(pending)

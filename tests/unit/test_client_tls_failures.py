@@ -18,7 +18,7 @@ from fastjournal.protocol import Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.certificates import LONG_AGO, Authority
 
-QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=5)
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=5)
 """Long enough for hundreds of tries, where they are made."""
 
 

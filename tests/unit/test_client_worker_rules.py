@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from fastjournal.client.core.failed_attempts import (
 )
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.poll_loop import PollLoop
-from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
@@ -32,7 +33,8 @@ from fastjournal.limits import (
     REASON_BYTES_MAX,
 )
 
-PLAN = Reconnect(first_pause_s=0.1, longest_pause_s=5, patience_s=300)
+PATIENCE_S = 300.0
+PLAN = Reconnect(first_pause=0.1, longest_pause=5, patience=PATIENCE_S)
 LEASE_S = 60.0
 
 DELETE = calls.delete("k", token=7)
@@ -170,8 +172,7 @@ def test_completion_that_is_repeated_and_refused_by_its_token_is_no_success() ->
 
 
 def options(**fields: Any) -> WorkerOptions:
-    given = {"domain": "d", "count": 3, "lease_us": 10**6, "wait_us": None}
-    return WorkerOptions(**(given | fields))
+    return worker_options(**({"domain": "d", "count": 3, "lease": 1, "wait": None} | fields))
 
 
 def polling(plan: Reconnect | None = PLAN, **fields: Any) -> PollLoop:
@@ -190,23 +191,23 @@ def seconds_asked(loop: PollLoop, error: FastjournalError, most_s: float = 10_00
 def test_poll_loop_asks_a_daemon_that_says_not_now_for_as_long_as_its_own_patience() -> None:
     for code in NOT_NOW:
         error = RefusedError("", code=code)
-        assert seconds_asked(polling(), error) == PLAN.patience_s
-        assert seconds_asked(polling(patience_s=3600), error) == 3600
-        assert seconds_asked(polling(patience_s=1), error) == 1
-        assert seconds_asked(polling(None, patience_s=3600), error) == 0
+        assert seconds_asked(polling(), error) == PATIENCE_S
+        assert seconds_asked(polling(patience=3600), error) == 3600
+        assert seconds_asked(polling(patience=1), error) == 1
+        assert seconds_asked(polling(None, patience=3600), error) == 0
     for code in ("forbidden", "auth-failed"):
-        assert seconds_asked(polling(patience_s=3600), RefusedError("", code=code)) == 0
+        assert seconds_asked(polling(patience=3600), RefusedError("", code=code)) == 0
 
 
 def test_poll_loop_without_end_outwaits_a_daemon_that_is_read_only() -> None:
     error = RefusedError("", code="read-only")
-    assert seconds_asked(polling(wait_us=WAIT_WITHOUT_END), error) >= 10_000
+    assert seconds_asked(polling(wait=WAIT_WITHOUT_END), error) >= 10_000
     busy = RefusedError("", code="busy")
-    assert seconds_asked(polling(wait_us=WAIT_WITHOUT_END), busy) == PLAN.patience_s
+    assert seconds_asked(polling(wait=WAIT_WITHOUT_END), busy) == PATIENCE_S
 
 
 def test_poll_loop_repeats_a_lost_next_for_as_long_as_reconnect_has_patience() -> None:
-    assert seconds_asked(polling(patience_s=3600), lost()) == PLAN.patience_s
+    assert seconds_asked(polling(patience=3600), lost()) == PATIENCE_S
     # the effort to connect had all of that patience already
     assert seconds_asked(polling(), lost(maybe_done=False)) == 0
     assert seconds_asked(polling(), BadRequestError("")) == 0
@@ -215,21 +216,21 @@ def test_poll_loop_repeats_a_lost_next_for_as_long_as_reconnect_has_patience() -
 def test_poll_loop_waits_for_a_certificate_only_once_a_daemon_has_answered() -> None:
     error = CannotConnectError("", code=TLS_FAILED)
     assert seconds_asked(polling(), error) == 0
-    assert seconds_asked(polling(was_answered=True), error) == PLAN.patience_s
+    assert seconds_asked(polling(was_answered=True), error) == PATIENCE_S
     loop = polling()
     loop.answered()
-    assert seconds_asked(loop, error) == PLAN.patience_s
+    assert seconds_asked(loop, error) == PATIENCE_S
 
 
 def test_poll_loop_that_was_answered_is_patient_anew() -> None:
-    loop = polling(patience_s=100)
+    loop = polling(patience=100)
     assert seconds_asked(loop, RefusedError("", code="busy"), most_s=90) >= 90
     loop.answered()
     assert seconds_asked(loop, RefusedError("", code="busy")) == 100
 
 
 def test_poll_loop_splits_a_long_wait_and_ends_with_it() -> None:
-    loop = polling(wait_us=JOBS_WAIT_US_MAX + 5_000_000)
+    loop = polling(wait=JOBS_WAIT_US_MAX / 1e6 + 5)
     first, last = loop.call(0.0, 3).request, loop.call(30.0, 2).request
     assert (first.ttl, first.count) == (JOBS_WAIT_US_MAX, 3)
     assert (last.ttl, last.count) == (5_000_000, 2)
@@ -239,9 +240,9 @@ def test_poll_loop_splits_a_long_wait_and_ends_with_it() -> None:
 
 
 def test_poll_loop_beside_running_jobs_waits_for_a_moment_at_least() -> None:
-    brief = polling(wait_us=10, beside_work=True)
+    brief = polling(wait=1e-5, beside_work=True)
     assert brief.call(0.0, 1).request.ttl == JOBS_WAIT_BESIDE_WORK_US_MIN
-    assert polling(wait_us=10).call(0.0, 1).request.ttl == 10
+    assert polling(wait=timedelta(microseconds=10)).call(0.0, 1).request.ttl == 10
     assert polling(beside_work=True).call(0.0, 1).request.ttl is None
     assert polling(beside_work=True).is_over(0.0)
 
@@ -249,11 +250,11 @@ def test_poll_loop_beside_running_jobs_waits_for_a_moment_at_least() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"retry_delay_us_max": 5},
-        {"retry_delay_us_max": 5, "retry_delay_us": lambda job: 3},
-        {"retry_delay_us_max": -1, "retry_delay_us": 3},
+        {"retry_delay_max": 5},
+        {"retry_delay_max": 5, "retry_delay": lambda job: 3},
+        {"retry_delay_max": -1, "retry_delay": 3},
         {"attempts_max": -1},
-        {"patience_s": -1.0},
+        {"patience": -1.0},
     ],
 )
 def test_worker_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:

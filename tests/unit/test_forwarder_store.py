@@ -40,7 +40,7 @@ def no_damage(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
 def spool_slots(directory: Path, count: int) -> None:
     with Spool(directory, slot_seconds=60, clock=Minutes()) as spool:
         for number in range(count):
-            spool.append(domain="d", id=str(number), timestamp=number + 1)
+            spool.append(domain="d", id=str(number), timestamp_us=number + 1)
     assert len(list(directory.glob("*.fjs"))) == count
 
 

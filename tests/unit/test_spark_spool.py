@@ -38,8 +38,8 @@ def test_spool_view_has_pending_dead_and_suspect_records(
     with Spool(tmp_path) as spool:
         for number in range(5):
             spool.append(
-                domain="web", uri=f"http://x/{number}", priority=7, not_before=0, id=str(number),
-                value=b"v", timestamp=9 + number,
+                domain="web", uri=f"http://x/{number}", priority=7, not_before_us=0, id=str(number),
+                value=b"v", timestamp_us=9 + number,
             )  # fmt: skip
     (slot,) = list_slots(tmp_path)
     dead = DeadDirectory(tmp_path)

@@ -161,7 +161,7 @@ def test_damage_without_end_comes_in_pieces_and_every_byte_of_it(
 def test_spool_tells_its_state(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
         for stamp in (70, 50, 60):
-            spool.append(domain="d", timestamp=stamp)
+            spool.append(domain="d", timestamp_us=stamp)
     (file,) = tmp_path.glob("*.fjs")
     with file.open("r+b") as raw:
         raw.seek(0, 2)

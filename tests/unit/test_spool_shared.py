@@ -234,7 +234,7 @@ def test_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
     directory = tmp_path / "spool"
     with Spool(directory, clock=ManualClock(EIGHT)) as spool:
         for number in range(2):
-            spool.append(domain="d", id=f"gone-{number}", timestamp=number)
+            spool.append(domain="d", id=f"gone-{number}", timestamp_us=number)
         if what == "slot":
             for path in directory.glob("*.fjs"):
                 path.unlink()
@@ -242,7 +242,7 @@ def test_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
             shutil.rmtree(directory)
         with caplog.at_level(logging.WARNING, "fastjournal.spool"):
             for number in range(3):
-                spool.append(domain="d", id=f"kept-{number}", timestamp=number)
+                spool.append(domain="d", id=f"kept-{number}", timestamp_us=number)
     assert sum(slot.pending for slot in spool_status(directory).slots) == 3
     assert mode_of(directory) == 0o750
     (told,) = caplog.records

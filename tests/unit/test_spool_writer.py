@@ -31,12 +31,22 @@ def all_requests(directory: Path) -> list[Request]:
 def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
     with Spool(tmp_path / "s", clock=ManualClock(EIGHT)) as spool:
         key = spool.append(
-            domain="crawl", uri="http://a/", priority=7, not_before=99, value=b"v", ttl=5, expires=6
+            domain="crawl",
+            uri="http://a/",
+            priority=7,
+            not_before_us=99,
+            value=b"v",
+            ttl=5,
+            expires=EIGHT / 1e6 + 6,
         )
     (request,) = requests_in(tmp_path / "s" / "20261120T080000Z.fjs")
     assert (request.function, request.key, request.second_key) == (Function.SET, key, b"http://a/")
     assert (request.value_type, request.value) == (ValueType.BUFFER, b"v")
-    assert (request.timestamp, request.timeout, request.ttl) == (EIGHT, 6, 5)
+    assert (request.timestamp, request.timeout, request.ttl) == (
+        EIGHT,
+        EIGHT + 6_000_000,
+        5_000_000,
+    )
     assert request.flags & Flag.PERSIST
     assert not request.flags & Flag.OVERWRITE
     assert key.startswith(b"crawl:007:0000000000000099:")
@@ -44,19 +54,19 @@ def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> N
 
 def test_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_path: Path) -> None:
     with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
-        first = one.append(domain="d", uri="u", timestamp=5)
-        assert two.append(domain="d", uri="u", timestamp=5) == first
-        assert two.append(domain="d", uri="u", timestamp=6) != first
-        assert two.append(domain="d", uri="w", timestamp=5) != first
-        assert one.append(domain="d", timestamp=5) != two.append(domain="d", timestamp=5)
-        mine = one.append(domain="d", id="mine", not_before=0)
+        first = one.append(domain="d", uri="u", timestamp_us=5)
+        assert two.append(domain="d", uri="u", timestamp_us=5) == first
+        assert two.append(domain="d", uri="u", timestamp_us=6) != first
+        assert two.append(domain="d", uri="w", timestamp_us=5) != first
+        assert one.append(domain="d", timestamp_us=5) != two.append(domain="d", timestamp_us=5)
+        mine = one.append(domain="d", id="mine", not_before_us=0)
         assert mine == b"d:128:0000000000000000:mine"
 
 
 def test_work_that_names_no_instant_is_due_when_it_was_written(tmp_path: Path) -> None:
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         first, second = spool.append(domain="d", id="x"), spool.append(domain="d", id="x")
-        given = spool.append(domain="d", id="x", timestamp=7)
+        given = spool.append(domain="d", id="x", timestamp_us=7)
     assert first == b"d:128:%016d:x" % EIGHT
     assert second == b"d:128:%016d:x" % (EIGHT + 1)
     assert given == b"d:128:%016d:x" % 7
@@ -100,7 +110,7 @@ def test_values_that_are_not_bytes_keep_their_type(
         {"domain": "d", "uri": "\udcff"},
         {"domain": "d", "uri": "u" * 4097},
         {"domain": "d", "expires": 2**64},
-        {"domain": "d", "timestamp": -1},
+        {"domain": "d", "timestamp_us": -1},
     ],
 )
 def test_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:

@@ -43,7 +43,7 @@ def _fields(stats: DomainStats) -> dict[str, Any]:
     put_bytes(fields, "domain", stats.name)
     for name in stats.__struct_fields__:
         if name != "name":
-            fields["paused_until_us" if name == "paused_until" else name] = getattr(stats, name)
+            fields[name] = getattr(stats, name)
     return fields
 
 
@@ -51,7 +51,7 @@ def _row(stats: DomainStats) -> list[str]:
     counts = (stats.entries, stats.due, stats.delayed, stats.worked_on, stats.buried)
     optional = {
         "oldest_due_us": stats.oldest_due_us,
-        "paused_until": stats.paused_until,
+        "paused_until_us": stats.paused_until_us,
         "interval_us": stats.interval_us,
         "jobs_max": stats.jobs_max,
     }
@@ -63,4 +63,4 @@ def _row(stats: DomainStats) -> list[str]:
 
 
 def _show(name: str, number: int) -> str:
-    return format_instant(number) if name == "paused_until" else show_field(name, number)
+    return format_instant(number) if name == "paused_until_us" else show_field(name, number)

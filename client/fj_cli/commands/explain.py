@@ -173,7 +173,7 @@ def _fields(
             "attempts": entry.attempts,
             "attempts_max": entry.attempts_max or None,
             "last_error": entry.last_error,
-            "expires_us": entry.expires or None,
+            "expires_us": entry.expires_us or None,
             "due_now": entry.state == "ready" and not reasons,
             "ready_before": entry.ready_before if entry.state == "ready" else None,
         }
@@ -218,8 +218,8 @@ def _write_text(
     if entry is not None and entry.attempts:
         of = f" of {entry.attempts_max}" if entry.attempts_max else ""
         write_line(f"  attempts   {entry.attempts}{of} failed")
-    if entry is not None and entry.expires:
-        write_line(f"  expires    {show_instant(entry.expires, now_us)}")
+    if entry is not None and entry.expires_us:
+        write_line(f"  expires    {show_instant(entry.expires_us, now_us)}")
     if entry is not None and not reasons:
         write_line(order_text(entry))
     elif reasons:

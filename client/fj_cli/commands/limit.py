@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_json, write_table
 
@@ -34,7 +35,13 @@ def command(
     """
     with open_client(ctx) as client:
         if any(number is not None for number in given.values()):
-            client.limit(domain, **given)
+            client.limit(
+                domain,
+                interval=to_timedelta_or_none(given["interval_us"]),
+                jobs=given["jobs"],
+                lease=to_timedelta_or_none(given["lease_us"]),
+                attempts=given["attempts"],
+            )
             return
         stats = client.domain_stats(domain)
     fields = {

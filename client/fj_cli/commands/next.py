@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
+from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -22,22 +23,20 @@ from fj_cli.output import (
     note,
     write_jobs,
 )
-from fj_cli.times import format_instant
+from fj_cli.times import FOREVER_US, format_instant, to_wait
 
 FOREVER = "forever"
 
 
 class Wait(IntParamType):
-    """A duration, or ``forever``; its value is in microseconds, see WAIT_WITHOUT_END."""
+    """A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the microseconds."""
-        from fastjournal.client import WAIT_WITHOUT_END
-
         if value == FOREVER:
-            return WAIT_WITHOUT_END
+            return FOREVER_US
         return DURATION.convert(value, param, ctx)
 
 
@@ -137,13 +136,15 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
         jobs = client.next(
             domain,
             count=options["count"] or 1,
-            lease_us=options["lease"],
-            wait_us=options["wait"],
+            lease=to_timedelta_or_none(options["lease"]),
+            wait=to_wait(options["wait"]),
             delete=options["delete"],
             meta=True,
         )
     if not jobs.pairs:
-        later = "" if jobs.next_at is None else f"; ask again at {format_instant(jobs.next_at)}"
+        later = (
+            "" if jobs.next_at_us is None else f"; ask again at {format_instant(jobs.next_at_us)}"
+        )
         note(f"nothing is due{later}")
         return NOTHING_TO_DO
     title = None

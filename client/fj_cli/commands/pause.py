@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.times import to_timedelta
 from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
 
 
@@ -19,4 +20,4 @@ def command(ctx: click.Context, domain: bytes, duration: int) -> None:
     Leased entries can be completed. The pause outlives a restart of the daemon.
     """
     with open_client(ctx) as client:
-        client.pause(domain, duration)
+        client.pause(domain, to_timedelta(duration))

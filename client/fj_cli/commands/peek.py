@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -49,12 +50,14 @@ def command(
     Exit code 75: nothing is due.
     """
     with open_client(ctx) as client:
-        jobs = client.peek(domain, count=count, lease_us=lease, meta=True)
-        paused_until = client.domain_stats(domain).paused_until if domain else 0
+        jobs = client.peek(domain, count=count, lease=to_timedelta_or_none(lease), meta=True)
+        paused_until = client.domain_stats(domain).paused_until_us if domain else 0
     if paused_until:
         note(f"paused until {format_instant(paused_until)}")
     if not jobs.pairs:
-        later = "" if jobs.next_at is None else f"; ask again at {format_instant(jobs.next_at)}"
+        later = (
+            "" if jobs.next_at_us is None else f"; ask again at {format_instant(jobs.next_at_us)}"
+        )
         note(f"nothing is due{later}")
         return NOTHING_TO_DO
     write_jobs(jobs, None, as_json)

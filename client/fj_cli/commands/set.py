@@ -13,6 +13,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import build_journal_key, default_id
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournal.times import to_datetime, to_timedelta_or_none
 from fj_cli.options import (
     DURATION,
     INSTANT,
@@ -88,9 +89,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
             uri=uri,
             persist=not options["no_persist"],
             overwrite=options["overwrite"],
-            expires=options["expires"],
-            ttl=options["ttl"],
-            timestamp=timestamp,
+            expires=None if options["expires"] is None else to_datetime(options["expires"]),
+            ttl=to_timedelta_or_none(options["ttl"]),
+            timestamp_us=timestamp,
         )
     if wants_json(options["as_json"]):
         fields: dict[str, Any] = {}

@@ -21,7 +21,7 @@ BATCH_MAX = 64
 """Entries of one NEXT at most; it begins with a few, of which not many have to be released."""
 BATCH_FIRST = 4
 
-LEASE_US = 5 * SECOND_US
+LEASE_S = 5.0
 """Long for work that is done at once; what a killed daemon leased to nobody comes back after it."""
 
 RECONNECT_SECONDS = 30.0
@@ -116,10 +116,10 @@ def produce(pipe: Connection, terms: Terms, number: int) -> None:
                 spool.append(
                     domain=change.domain,
                     uri=change.uri,
-                    not_before=at_us + terms.delay_s * SECOND_US,
+                    not_before=at_us // SECOND_US + terms.delay_s,
                     value=change.kind,
                     # several events of one second: the later line is the later change
-                    timestamp=at_us + at % SECOND_US,
+                    timestamp_us=at_us + at % SECOND_US,
                 )
                 done.events += 1
             pipe.send(done)
@@ -149,7 +149,7 @@ def _work_batch(
 ) -> bool:
     """Work on what one NEXT gives; whether there may be more."""
     due_us = None if due_s is None else (due_s + terms.shift_s) * SECOND_US
-    (jobs,) = _send(client, [calls.next_(domain, count=count, lease_us=LEASE_US)], worked)
+    (jobs,) = _send(client, [calls.next_(domain, count=count, lease=LEASE_S)], worked)
     if isinstance(jobs, RefusedError):
         raise jobs
     if jobs.token is None:

@@ -22,10 +22,11 @@ from fastjournal.client.core.jobs import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
-from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
+from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.errors import RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
+from fastjournal.times import Duration
 
 T = TypeVar("T")
 
@@ -49,8 +50,8 @@ class Client(TrioMethods):
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
         reconnect: Plan for lost connections; None: they are not made again.
-        connect_timeout_s: Seconds to establish the connection.
-        reply_timeout_s: Seconds without an answer to a request after which the connection counts
+        connect_timeout: Time to establish the connection.
+        reply_timeout: Time without an answer to a request after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
         rng: Draws the pauses before connecting again.
@@ -67,20 +68,20 @@ class Client(TrioMethods):
         tls: Tls = None,
         auth: str | bytes | None = None,
         reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
-        connect_timeout_s: float = 10.0,
-        reply_timeout_s: float | None = 60.0,
+        connect_timeout: Duration = 10.0,
+        reply_timeout: Duration | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
         rng: Random | None = None,
     ) -> None:
         self.address = parse_address(address)
         self._claims = Claims()
-        check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
+        timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self.connection = TrioConnection(
             self.address,
             make_access(tls, auth),
             plan=reconnect,
-            connect_timeout_s=connect_timeout_s,
-            reply_timeout_s=reply_timeout_s,
+            connect_timeout_s=timeouts.connect_s,
+            reply_timeout_s=timeouts.reply_s,
             reply_bytes_max=reply_bytes_max,
             rng=rng or Random(),
             start_soon=self.start_soon,
@@ -150,12 +151,12 @@ class Client(TrioMethods):
         domain: str | bytes = b"",
         *,
         count: int = 1,
-        lease_us: int = JOB_LEASE_US,
-        wait_us: int | None = WAIT_WITHOUT_END,
-        retry_delay_us: RetryDelay = None,
-        retry_delay_us_max: int | None = None,
+        lease: Duration = JOB_LEASE_S,
+        wait: Duration | None = WAIT_WITHOUT_END,
+        retry_delay: RetryDelay = None,
+        retry_delay_max: Duration | None = None,
         attempts_max: int = 0,
-        patience_s: float | None = None,
+        patience: Duration | None = None,
     ) -> JobLoop:
         """Work loop over due jobs: ``async for job in client.jobs("pages"): ...``.
 
@@ -181,21 +182,21 @@ class Client(TrioMethods):
             count: How many to hold at a time, 1 to 65,535. A loop leases so many together, works on
                 them one after the other, and renews the leases of those that wait; ``run`` works on
                 all of them at once.
-            lease_us: Microseconds of the lease, at least 1,000,000. It is renewed at a third of it,
+            lease: Length of the lease, at least 1 s. It is renewed at a third of it,
                 so this is how late the work of a killed worker is found out.
-            wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
-                nothing is due.
-            retry_delay_us: A job that failed (``job.fail``, or an exception in a block) is due
-                again after so many microseconds, or as many as this function returns for the job.
+            wait: The loop ends when there was nothing for that long; None: as soon as nothing is
+                due.
+            retry_delay: A job that failed (``job.fail``, or an exception in a block) is due
+                again after this delay, or the one that this function returns for the job.
                 None: after the daemon's back-off. Where the function fails its error is logged, and
                 the job is due at once. A job that a plain loop drops, by an exception or ``break``,
                 has the same delay; None: at once.
-            retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
-                microseconds; None: it stays.
+            retry_delay_max: The delay is doubled for each earlier failure, up to this one; None:
+                it stays.
             attempts_max: A job that failed that often is buried by this loop; 0: only where the
                 daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
                 and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience_s: Seconds to go on asking a daemon that delivers no work for now (``busy``,
+            patience: How long to go on asking a daemon that delivers no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
@@ -204,15 +205,15 @@ class Client(TrioMethods):
             RefusedError: From the loop: it delivers no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
-        options = WorkerOptions(
+        options = worker_options(
             domain=domain,
             count=count,
-            lease_us=lease_us,
-            wait_us=wait_us,
-            retry_delay_us=retry_delay_us,
-            retry_delay_us_max=retry_delay_us_max,
+            lease=lease,
+            wait=wait,
+            retry_delay=retry_delay,
+            retry_delay_max=retry_delay_max,
             attempts_max=attempts_max,
-            patience_s=patience_s,
+            patience=patience,
         )
         return JobLoop(self, options)
 

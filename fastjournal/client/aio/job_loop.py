@@ -243,7 +243,7 @@ class _Tasks:
                 self._begun += 1
                 self._running += 1
                 nursery.start_soon(self._run_one, job)
-            at_once = pool.options.wait_us is None
+            at_once = pool.options.returns_at_once
             if not (found or self._running or (at_once and self._one_ended.is_set())):
                 return
             if not found and at_once and not pool.stopped:

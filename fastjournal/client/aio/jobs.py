@@ -24,6 +24,7 @@ from fastjournal.client.core.jobs import (
 from fastjournal.client.core.results import Entry
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
+from fastjournal.times import Duration, to_timedelta
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.job_loop import LeasePool
@@ -68,29 +69,29 @@ class Job(LeasedJob):
                 raise lost_job(error) from error
             raise
 
-    async def release(self, *, delay_us: int | None = None) -> None:
-        """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
+    async def release(self, *, delay: Duration | None = None) -> None:
+        """Give the entry back, due again after a delay (None: as before).
 
         Raises:
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        await self._end(lambda: self._giving_back(delay_us))
+        await self._end(lambda: self._giving_back(delay))
 
-    async def fail(self, reason: str = "", *, delay_us: int | None = None) -> FailedAttempt:
+    async def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
-            delay_us: Microseconds of the delay; None: as ``retry_delay_us`` of the loop says.
+            delay: Length of the delay; None: as ``retry_delay`` of the loop says.
 
         Raises:
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        failed = self._failed_attempt(reason, delay_us)
+        failed = self._failed_attempt(reason, delay)
         await self._end(lambda: self._failure(failed))
         return failed
 
@@ -238,7 +239,7 @@ class Job(LeasedJob):
         failure = failure or no_answer_before_lease_end(pool.client.address)
         with trio.move_on_at(self._lease_ends_s):
             try:
-                token = await pool.client.touch(self.key, self.token, ttl_us=ttl_us)
+                token = await pool.client.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
             except FastjournalError as error:
                 failure = error
             else:

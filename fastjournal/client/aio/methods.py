@@ -19,6 +19,7 @@ from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.times import Duration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +72,10 @@ class TrioMethods(CallMethods, AsyncCaller):
 
     @contextlib.asynccontextmanager
     async def locked(
-        self, key: str | bytes, *, timeout_us: int | None = None
+        self,
+        key: str | bytes,
+        *,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - of the lock
     ) -> AsyncIterator[None]:
         """Hold a lock on an entry while the block runs.
 
@@ -80,7 +84,7 @@ class TrioMethods(CallMethods, AsyncCaller):
 
         Args:
             key: Any of its keys.
-            timeout_us: Microseconds after which the lock ends by itself; None: 60 s.
+            timeout: Length of time after which the lock ends by itself; None: 60 s.
 
         Raises:
             RefusedError: ``locked`` (another connection, or another block of this client, holds
@@ -90,7 +94,7 @@ class TrioMethods(CallMethods, AsyncCaller):
         """
         # A lock that the daemon gives to a task which was cancelled meanwhile is released.
         call = msgspec.structs.replace(
-            calls.lock(key, timeout_us=timeout_us),
+            calls.lock(key, timeout=timeout),
             undo=lambda _request, _reply: [calls.unlock(key).request],
         )
         with self._claims.hold(key):

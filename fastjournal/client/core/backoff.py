@@ -7,24 +7,25 @@ from random import Random
 import msgspec
 
 from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
-from fastjournal.numeric import check_integer, check_seconds
+from fastjournal.numeric import check_integer
+from fastjournal.times import Duration, duration_s
 
 _GROWTH = 2.0
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """Reconnect policy of a client after a lost connection. All in seconds.
+    """Reconnect policy of a client after a lost connection.
 
     Raises:
         BadRequestError: A pause is not above 0, or one is infinite or NaN.
-        TypeError: One is no number.
+        TypeError: One is no duration.
     """
 
-    first_pause_s: float = 0.05
+    first_pause: Duration = 0.05
     """Bound of the pause before the first try; each further one is twice as long."""
-    longest_pause_s: float = 5.0
+    longest_pause: Duration = 5.0
     """Bound of all pauses."""
-    patience_s: float = 30.0
+    patience: Duration = 30.0
     """After that long without a connection, or with a request that was sent again and again, the
     request fails. At least one try is made."""
     at_start: bool = False
@@ -32,23 +33,29 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     no room or is stopping."""
 
     def __post_init__(self) -> None:
-        check_seconds("first_pause_s", self.first_pause_s, above_zero=True)
-        check_seconds("longest_pause_s", self.longest_pause_s, above_zero=True)
-        check_seconds("patience_s", self.patience_s)
+        duration_s("first_pause", self.first_pause, above_zero=True)
+        duration_s("longest_pause", self.longest_pause, above_zero=True)
+        duration_s("patience", self.patience)
 
 
-def check_limits(
-    connect_timeout_s: float, reply_timeout_s: float | None, reply_bytes_max: int
-) -> None:
-    """Refuse limits of a client that are no numbers of their kind.
+class Timeouts(msgspec.Struct, frozen=True):
+    """Timeouts of a client, in seconds."""
+
+    connect_s: float
+    """Time to establish a connection."""
+    reply_s: float | None
+    """Silence while an answer is due; None: no limit."""
+
+
+def check_limits(connect: Duration, reply: Duration | None, reply_bytes_max: int) -> Timeouts:
+    """Return the timeouts of a client, checked together with its other limits.
 
     Raises:
         TypeError, BadRequestError: One of them is none; the message names it.
     """
-    check_seconds("connect_timeout_s", connect_timeout_s, above_zero=True)
-    if reply_timeout_s is not None:
-        check_seconds("reply_timeout_s", reply_timeout_s, above_zero=True)
     check_integer("reply_bytes_max", reply_bytes_max, 1, INSTANT_MAX)
+    reply_s = None if reply is None else duration_s("reply_timeout", reply, above_zero=True)
+    return Timeouts(duration_s("connect_timeout", connect, above_zero=True), reply_s)
 
 
 class Backoff:
@@ -64,17 +71,17 @@ class Backoff:
     """
 
     def __init__(self, plan: Reconnect, rng: Random, now_s: float) -> None:
-        self._plan = plan
         self._rng = rng
-        self._give_up_at_s = now_s + plan.patience_s
+        self._first_s = duration_s("first_pause", plan.first_pause)
+        self._longest_s = duration_s("longest_pause", plan.longest_pause)
+        self._give_up_at_s = now_s + duration_s("patience", plan.patience)
         self._bound_s = 0.0
 
     def pause_s(self, now_s: float) -> float | None:
         """Return the seconds to wait before the next try; None: no more tries."""
         if self._bound_s and now_s >= self._give_up_at_s:
             return None
-        plan = self._plan
-        self._bound_s = min(_GROWTH * self._bound_s or plan.first_pause_s, plan.longest_pause_s)
+        self._bound_s = min(_GROWTH * self._bound_s or self._first_s, self._longest_s)
         pause_s = self._rng.uniform(0, self._bound_s)
         return min(pause_s, max(self._give_up_at_s - now_s, 0.0))
 

@@ -6,9 +6,12 @@ back-off and a bound of its own, which hold where a worker says nothing else.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from fastjournal.limits import REASON_BYTES_MAX
+from fastjournal.times import to_timedelta_or_none
 
 _DOUBLINGS_MAX = 62
 
@@ -24,6 +27,11 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """It failed as often as this worker lets it, and is buried. The daemon has a bound too."""
     reason: str
     """Sentence for whoever looks at the entry later, as the daemon keeps it."""
+
+    @property
+    def delay(self) -> timedelta | None:
+        """Length of time after which it is due again; None as for ``delay_us``."""
+        return to_timedelta_or_none(self.delay_us)
 
 
 def exponential_backoff_us(first_us: int, longest_us: int, failures_before: int) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
-from fastjournal.client.core.calls.base import microseconds
+from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.failed_attempts import (
     FailedAttempt,
     decide_retry,
@@ -20,6 +20,7 @@ from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value
+from fastjournal.times import Duration, to_timedelta_or_none
 
 _log = logging.getLogger(__name__)
 
@@ -118,15 +119,15 @@ class LeasedJob:
     def _completion(self) -> Call[Written]:
         return calls.delete(self.key, token=self.token)
 
-    def _giving_back(self, delay_us: int | None) -> Call[None]:
-        return calls.release(self.key, self.token, delay_us=delay_us)
+    def _giving_back(self, delay: Duration | None) -> Call[None]:
+        return calls.release(self.key, self.token, delay=delay)
 
     def _burial(self, reason: str) -> Call[None]:
         return calls.bury(self.key, self.token, reason=reason)
 
-    def _failed_attempt(self, reason: str, delay_us: int | None) -> FailedAttempt:
+    def _failed_attempt(self, reason: str, delay: Duration | None) -> FailedAttempt:
         """Return what follows from a failure."""
-        delay_us = microseconds("delay_us", delay_us)
+        delay_us = duration("delay", delay)
         if delay_us is None:
             delay_us = self._delay_after_failure_us()
         return decide_retry(
@@ -143,15 +144,15 @@ class LeasedJob:
         """
         if failed.buried:
             return self._burial(failed.reason)
-        return calls.release(self.key, self.token, delay_us=failed.delay_us, error=failed.reason)
+        return calls.release(self.key, self.token, delay=failed.delay, error=failed.reason)
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
         """Return what builds the request for a job whose body was left."""
         if failure is None:
             return lambda: self._giving_back(None)
         if not failure.certain:
-            delay_us = self._delay_after_failure_us()
-            return lambda: self._giving_back(delay_us)
+            delay = to_timedelta_or_none(self._delay_after_failure_us())
+            return lambda: self._giving_back(delay)
         failed = self._failed_attempt(failure.reason, None)
         return lambda: self._failure(failed)
 
@@ -162,13 +163,13 @@ class LeasedJob:
         body is the one that is raised.
         """
         options = self._options
-        if callable(options.retry_delay_us):
+        if callable(options.retry_delay):
             try:
-                return microseconds("what retry_delay_us returned", options.retry_delay_us(self))
+                return duration("what retry_delay returned", options.retry_delay(self))
             except Exception:  # noqa: BLE001 - foreign code: whatever it raises, the job goes back
-                _log.exception("retry_delay_us failed; job %r is due again at once", self.key)
+                _log.exception("retry_delay failed; job %r is due again at once", self.key)
                 return 0
-        delay_us = microseconds("retry_delay_us", options.retry_delay_us)
+        delay_us = duration("retry_delay", options.retry_delay)
         if delay_us is None or options.retry_delay_us_max is None:
             return delay_us
         return exponential_backoff_us(delay_us, options.retry_delay_us_max, self.attempts)

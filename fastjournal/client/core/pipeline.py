@@ -16,6 +16,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Reply, Request, encode_request
+from fastjournal.times import duration_s
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ class Pipeline:
             or error.code in IN_VAIN
             or not all(rule.repeat for rule in rules)
             or self._losses > CLIENT_REPEATS_MAX
-            or now_s - self._lost_at_s > self._plan.patience_s
+            or now_s - self._lost_at_s > duration_s("patience", self._plan.patience)
         ):
             raise self.failed(error)
         for one in sent:

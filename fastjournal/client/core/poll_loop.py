@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from fastjournal.client.core.backoff import Backoff, Reconnect
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.results import Jobs
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -42,22 +42,22 @@ class PollLoop:
         self._plan = plan
         self._refused_plan = plan
         if plan is not None and options.patience_s is not None:
-            self._refused_plan = msgspec.structs.replace(plan, patience_s=options.patience_s)
+            self._refused_plan = msgspec.structs.replace(plan, patience=options.patience_s)
         self._rng = rng
         self._was_answered = was_answered
         self._away: Backoff | None = None
         self._refused: Backoff | None = None
         self._end_s: float | None = None
         wait_us = options.wait_us
-        self._waits_without_end = wait_us == WAIT_WITHOUT_END
-        if wait_us is not None and not self._waits_without_end:
+        self._waits_without_end = options.waits_without_end
+        if wait_us is not None:
             least_us = JOBS_WAIT_BESIDE_WORK_US_MIN if beside_work else 0
             self._end_s = now_s + max(wait_us, least_us) / 1e6
 
     def call(self, now_s: float, count: int) -> Call[Jobs]:
         """Return the next NEXT, for at most ``count`` jobs; it waits for a bounded time."""
         wait_us: int | None = JOBS_WAIT_US_MAX
-        if self._options.wait_us is None:
+        if self._options.returns_at_once:
             wait_us = None
         elif self._end_s is not None:
             left_us = max(round((self._end_s - now_s) * 1e6), 0)
@@ -66,7 +66,7 @@ class PollLoop:
 
     def is_over(self, now_s: float) -> bool:
         """Whether to stop asking, after a NEXT that gave nothing."""
-        if self._options.wait_us is None:
+        if self._options.returns_at_once:
             return True
         return self._end_s is not None and now_s >= self._end_s
 

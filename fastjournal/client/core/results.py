@@ -1,8 +1,13 @@
-"""Results of the clients. Times are microseconds: instants since the Unix epoch, durations."""
+"""Results of the clients.
+
+Names that end in ``_us`` are integers of microseconds, instants since 1970. The same names without
+it are aware datetimes in UTC, made when they are read; one after the year 9999 is its end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -11,6 +16,7 @@ import msgspec
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value, decode_value
+from fastjournal.times import to_datetime, to_datetime_or_none
 
 T = TypeVar("T")
 
@@ -18,8 +24,13 @@ T = TypeVar("T")
 class Written(msgspec.Struct, frozen=True, gc=False):
     """Result of a write that is as durable as requested."""
 
-    timestamp: int
+    timestamp_us: int
     """Instant that the write carries; sent again with it, the write changes nothing."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """Instant that the write carries."""
+        return to_datetime(self.timestamp_us)
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -39,6 +50,16 @@ class Entry(msgspec.Struct, gc=False):
     def uri(self) -> bytes:
         """The second key under its usual name."""
         return self.second_key
+
+    @property
+    def created(self) -> datetime | None:
+        """Instant at which it was created; None: the metadata was not asked for."""
+        return None if self.meta is None else to_datetime(self.meta.created)
+
+    @property
+    def expires(self) -> datetime | None:
+        """Instant at which it vanishes; None: never, or the metadata was not asked for."""
+        return None if self.meta is None else to_datetime_or_none(self.meta.expires)
 
     @property
     def journal_key(self) -> JournalKey | None:
@@ -107,9 +128,14 @@ class Jobs(msgspec.Struct, gc=False):
 
     token: int | None
     """The lease token of all these entries; None where nothing was due or they were deleted."""
-    next_at: int | None
+    next_at_us: int | None
     """Instant at which something will be due; None where nothing waits, or where entries came."""
     pairs: list[Entry]
+
+    @property
+    def next_at(self) -> datetime | None:
+        """Instant at which something will be due; None as for ``next_at_us``."""
+        return to_datetime_or_none(self.next_at_us)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -132,7 +158,7 @@ class DomainStats(msgspec.Struct, frozen=True):
     buried: int = 0
     oldest_due_us: int = 0
     """Microseconds for which the oldest due entry has been due; 0: none is."""
-    paused_until: int = 0
+    paused_until_us: int = msgspec.field(default=0, name="paused_until")
     """Instant; 0: it is not paused."""
     interval_us: int = 0
     """Least microseconds between two deliveries; 0: no limit."""
@@ -144,6 +170,11 @@ class DomainStats(msgspec.Struct, frozen=True):
     """Failed attempts after which an entry is buried; 0: no limit."""
     name: bytes = b""
     """In a list of domains; empty where one was asked for by its name."""
+
+    @property
+    def paused_until(self) -> datetime | None:
+        """Instant at which the pause ends; None: it is not paused."""
+        return to_datetime_or_none(self.paused_until_us)
 
 
 class DaemonStats(msgspec.Struct, frozen=True):
@@ -174,7 +205,7 @@ class DaemonStats(msgspec.Struct, frozen=True):
 
 
 class EntryStats(msgspec.Struct, frozen=True):
-    """State of an entry without its value; instants in microseconds."""
+    """State of an entry without its value."""
 
     keys: list[str]
     """The primary key, the URI if it has one, and links; what is not UTF-8 is escaped."""
@@ -188,16 +219,16 @@ class EntryStats(msgspec.Struct, frozen=True):
     """Error of the last attempt that was released as failed; None: there was none."""
     superseded: bool = False
     """It is worked on, and its URI leads to a newer entry already."""
-    timestamp: int = 0
-    created: int = 0
-    not_before: int = 0
-    first_due: int = 0
+    timestamp_us: int = msgspec.field(default=0, name="timestamp")
+    created_us: int = msgspec.field(default=0, name="created")
+    not_before_us: int = msgspec.field(default=0, name="not_before")
+    first_due_us: int = msgspec.field(default=0, name="first_due")
     """When the work was due first, before later writes of its URI put it off; 0: they did not."""
-    expires: int = 0
+    expires_us: int = msgspec.field(default=0, name="expires")
     """0: never."""
-    worked_on_until: int = 0
+    worked_on_until_us: int = msgspec.field(default=0, name="worked_on_until")
     """0: nobody works on it; else the lease token."""
-    locked_until: int = 0
+    locked_until_us: int = msgspec.field(default=0, name="locked_until")
     """0: nobody has locked it."""
     value_bytes: int = 0
     job_id: str = ""
@@ -205,6 +236,41 @@ class EntryStats(msgspec.Struct, frozen=True):
     log_segment: int = 0
     log_offset: int = 0
     """Bytes from the start of that segment."""
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """Instant that the last write carries."""
+        return to_datetime_or_none(self.timestamp_us)
+
+    @property
+    def created(self) -> datetime | None:
+        """Instant at which it was created."""
+        return to_datetime_or_none(self.created_us)
+
+    @property
+    def not_before(self) -> datetime | None:
+        """Instant before which the work must not start; None: no journal key, or none."""
+        return to_datetime_or_none(self.not_before_us)
+
+    @property
+    def first_due(self) -> datetime | None:
+        """Instant at which the work was due first; None: later writes did not put it off."""
+        return to_datetime_or_none(self.first_due_us)
+
+    @property
+    def expires(self) -> datetime | None:
+        """Instant at which it vanishes; None: never."""
+        return to_datetime_or_none(self.expires_us)
+
+    @property
+    def worked_on_until(self) -> datetime | None:
+        """Instant at which the lease ends; None: nobody works on it."""
+        return to_datetime_or_none(self.worked_on_until_us)
+
+    @property
+    def locked_until(self) -> datetime | None:
+        """Instant at which the lock ends; None: nobody has locked it."""
+        return to_datetime_or_none(self.locked_until_us)
 
 
 class EntryExplanation(EntryStats, frozen=True):

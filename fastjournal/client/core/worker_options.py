@@ -8,46 +8,48 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Call
-from fastjournal.client.core.calls.base import microseconds
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.results import Jobs
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, JOB_LEASE_US_MIN
-from fastjournal.numeric import check_integer, check_seconds
+from fastjournal.numeric import check_integer
+from fastjournal.times import (
+    Duration,
+    duration_s,
+    lease_us,
+    to_timedelta,
+    to_timedelta_or_none,
+)
 
 if TYPE_CHECKING:
     from fastjournal.client.core.jobs import LeasedJob
 
-RetryDelay: TypeAlias = int | Callable[["LeasedJob"], int | None] | None
+RetryDelay: TypeAlias = Duration | Callable[["LeasedJob"], Duration | None] | None
 
 _RENEWALS_PER_LEASE = 3
 """Two may fail before the lease ends."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of ``jobs`` of both clients; see there. Names end in their units."""
+    """Arguments of ``jobs`` of both clients, as integers; see there."""
 
     domain: str | bytes
     count: int
     lease_us: int
     wait_us: int | None
-    retry_delay_us: RetryDelay = None
-    retry_delay_us_max: int | None = None
-    attempts_max: int = 0
-    patience_s: float | None = None
+    """How long to wait for work; None: without end, or not at all."""
+    waits_without_end: bool
+    retry_delay: RetryDelay
+    """Checked, but as it was given: it may be a function."""
+    retry_delay_us_max: int | None
+    attempts_max: int
+    patience_s: float | None
 
-    def __post_init__(self) -> None:
-        check_integer("lease_us", self.lease_us, JOB_LEASE_US_MIN, INSTANT_MAX)
-        if not callable(self.retry_delay_us):
-            microseconds("retry_delay_us", self.retry_delay_us)
-        microseconds("retry_delay_us_max", self.retry_delay_us_max)
-        no_number = self.retry_delay_us is None or callable(self.retry_delay_us)
-        if self.retry_delay_us_max is not None and no_number:
-            raise BadRequestError("retry_delay_us_max needs a number as retry_delay_us")
-        check_integer("attempts_max", self.attempts_max, 0, INSTANT_MAX)
-        if self.patience_s is not None:
-            check_seconds("patience_s", self.patience_s)
-        self.next_call(self.wait_us, self.count)
+    @property
+    def returns_at_once(self) -> bool:
+        """Whether the worker ends as soon as nothing is due."""
+        return self.wait_us is None and not self.waits_without_end
 
     @property
     def renewal_s(self) -> float:
@@ -61,5 +63,45 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             BadRequestError: An argument that no daemon would take.
         """
         return calls.next_(
-            self.domain, count=count, lease_us=self.lease_us, wait_us=wait_us, meta=True
+            self.domain,
+            count=count,
+            lease=to_timedelta(self.lease_us),
+            wait=to_timedelta_or_none(wait_us),
+            meta=True,
         )
+
+
+def worker_options(
+    *,
+    domain: str | bytes,
+    count: int,
+    lease: Duration,
+    wait: Duration | None,
+    retry_delay: RetryDelay = None,
+    retry_delay_max: Duration | None = None,
+    attempts_max: int = 0,
+    patience: Duration | None = None,
+) -> WorkerOptions:
+    """Return the arguments of ``jobs`` of both clients, checked.
+
+    Raises:
+        TypeError, BadRequestError: An argument that no daemon would take; the message names it.
+    """
+    if not callable(retry_delay):
+        duration("retry_delay", retry_delay)
+    if retry_delay_max is not None and (retry_delay is None or callable(retry_delay)):
+        raise BadRequestError("retry_delay_max needs a duration as retry_delay")
+    endless = wait == WAIT_WITHOUT_END
+    options = WorkerOptions(
+        domain=domain,
+        count=count,
+        lease_us=lease_us("lease", lease, least_us=JOB_LEASE_US_MIN, zero=False),
+        wait_us=None if endless else duration("wait", wait),
+        waits_without_end=endless,
+        retry_delay=retry_delay,
+        retry_delay_us_max=duration("retry_delay_max", retry_delay_max),
+        attempts_max=check_integer("attempts_max", attempts_max, 0, INSTANT_MAX),
+        patience_s=None if patience is None else duration_s("patience", patience),
+    )
+    options.next_call(None, count)
+    return options

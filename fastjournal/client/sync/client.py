@@ -14,7 +14,7 @@ from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
-from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
+from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.job_loop import SyncJobLoop
@@ -22,8 +22,9 @@ from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
 from fastjournal.client.sync.stop_signal import StopSignal
 from fastjournal.errors import RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
+from fastjournal.times import Duration
 
 T = TypeVar("T")
 
@@ -45,9 +46,9 @@ class SyncClient(SyncMethods):
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
         reconnect: Plan for lost connections; None: they are not made again.
-        connect_timeout_s: Seconds to establish the connection.
-        reply_timeout_s: Seconds of silence, while an answer is due, after which the connection
-            counts as lost. The time that a NEXT may wait is added. None: no limit.
+        connect_timeout: Time to establish the connection.
+        reply_timeout: Time of silence, while an answer is due, after which the connection counts
+            as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
         rng: Draws the pauses before connecting again.
         sleep: Pauses for so many seconds.
@@ -65,8 +66,8 @@ class SyncClient(SyncMethods):
         tls: Tls = None,
         auth: str | bytes | None = None,
         reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
-        connect_timeout_s: float = 10.0,
-        reply_timeout_s: float | None = 60.0,
+        connect_timeout: Duration = 10.0,
+        reply_timeout: Duration | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
         rng: Random | None = None,
         sleep: Callable[[float], object] = time.sleep,
@@ -74,18 +75,18 @@ class SyncClient(SyncMethods):
     ) -> None:
         self.address = parse_address(address)
         self._claims = Claims()
-        check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
+        timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self._dialer = Dialer(
             self.address,
             make_access(tls, auth),
-            connect_timeout_s=connect_timeout_s,
+            connect_timeout_s=timeouts.connect_s,
             reply_bytes_max=reply_bytes_max,
             plan=reconnect,
             rng=rng,
             sleep=sleep,
             monotonic=monotonic,
         )
-        self.connection = SyncConnection(self._dialer, reply_timeout_s)
+        self.connection = SyncConnection(self._dialer, timeouts.reply_s)
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -122,18 +123,18 @@ class SyncClient(SyncMethods):
         domain: str | bytes = b"",
         *,
         count: int = 1,
-        lease_us: int = SYNC_JOB_LEASE_US,
-        wait_us: int | None = WAIT_WITHOUT_END,
-        retry_delay_us: RetryDelay = None,
-        retry_delay_us_max: int | None = None,
+        lease: Duration = SYNC_JOB_LEASE_S,
+        wait: Duration | None = WAIT_WITHOUT_END,
+        retry_delay: RetryDelay = None,
+        retry_delay_max: Duration | None = None,
         attempts_max: int = 0,
-        patience_s: float | None = None,
+        patience: Duration | None = None,
     ) -> SyncJobLoop:
         """Work loop over due jobs: ``for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. Where the body is left otherwise (an
         exception, break, return), the job is released. No thread runs beside the body, so nobody
-        renews its lease but the body itself, by ``job.extend()``: ``lease_us`` has to be longer
+        renews its lease but the body itself, by ``job.extend()``: ``lease`` has to be longer
         than the longest work, or than the time between two renewals. Where the lease is lost,
         extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
 
@@ -150,21 +151,21 @@ class SyncClient(SyncMethods):
             domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
                 under leases that began together.
-            lease_us: Microseconds of the lease, at least 1,000,000: how late the work of a killed
+            lease: Length of the lease, at least 1 s: how late the work of a killed
                 worker is found out.
-            wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
-                nothing is due.
-            retry_delay_us: A job that failed (``job.fail``, or an exception in a block) is due
-                again after so many microseconds, or as many as this function returns for the job.
+            wait: The loop ends when there was nothing for that long; None: as soon as nothing is
+                due.
+            retry_delay: A job that failed (``job.fail``, or an exception in a block) is due
+                again after this delay, or the one that this function returns for the job.
                 None: after the daemon's back-off. Where the function fails its error is logged, and
                 the job is due at once. A job that a plain loop drops, by an exception or ``break``,
                 has the same delay; None: at once.
-            retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
-                microseconds; None: it stays.
+            retry_delay_max: The delay is doubled for each earlier failure, up to this one; None:
+                it stays.
             attempts_max: A job that failed that often is buried by this loop; 0: only where the
                 daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
                 and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience_s: Seconds to go on asking a daemon that delivers no work for now (``busy``,
+            patience: How long to go on asking a daemon that delivers no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
@@ -173,15 +174,15 @@ class SyncClient(SyncMethods):
             RefusedError: From the loop: it delivers no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
-        options = WorkerOptions(
+        options = worker_options(
             domain=domain,
             count=count,
-            lease_us=lease_us,
-            wait_us=wait_us,
-            retry_delay_us=retry_delay_us,
-            retry_delay_us_max=retry_delay_us_max,
+            lease=lease,
+            wait=wait,
+            retry_delay=retry_delay,
+            retry_delay_max=retry_delay_max,
             attempts_max=attempts_max,
-            patience_s=patience_s,
+            patience=patience,
         )
         return SyncJobLoop(self, options, self._dialer)
 

@@ -28,6 +28,7 @@ from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.protocol import Request
+from fastjournal.times import duration_s
 
 T = TypeVar("T")
 
@@ -182,7 +183,9 @@ class SyncConnection:
         """Return how to connect for last words, and how long to wait for each answer."""
         plan, wait_s = self.dialer.plan, CLIENT_LAST_WORDS_S
         if plan is not None:
-            plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
+            plan = msgspec.structs.replace(
+                plan, patience=min(duration_s("patience", plan.patience), wait_s)
+            )
         if self.reply_timeout_s is not None:
             wait_s = min(wait_s, self.reply_timeout_s)
         return plan, wait_s

@@ -23,6 +23,7 @@ from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.errors import FastjournalError, RefusedError
+from fastjournal.times import Duration, lease_us, to_timedelta
 
 if TYPE_CHECKING:
     from fastjournal.client.sync.client import SyncClient
@@ -55,17 +56,20 @@ class SyncJob(LeasedJob):
         """Whether it has ended, or its lease, for sure."""
         return self.finished or now_s >= self._lease_ends_s
 
-    def extend(self, lease_us: int | None = None) -> None:
-        """Have the lease end in ``lease_us`` microseconds (None: the length asked for first).
+    def extend(self, lease: Duration | None = None) -> None:
+        """Have the lease end that long from now (None: the length asked for first).
 
         Raises:
             LeaseLostError: It was lost before: the work is no longer yours, so better stop.
             CannotConnectError: The daemon stayed away.
         """
         self._check_owner()
-        ttl_us, asked_s = self._options.lease_us if lease_us is None else lease_us, self._now_s()
+        ttl_us = self._options.lease_us
+        if lease is not None:
+            ttl_us = lease_us("lease", lease, zero=False)
+        asked_s = self._now_s()
         try:
-            token = self._client.touch(self.key, self.token, ttl_us=ttl_us)
+            token = self._client.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
         except RefusedError as error:
             if error.code in LEASE_IS_OVER:
                 self._lose(error)
@@ -88,29 +92,29 @@ class SyncJob(LeasedJob):
                 raise lost_job(error) from error
             raise
 
-    def release(self, *, delay_us: int | None = None) -> None:
-        """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
+    def release(self, *, delay: Duration | None = None) -> None:
+        """Give the entry back, due again after a delay (None: as before).
 
         Raises:
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        self._end(lambda: self._giving_back(delay_us))
+        self._end(lambda: self._giving_back(delay))
 
-    def fail(self, reason: str = "", *, delay_us: int | None = None) -> FailedAttempt:
+    def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
-            delay_us: Microseconds of the delay; None: as ``retry_delay_us`` of the loop says.
+            delay: Length of the delay; None: as ``retry_delay`` of the loop says.
 
         Raises:
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        failed = self._failed_attempt(reason, delay_us)
+        failed = self._failed_attempt(reason, delay)
         self._end(lambda: self._failure(failed))
         return failed
 

@@ -16,7 +16,7 @@ from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError
 from fastjournal.limits import CONNECT_TRY_S_MIN, LISTENER_PING_S
-from fastjournal.numeric import check_seconds
+from fastjournal.times import Duration, duration_s
 
 
 class SyncListener:
@@ -64,22 +64,22 @@ class SyncListener:
         assert change is not None, "waiting without end gives a change"
         return change
 
-    def wait(self, timeout_s: float | None = None) -> Change | None:
-        """Return the next change; None: there was none for ``timeout_s`` seconds.
+    def wait(self, timeout: Duration | None = None) -> Change | None:
+        """Return the next change; None: there was none for so long.
 
         A lost connection is made again meanwhile, and in the calls that follow. A try to connect to
         a machine that does not answer at all has a second, also where less is left.
 
         Args:
-            timeout_s: Seconds; 0: only what has come already; None: without end.
+            timeout: Time to wait; 0: only what has come already; None: without end.
 
         Raises:
             CannotConnectError: The connection was lost, and none could be made in its place for as
                 long as ``reconnect`` has patience.
         """
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
-        end_s = math.inf if timeout_s is None else self._dialer.now_s() + timeout_s
+        end_s = math.inf
+        if timeout is not None:
+            end_s = self._dialer.now_s() + duration_s("timeout", timeout)
         while (change := self._changes.take()) is None:
             if not self._go_on(end_s):
                 return None

@@ -14,6 +14,7 @@ from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.errors import FastjournalError
+from fastjournal.times import Duration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class SyncMethods(CallMethods, Caller):
             yield from page
 
     @contextlib.contextmanager
-    def locked(self, key: str | bytes, *, timeout_us: int | None = None) -> Iterator[None]:
+    def locked(self, key: str | bytes, *, timeout: Duration | None = None) -> Iterator[None]:
         """Hold a lock on an entry while the block runs.
 
         For the daemon the connection holds the lock. So blocks of threads that share this client
@@ -77,7 +78,7 @@ class SyncMethods(CallMethods, Caller):
 
         Args:
             key: Any of its keys.
-            timeout_us: Microseconds after which the lock ends by itself; None: 60 s.
+            timeout: Length of time after which the lock ends by itself; None: 60 s.
 
         Raises:
             RefusedError: ``locked`` (another connection, or another block of this client, holds
@@ -86,7 +87,7 @@ class SyncMethods(CallMethods, Caller):
                 written meanwhile.
         """
         with self._claims.hold(key):
-            self.lock(key, timeout_us=timeout_us)
+            self.lock(key, timeout=timeout)
             try:
                 yield
             except BaseException:  # whatever the body raises, the lock ends

@@ -1,8 +1,11 @@
 """Calls: a function for each request, which builds it and knows how to read the reply.
 
-Pure: no socket, no clock. ``SyncClient`` and ``Client`` have a method for each of these and add
-nothing but moving the bytes, so the arguments, results and errors that are described here are
-theirs. Times are microseconds: an *instant* counts from the Unix epoch, a *duration* is a length.
+Pure: no socket, and no clock but to refuse an expiry in the past. ``SyncClient`` and ``Client``
+have a method for each of these and add nothing but moving the bytes, so the arguments, results and
+errors that are described here are theirs.
+
+A *duration* is a number of seconds or a ``timedelta``, an *instant* a number of seconds
+since 1970 or an aware ``datetime``; names that end in ``_us`` are microseconds.
 Keys are ``bytes``, or ``str`` for UTF-8. A request with timestamp 0 is stamped by the client that
 sends it.
 

@@ -9,13 +9,17 @@ import msgspec
 
 from fastjournal.client.core.results import Page
 from fastjournal.client.core.retry_policy import rule_of
+from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
 from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
+from fastjournal.times import Duration, Instant, duration_us, future_us, lease_us
 
 T = TypeVar("T")
+
+_clock = SystemClock()
 
 # Plain integers: the operators of IntFlag cost more than building a request.
 UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
@@ -141,18 +145,47 @@ def key_bytes(key: str | bytes) -> bytes:
     return data
 
 
-def microseconds(name: str, value: int | None) -> int | None:
-    """Return an instant or a duration that fits its field.
+def checked_token(token: int | None) -> int | None:
+    """Return a lease token that fits its field.
 
     Raises:
-        TypeError, BadRequestError: It does not; ``name`` says which argument that is.
+        TypeError, BadRequestError: It does not.
     """
-    return None if value is None else check_integer(name, value, 0, INSTANT_MAX)
+    return None if token is None else check_integer("token", token, 0, INSTANT_MAX)
 
 
-def stamp(timestamp: int | None) -> int:
+def duration(name: str, value: Duration | None) -> int | None:
+    """Return the microseconds of a duration; None: it was not given.
+
+    Raises:
+        TypeError, BadRequestError: It is none; ``name`` says which argument that is.
+    """
+    return None if value is None else duration_us(name, value)
+
+
+def checked_lease(value: Duration | None) -> int | None:
+    """Return the microseconds of a lease; 0: the daemon's default. None: none was given.
+
+    Raises:
+        TypeError, BadRequestError: It is none.
+    """
+    return None if value is None else lease_us("lease", value)
+
+
+def expiry(value: Instant | None) -> int | None:
+    """Return the microseconds of an expiry; None: it was not given.
+
+    Raises:
+        TypeError, BadRequestError: It is none, or in the past by this machine's clock.
+    """
+    return None if value is None else future_us("expires", value, _clock.now_us())
+
+
+def stamp(timestamp_us: int | None) -> int:
     """Return the timestamp of a write; 0: the client that sends it stamps it."""
-    return 0 if timestamp is None else check_integer("timestamp", timestamp, 0, INSTANT_MAX)
+    if timestamp_us is None:
+        return 0
+    return check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
 
 
 def checked_count(name: str, value: int) -> int:

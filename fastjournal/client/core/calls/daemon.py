@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from fastjournal.client.core.calls import replies
@@ -31,8 +32,8 @@ __all__ = [
 ]
 
 
-def nop() -> Call[int]:
-    """Do nothing; return the daemon's clock, an instant in microseconds."""
+def nop() -> Call[datetime]:
+    """Do nothing; return the daemon's clock."""
     return Call(Request(Function.NOP), replies.daemon_clock)
 
 
@@ -135,7 +136,7 @@ class DaemonMethods:
     """Methods of both clients about the connection and the daemon itself."""
 
     nop = method(nop)
-    """Do nothing; return the daemon's clock, an instant in microseconds."""
+    """Do nothing; return the daemon's clock."""
 
     auth = method(auth)
     """Say who is there; ``auth=`` of the client does it at every connect."""

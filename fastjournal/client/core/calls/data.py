@@ -10,8 +10,11 @@ from fastjournal.client.core.calls.base import (
     UPDATE_TIMEOUT,
     WORKED_ON,
     Call,
+    checked_lease,
+    checked_token,
+    duration,
+    expiry,
     key_bytes,
-    microseconds,
     persisted,
     stamp,
     token_flag,
@@ -22,6 +25,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
+from fastjournal.times import Duration, Instant
 
 __all__ = [
     "DataMethods",
@@ -45,9 +49,9 @@ def set_(
     uri: str | bytes | None = None,
     persist: bool = True,
     overwrite: bool = False,
-    expires: int | None = None,
-    ttl: int | None = None,
-    timestamp: int | None = None,
+    expires: Instant | None = None,
+    ttl: Duration | None = None,
+    timestamp_us: int | None = None,
 ) -> Call[Written]:
     """Set a key to a value.
 
@@ -57,9 +61,9 @@ def set_(
         uri: A further, unique key: what waits under it gives way to this entry.
         persist: Return only once it is on disk, as the daemon's sync policy says.
         overwrite: Replace an entry that stands under the key.
-        expires: Instant at which it vanishes; 0 or None: never.
-        ttl: Microseconds by which each read moves the expiry.
-        timestamp: Instant; the larger one wins. None: this machine's time.
+        expires: Instant at which it vanishes, in the future; None: never.
+        ttl: Duration by which each read moves the expiry.
+        timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
 
     Returns:
         The timestamp. After a lost connection it is sent again with that: a repeat changes
@@ -73,13 +77,13 @@ def set_(
     request = Request(
         Function.SET,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
         second_key=None if uri is None else key_bytes(uri),
         value_type=value_type,
         value=data,
-        timeout=microseconds("expires", expires),
-        ttl=microseconds("ttl", ttl),
+        timeout=expiry(expires),
+        ttl=duration("ttl", ttl),
     )
     return Call(request, replies.written)
 
@@ -89,8 +93,8 @@ def get(
     *,
     data: bool = True,
     meta: bool = False,
-    lease_us: int | None = None,
-    expires: int | None = None,
+    lease: Duration | None = None,
+    expires: Instant | None = None,
     skip_worked_on: bool = False,
 ) -> Call[Entry]:
     """Return the entry under a key.
@@ -99,9 +103,9 @@ def get(
         key: Any of its keys.
         data: Return the value, not only its type.
         meta: Return the metadata too.
-        lease_us: Lease it for that many microseconds (0: the daemon's default). Then it is not
-            sent again after a lost connection.
-        expires: Set its expiry to this instant.
+        lease: Lease it for that long (0: the daemon's default). Then it is not sent again after
+            a lost connection.
+        expires: Set its expiry to this instant, in the future.
         skip_worked_on: Refuse with ``worked-on`` where somebody works on it.
 
     Raises:
@@ -110,11 +114,11 @@ def get(
     """
     request = Request(
         Function.GET,
-        flags=reading_flags(data, meta, lease_us, expires, skip_worked_on),
+        flags=reading_flags(data, meta, lease, expires, skip_worked_on),
         key=key_bytes(key),
-        timeout=reading_timeout(lease_us, expires),
+        timeout=reading_timeout(lease, expires),
     )
-    return Call(request, replies.entry, undo=None if lease_us is None else replies.release_all)
+    return Call(request, replies.entry, undo=None if lease is None else replies.release_all)
 
 
 def delete(
@@ -123,7 +127,7 @@ def delete(
     token: int | None = None,
     overwrite: bool = False,
     persist: bool = True,
-    timestamp: int | None = None,
+    timestamp_us: int | None = None,
 ) -> Call[Written]:
     """Delete an entry with all its keys; with its lease token: complete the job.
 
@@ -135,7 +139,8 @@ def delete(
         token: Only if this is the entry's lease token.
         overwrite: Leave no tombstone.
         persist: Keep the tombstone on disk also where nothing was there to delete.
-        timestamp: Instant; an entry with a later one stays. None: this machine's time.
+        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
+            machine's time.
 
     Returns:
         The timestamp. Where it was sent again after a lost connection, ``not-found`` counts as
@@ -149,9 +154,9 @@ def delete(
     request = Request(
         Function.DELETE,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0) | token_flag(token),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
-        timeout=microseconds("token", token),
+        timeout=checked_token(token),
     )
     return Call(request, replies.written)
 
@@ -163,7 +168,7 @@ def add(
     create: bool = False,
     persist: bool = True,
     meta: bool = False,
-    timestamp: int | None = None,
+    timestamp_us: int | None = None,
 ) -> Call[Entry]:
     """Add to a stored number; return the entry with the new number.
 
@@ -175,7 +180,7 @@ def add(
         create: Where nothing stands, set it to the amount.
         persist: Keep it on disk where it is created; a persistent entry stays so either way.
         meta: Return the metadata too.
-        timestamp: Instant of the write. None: this machine's time.
+        timestamp_us: Microseconds since 1970. None: this machine's time.
 
     Raises:
         RefusedError: ``not-found``, ``type-mismatch``, ``overflow``, ``locked``, ``bad-value``.
@@ -187,7 +192,7 @@ def add(
     request = Request(
         Function.ADD,
         flags=persisted(persist) | (OVERWRITE if create else 0) | (META if meta else 0),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
         value_type=value_type,
         value=data,
@@ -196,7 +201,7 @@ def add(
 
 
 def flip(
-    key: str | bytes, *, persist: bool = True, meta: bool = False, timestamp: int | None = None
+    key: str | bytes, *, persist: bool = True, meta: bool = False, timestamp_us: int | None = None
 ) -> Call[Entry]:
     """Flip a stored boolean (the protocol's NOT); return the entry with the new value.
 
@@ -206,7 +211,7 @@ def flip(
         key: Any of its keys.
         persist: Changes nothing yet: a persistent entry stays so either way.
         meta: Return the metadata too.
-        timestamp: Instant of the write. None: this machine's time.
+        timestamp_us: Microseconds since 1970. None: this machine's time.
 
     Raises:
         RefusedError: ``not-found``, ``type-mismatch``, ``bad-value``, ``locked``.
@@ -214,14 +219,14 @@ def flip(
     request = Request(
         Function.NOT,
         flags=persisted(persist) | (META if meta else 0),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
     )
     return Call(request, replies.entry)
 
 
 def truncate(
-    key: str | bytes, size: int, *, persist: bool = True, timestamp: int | None = None
+    key: str | bytes, size: int, *, persist: bool = True, timestamp_us: int | None = None
 ) -> Call[Written]:
     """Resize a buffer or string to ``size`` bytes: cut it, or fill it up with zero bytes.
 
@@ -235,7 +240,7 @@ def truncate(
     request = Request(
         Function.TRUNCATE,
         flags=persisted(persist),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
         value_type=value_type,
         value=data,
@@ -243,7 +248,7 @@ def truncate(
     return Call(request, replies.written)
 
 
-def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
+def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
     """Lock an entry for this connection: writes of others get ``locked``, reads continue.
 
     The lock ends with ``unlock``, with its time, and with the connection, so also where that is
@@ -251,14 +256,12 @@ def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
 
     Args:
         key: Any of its keys.
-        timeout_us: Microseconds; None: 60 s.
+        timeout: Duration; None: 60 s.
 
     Raises:
         RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
     """
-    request = Request(
-        Function.LOCK, key=key_bytes(key), timeout=microseconds("timeout_us", timeout_us)
-    )
+    request = Request(Function.LOCK, key=key_bytes(key), timeout=duration("timeout", timeout))
     return Call(request, replies.nothing)
 
 
@@ -280,7 +283,7 @@ def rename(
     *,
     overwrite: bool = False,
     persist: bool = True,
-    timestamp: int | None = None,
+    timestamp_us: int | None = None,
 ) -> Call[Written]:
     """Change the primary key of an entry; its value, further keys and all else stay.
 
@@ -291,7 +294,8 @@ def rename(
         new_key: Where it goes. A journal key makes it work, any other key makes it plain data.
         overwrite: Replace an entry that stands there.
         persist: Keep the tombstone of the old key on disk, also where the entry is not.
-        timestamp: Instant; an entry with a later one stays. None: this machine's time.
+        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
+            machine's time.
 
     Raises:
         RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
@@ -299,7 +303,7 @@ def rename(
     request = Request(
         Function.RENAME,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=stamp(timestamp),
+        timestamp=stamp(timestamp_us),
         key=key_bytes(key),
         second_key=key_bytes(new_key),
     )
@@ -321,14 +325,14 @@ def link(key: str | bytes, new_key: str | bytes, *, persist: bool = True) -> Cal
 
 
 def reading_flags(
-    data: bool, meta: bool, lease_us: int | None, expires: int | None, skip_worked_on: bool
+    data: bool, meta: bool, lease: Duration | None, expires: Instant | None, skip_worked_on: bool
 ) -> int:
     """Return the flags of a GET.
 
     Raises:
         BadRequestError: Both a lease and an expiry are asked for.
     """
-    if lease_us is not None and expires is not None:
+    if lease is not None and expires is not None:
         raise BadRequestError("a GET takes a lease or sets the expiry, not both")
     return (
         (DATA if data else 0)
@@ -338,11 +342,9 @@ def reading_flags(
     )
 
 
-def reading_timeout(lease_us: int | None, expires: int | None) -> int | None:
+def reading_timeout(lease: Duration | None, expires: Instant | None) -> int | None:
     """Return the timeout of a GET: a lease or an expiry."""
-    if expires is None:
-        return microseconds("lease_us", lease_us)
-    return microseconds("expires", expires)
+    return checked_lease(lease) if expires is None else expiry(expires)
 
 
 class DataMethods:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from fastjournal.client.core.calls.base import OVERWRITE, UPDATE_TIMEOUT, WORKED
 from fastjournal.client.core.results import Entry, Jobs, Page, Written
 from fastjournal.errors import ProtocolError
 from fastjournal.protocol import Function, Pair, Reply, Request
+from fastjournal.times import to_datetime
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -20,19 +22,14 @@ def nothing(_request: Request, _reply: Reply) -> None:
     return
 
 
-def daemon_clock(_request: Request, reply: Reply) -> int:
+def daemon_clock(_request: Request, reply: Reply) -> datetime:
     """Read the instant at which the daemon answered."""
-    return reply.timestamp
+    return to_datetime(reply.timestamp)
 
 
 def written(request: Request, _reply: Reply) -> Written:
     """Read the success of a write."""
     return Written(request.timestamp)
-
-
-def timeout(_request: Request, reply: Reply) -> int | None:
-    """Read the timeout field."""
-    return reply.timeout
 
 
 def token(_request: Request, reply: Reply) -> int:

@@ -13,6 +13,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
 from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
 from fastjournal.protocol import QUERY_SHIFT, Function, Query, Reply, Request
+from fastjournal.times import Duration, Instant
 
 __all__ = [
     "ScanMethods",
@@ -33,8 +34,8 @@ def range_(
     page: int = SCAN_PAGE_ENTRIES,
     data: bool = True,
     meta: bool = False,
-    lease_us: int | None = None,
-    expires: int | None = None,
+    lease: Duration | None = None,
+    expires: Instant | None = None,
     skip_worked_on: bool = False,
 ) -> Scan[Entry]:
     """Iterate over the entries under the keys from ``start`` to ``end``, in byte order.
@@ -49,24 +50,24 @@ def range_(
         page: Entries to ask for at a time, at most, 1 to 65,535.
         data: Read the values, not only their types.
         meta: Read the metadata too.
-        lease_us: Lease what is read for that many microseconds (0: the daemon's default), a page
+        lease: Lease what is read for that long (0: the daemon's default), a page
             at a time: whoever does not go on to the end leaves leases behind.
-        expires: Set the expiry of what is read to this instant.
+        expires: Set the expiry of what is read to this instant, in the future.
         skip_worked_on: Leave out what somebody works on.
 
     Raises:
         BadRequestError: An argument that no daemon would take.
     """
-    flags = reading_flags(data, meta, lease_us, expires, skip_worked_on)
+    flags = reading_flags(data, meta, lease, expires, skip_worked_on)
     request = Request(
         Function.GET,
         flags=flags,
         key=key_bytes(start),
         second_key=key_bytes(end),
         count=checked_count("page", page),
-        timeout=reading_timeout(lease_us, expires),
+        timeout=reading_timeout(lease, expires),
     )
-    return _scan(request, lease_us)
+    return _scan(request, lease)
 
 
 def prefix(
@@ -75,8 +76,8 @@ def prefix(
     page: int = SCAN_PAGE_ENTRIES,
     data: bool = True,
     meta: bool = False,
-    lease_us: int | None = None,
-    expires: int | None = None,
+    lease: Duration | None = None,
+    expires: Instant | None = None,
     skip_worked_on: bool = False,
 ) -> Scan[Entry]:
     """Iterate over the entries under the keys that begin with ``prefix``, in byte order.
@@ -90,7 +91,7 @@ def prefix(
         page=page,
         data=data,
         meta=meta,
-        lease_us=lease_us,
+        lease=lease,
         expires=expires,
         skip_worked_on=skip_worked_on,
     )
@@ -102,8 +103,8 @@ def regex(
     page: int = SCAN_PAGE_ENTRIES,
     data: bool = True,
     meta: bool = False,
-    lease_us: int | None = None,
-    expires: int | None = None,
+    lease: Duration | None = None,
+    expires: Instant | None = None,
     skip_worked_on: bool = False,
 ) -> Scan[Entry]:
     """Iterate over the entries under the keys that the expression matches anywhere.
@@ -115,10 +116,10 @@ def regex(
         RefusedError: ``bad-regex``.
     """
     request = _regex_request(expression)
-    request.flags |= reading_flags(data, meta, lease_us, expires, skip_worked_on)
+    request.flags |= reading_flags(data, meta, lease, expires, skip_worked_on)
     request.count = checked_count("page", page)
-    request.timeout = reading_timeout(lease_us, expires)
-    return _scan(request, lease_us)
+    request.timeout = reading_timeout(lease, expires)
+    return _scan(request, lease)
 
 
 def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> Scan[DomainStats]:
@@ -199,8 +200,8 @@ def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
     return first, first.ljust(KEY_BYTES_MAX, b"\xff")
 
 
-def _scan(request: Request, lease_us: int | None) -> Scan[Entry]:
-    undo = None if lease_us is None else replies.release_all
+def _scan(request: Request, lease: Duration | None) -> Scan[Entry]:
+    undo = None if lease is None else replies.release_all
     return Scan(Call(request, replies.page, undo=undo))
 
 

@@ -12,16 +12,19 @@ from fastjournal.client.core.calls.base import (
     OVERWRITE,
     Call,
     checked_count,
+    checked_lease,
+    checked_token,
+    duration,
     key_bytes,
-    microseconds,
     persisted,
     token_flag,
 )
 from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Jobs
-from fastjournal.limits import INSTANT_MAX, LIMIT_MAX
+from fastjournal.limits import LEASE_US_MIN, LIMIT_MAX, WAIT_WITHOUT_END
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Reply, Request, ValueType
+from fastjournal.times import Duration, duration_us, lease_us
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -39,16 +42,13 @@ __all__ = [
     "touch",
 ]
 
-WAIT_WITHOUT_END = INSTANT_MAX
-"""As ``wait_us``: wait until there is work, however long that takes."""
-
 
 def next_(
     domain: str | bytes = b"",
     *,
     count: int = 1,
-    lease_us: int | None = None,
-    wait_us: int | None = None,
+    lease: Duration | None = None,
+    wait: Duration | None = None,
     delete: bool = False,
     meta: bool = False,
 ) -> Call[Jobs]:
@@ -60,9 +60,8 @@ def next_(
     Args:
         domain: Jobs of this domain only; empty: the domains take turns.
         count: At most that many, 1 to 65,535; the daemon gives at most 500.
-        lease_us: Microseconds of the lease; None or 0: the daemon's default.
-        wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None: return
-            at once.
+        lease: Length of the lease; None or 0: the daemon's default.
+        wait: Wait for work at most that long (``WAIT_WITHOUT_END``); None: return at once.
         delete: Delete the entries instead of leasing them.
         meta: Return the metadata too.
 
@@ -72,15 +71,15 @@ def next_(
     """
     flags = DATA | (META if meta else 0)
     flags |= OVERWRITE if delete else 0
-    flags |= LISTEN if wait_us is not None else 0
-    endless = wait_us == WAIT_WITHOUT_END
+    flags |= LISTEN if wait is not None else 0
+    endless = wait == WAIT_WITHOUT_END
     request = Request(
         Function.NEXT,
         flags=flags,
         key=key_bytes(domain),
         count=checked_count("count", count),
-        timeout=microseconds("lease_us", lease_us),
-        ttl=None if endless else microseconds("wait_us", wait_us),
+        timeout=checked_lease(lease),
+        ttl=None if wait is None or endless else duration("wait", wait),
     )
     return Call(request, replies.jobs, undo=None if delete else replies.release_all)
 
@@ -89,7 +88,7 @@ def peek(
     domain: str | bytes = b"",
     *,
     count: int = 1,
-    lease_us: int | None = None,
+    lease: Duration | None = None,
     data: bool = True,
     meta: bool = False,
 ) -> Call[Jobs]:
@@ -100,7 +99,7 @@ def peek(
     Args:
         domain: Jobs of this domain only; empty: as the domains would take turns.
         count: At most that many, 1 to 65,535; the daemon shows at most 500.
-        lease_us: As ``next`` would be given it: with None or 0 it ends before a domain with another
+        lease: As ``next`` would be given it: with None or 0 it ends before a domain with another
             default lease (``limit``).
         data: Read the values, not only their types.
         meta: Return the metadata too.
@@ -114,7 +113,7 @@ def peek(
         flags=(DATA if data else 0) | (META if meta else 0),
         key=key_bytes(domain),
         count=checked_count("count", count),
-        timeout=microseconds("lease_us", lease_us),
+        timeout=checked_lease(lease),
     )
     return Call(request, _peeked)
 
@@ -125,7 +124,7 @@ def _peeked(_request: Request, reply: Reply) -> Jobs:
 
 
 def release(
-    key: str | bytes, token: int, *, delay_us: int | None = None, error: str | None = None
+    key: str | bytes, token: int, *, delay: Duration | None = None, error: str | None = None
 ) -> Call[None]:
     """Release a leased entry: it waits again.
 
@@ -138,7 +137,7 @@ def release(
     Args:
         key: Any of its keys.
         token: Its lease token.
-        delay_us: It is due again that many microseconds from now; None: as before, or with an
+        delay: It is due again that long from now; None: as before, or with an
             ``error`` after the daemon's back-off.
         error: Why the attempt failed, at most 4,096 bytes of UTF-8; None: it did not.
 
@@ -151,18 +150,18 @@ def release(
         key=key_bytes(key),
         value_type=None if error is None else ValueType.STRING,
         value=b"" if error is None else _reason(error),
-        timeout=microseconds("token", token),
-        ttl=microseconds("delay_us", delay_us),
+        timeout=checked_token(token),
+        ttl=duration("delay", delay),
     )
     return Call(request, replies.nothing)
 
 
-def touch(key: str | bytes, token: int | None = None, *, ttl_us: int) -> Call[int | None]:
-    """Renew a lease (with its token): it ends in ``ttl_us`` microseconds; return the new token.
+def touch(key: str | bytes, token: int | None = None, *, ttl: Duration) -> Call[int | None]:
+    """Renew a lease (with its token): it ends ``ttl`` from now; return the new token.
 
-    Without a token: the entry expires in ``ttl_us`` microseconds. Where an extension was sent
-    again after a lost connection, ``lease-lost`` may also mean that the first one reached the
-    daemon (``maybe_done``): its token is not known, so the lease is as good as lost.
+    Without a token: the entry expires ``ttl`` from now, and None is returned. Where an extension
+    was sent again after a lost connection, ``lease-lost`` may also mean that the first one reached
+    the daemon (``maybe_done``): its token is not known, so the lease is as good as lost.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``, ``locked``.
@@ -171,10 +170,10 @@ def touch(key: str | bytes, token: int | None = None, *, ttl_us: int) -> Call[in
         Function.TOUCH,
         flags=token_flag(token),
         key=key_bytes(key),
-        timeout=microseconds("token", token),
-        ttl=microseconds("ttl_us", ttl_us),
+        timeout=checked_token(token),
+        ttl=lease_us("ttl", ttl, zero=False) if token is not None else duration("ttl", ttl),
     )
-    return Call(request, replies.token if token is not None else replies.timeout)
+    return Call(request, replies.token if token is not None else replies.nothing)
 
 
 def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Call[None]:
@@ -194,7 +193,7 @@ def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Cal
         key=key_bytes(key),
         value_type=ValueType.STRING,
         value=_reason(reason),
-        timeout=microseconds("token", token),
+        timeout=checked_token(token),
     )
     return Call(request, replies.nothing)
 
@@ -264,24 +263,24 @@ def purge(
     return Call(request, replies.how_many)
 
 
-def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
-    """Pause a domain: NEXT delivers nothing of it for ``ttl_us`` microseconds.
+def pause(domain: str | bytes, duration: Duration) -> Call[None]:
+    """Pause a domain: NEXT delivers nothing of it for this long; 0 ends the pause.
 
     This replaces an earlier pause of it, and outlives a restart of the daemon.
 
     Raises:
         RefusedError: ``bad-key``, ``busy``.
     """
-    request = Request(Function.PAUSE, key=key_bytes(domain), ttl=microseconds("ttl_us", ttl_us))
+    request = Request(Function.PAUSE, key=key_bytes(domain), ttl=duration_us("duration", duration))
     return Call(request, replies.nothing)
 
 
 def limit(
     domain: str | bytes,
     *,
-    interval_us: int | None = None,
+    interval: Duration | None = None,
     jobs: int | None = None,
-    lease_us: int | None = None,
+    lease: Duration | None = None,
     attempts: int | None = None,
 ) -> Call[None]:
     """Limit how fast a domain is worked off: politeness that no worker can break.
@@ -291,16 +290,21 @@ def limit(
 
     Args:
         domain: Its name.
-        interval_us: Least microseconds between two deliveries.
+        interval: Least time between two deliveries.
         jobs: Most entries that are leased at once.
-        lease_us: Microseconds of a lease where the request names none.
+        lease: Length of a lease where the request names none.
         attempts: Failed attempts after which an entry is buried.
 
     Raises:
         RefusedError: ``bad-key``, ``busy`` (too many domains have limits), ``read-only``.
         BadRequestError: A number that no daemon would take.
     """
-    given = {"interval_us": interval_us, "jobs": jobs, "lease_us": lease_us, "attempts": attempts}
+    given = {
+        "interval_us": duration("interval", interval),
+        "jobs": jobs,
+        "lease_us": None if lease is None else duration_us("lease", lease, least_us=LEASE_US_MIN),
+        "attempts": attempts,
+    }
     named = {
         name: check_integer(name, number, 0, LIMIT_MAX)
         for name, number in given.items()

@@ -1,0 +1,173 @@
+"""Times of the public interface: seconds, ``timedelta`` and aware ``datetime``, as microseconds.
+
+A *duration* is a number of seconds or a ``timedelta``; an *instant* is a number of seconds since
+1970 or an aware ``datetime``. The protocol, the log and names that end in ``_us`` have integers of
+microseconds. This module alone converts between them. It reads no clock.
+
+The conversion is exact for ``int``, ``timedelta`` and ``datetime``; a ``float`` is rounded to the
+nearest microsecond, so 0.1 is 100,000. A value that cannot be meant is refused: microseconds given
+as seconds, an expiry in the past, an instant of 1970.
+"""
+
+from __future__ import annotations
+
+import operator
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import (
+    DURATION_US_MAX,
+    INSTANT_US_MAX,
+    INSTANT_US_MIN,
+    LEASE_US_MAX,
+    LEASE_US_MIN,
+)
+
+Duration: TypeAlias = float | timedelta
+"""Length of time: seconds (``int`` or ``float``), or a ``timedelta``."""
+
+Instant: TypeAlias = float | datetime
+"""Point in time: seconds since 1970 (``int`` or ``float``), or an aware ``datetime``."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SECOND_US: Final = 1_000_000
+_DURATION_HINT: Final = "give seconds, such as 90 or 0.5, or a timedelta"
+_INSTANT_HINT: Final = "give time.time() + 60, or datetime.now(UTC) + timedelta(minutes=1)"
+_ZONE_HINT: Final = "give datetime(..., tzinfo=UTC), or .astimezone() for the local time zone"
+
+
+def duration_us(
+    name: str,
+    value: Duration,
+    *,
+    least_us: int = 0,
+    most_us: int = DURATION_US_MAX,
+    zero: bool = True,
+) -> int:
+    """Return the microseconds of a duration.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: It.
+        least_us: The shortest that is taken, besides 0.
+        most_us: The longest that is taken.
+        zero: 0 is taken.
+
+    Raises:
+        TypeError: It is neither a number nor a timedelta, or a bool.
+        BadRequestError: It is negative, no number, or outside of the bounds.
+    """
+    us = _microseconds(name, value, "a duration")
+    if us < 0:
+        raise BadRequestError(f"{name} {value} is negative", hint=_DURATION_HINT)
+    if us == 0 and not zero:
+        raise BadRequestError(f"{name} {value} is not above 0", hint=_DURATION_HINT)
+    if (us == 0 and value) or 0 < us < least_us:
+        least = f"{max(least_us, 1) / _SECOND_US:.6f}".rstrip("0").rstrip(".")
+        raise BadRequestError(f"{name} {value} is under {least} s", hint=_DURATION_HINT)
+    if us > most_us:
+        most = timedelta(microseconds=most_us).days
+        raise BadRequestError(f"{name} {value} is over {most:,} days", hint=_DURATION_HINT)
+    return us
+
+
+def lease_us(name: str, value: Duration, *, least_us: int = LEASE_US_MIN, zero: bool = True) -> int:
+    """Return the microseconds of a lease, or of a lock; 0: the default of the daemon.
+
+    Raises:
+        TypeError, BadRequestError: As ``duration_us``.
+    """
+    return duration_us(name, value, least_us=least_us, most_us=LEASE_US_MAX, zero=zero)
+
+
+def duration_s(name: str, value: Duration, *, above_zero: bool = False) -> float:
+    """Return the seconds of a duration that this program itself waits.
+
+    Raises:
+        TypeError, BadRequestError: As ``duration_us``.
+    """
+    return duration_us(name, value, zero=not above_zero) / _SECOND_US
+
+
+def instant_us(name: str, value: Instant) -> int:
+    """Return the microseconds since 1970 of an instant.
+
+    Raises:
+        TypeError: It is neither a number nor a datetime, or a bool.
+        BadRequestError: It has no time zone, or is before 2000 or after 9999: so it was meant as a
+            duration, or in another unit.
+    """
+    us = _microseconds(name, value, "an instant")
+    if us < INSTANT_US_MIN:
+        raise BadRequestError(f"{name} {value} is before the year 2000", hint=_INSTANT_HINT)
+    if us > INSTANT_US_MAX:
+        raise BadRequestError(
+            f"{name} {value} is after the year 9999; the unit is seconds", hint=_INSTANT_HINT
+        )
+    return us
+
+
+def future_us(name: str, value: Instant, now_us: int) -> int:
+    """Return the microseconds since 1970 of an instant that must lie ahead.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: It.
+        now_us: The time of this machine.
+
+    Raises:
+        TypeError, BadRequestError: As ``instant_us``; or it is in the past.
+    """
+    us = instant_us(name, value)
+    if us <= now_us:
+        raise BadRequestError(f"{name} {value} is in the past", hint=_INSTANT_HINT)
+    return us
+
+
+def to_datetime(us: int) -> datetime:
+    """Return microseconds since 1970 as an aware datetime in UTC; at most the end of 9999."""
+    return _EPOCH + timedelta(microseconds=us) if us <= INSTANT_US_MAX else _LAST
+
+
+def to_datetime_or_none(us: int | None) -> datetime | None:
+    """Return the same; None for None and for 0, which means never."""
+    return to_datetime(us) if us else None
+
+
+def to_timedelta(us: int) -> timedelta:
+    """Return microseconds as a timedelta."""
+    return timedelta(microseconds=us)
+
+
+def to_timedelta_or_none(us: int | None) -> timedelta | None:
+    """Return the same; None for None."""
+    return None if us is None else timedelta(microseconds=us)
+
+
+def _microseconds(name: str, value: float | timedelta | datetime, kind: str) -> int:
+    wanted = timedelta if kind == "a duration" else datetime
+    if isinstance(value, float):
+        if value - value != 0:  # NaN or infinite
+            raise BadRequestError(f"{name} {value} is {kind} of no length", hint=_hint(kind))
+        whole = int(value)
+        return whole * _SECOND_US + round((value - whole) * _SECOND_US)  # the difference is exact
+    if isinstance(value, wanted):
+        if isinstance(value, datetime):
+            if value.utcoffset() is None:
+                raise BadRequestError(f"{name} {value} has no time zone", hint=_ZONE_HINT)
+            return (value - _EPOCH) // _MICROSECOND
+        assert isinstance(value, timedelta)
+        return value // _MICROSECOND
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{name} is a number of seconds or a {wanted.__name__}, not {type(value).__name__}"
+            f" ({_hint(kind)})"
+        )
+    return operator.index(value) * _SECOND_US  # type: ignore[arg-type] # it has __index__
+
+
+def _hint(kind: str) -> str:
+    return _DURATION_HINT if kind == "a duration" else _INSTANT_HINT
