@@ -18,7 +18,6 @@ from fj_cli.output import plain_value, type_name
 _VALUE_BYTES_MAX = 32 * 1024
 """A larger value is on standard input only: Linux takes 128 KiB for one variable."""
 
-_KILL_AFTER_S = 10
 _GONE_S = 5
 """After SIGKILL: what is left then, the kernel holds; the entry need not wait for it."""
 
@@ -26,8 +25,8 @@ _LOOK_S = 0.05
 _TRANSIENT = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """No file descriptor, process or memory is free: of the worker, its user or the machine."""
 
-NOT_STARTED = 126
-"""Exit code of a command that cannot be run."""
+NOT_STARTED, NOT_FOUND = 126, 127
+"""Exit codes of a command that cannot be run, and of one that is not there, as a shell has them."""
 
 
 def environment_of(
@@ -93,11 +92,11 @@ def is_transient(error: OSError) -> bool:
     return error.errno in _TRANSIENT
 
 
-async def run_child(process: trio.Process, data: bytes) -> int:
+async def run_child(process: trio.Process, data: bytes, *, kill_after_s: float) -> int:
     """Give the command its input and wait for its end; return its exit code, negative for a signal.
 
     Other processes of its group run on, also where they keep the input open. When this is
-    cancelled, the whole group gets SIGTERM, and what is left of it after 10 s SIGKILL.
+    cancelled, the whole group gets SIGTERM, and what is left of it after ``kill_after_s`` SIGKILL.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -107,7 +106,7 @@ async def run_child(process: trio.Process, data: bytes) -> int:
     finally:
         if process.returncode is None:
             with trio.CancelScope(shield=True):
-                await _end_group(process)
+                await _end_group(process, kill_after_s)
     return code
 
 
@@ -118,9 +117,9 @@ async def _feed(process: trio.Process, data: bytes) -> None:
             await process.stdin.send_all(data)
 
 
-async def _end_group(process: trio.Process) -> None:
+async def _end_group(process: trio.Process, kill_after_s: float) -> None:
     """End the command and all of its group; return when nothing of it runs."""
-    for number, patience_s in ((signal.SIGTERM, _KILL_AFTER_S), (signal.SIGKILL, _GONE_S)):
+    for number, patience_s in ((signal.SIGTERM, kill_after_s), (signal.SIGKILL, _GONE_S)):
         with trio.move_on_after(patience_s):
             _signal_group(process, number)
             await process.wait()

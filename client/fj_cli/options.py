@@ -86,6 +86,19 @@ INSTANT = Instant()
 NAME = Name()
 
 
+LEASE = "5m"
+"""Lease of every command that leases and is not told how long: a look must not hide a job for a
+day, which is the daemon's default."""
+
+lease_option = click.option(
+    "--lease",
+    type=DURATION,
+    default=LEASE,
+    show_default=True,
+    help="Length of the lease; with --exec at least 1s.",
+)
+
+
 def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.meta[_KEY + str(param.name)] = value

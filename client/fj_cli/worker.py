@@ -7,6 +7,8 @@ The library's job loop leases the jobs, renews their leases and repeats what has
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -25,7 +27,7 @@ from fastjournal.errors import (
 )
 from fastjournal.limits import DURATION_US_MAX
 from fastjournal.times import to_timedelta
-from fj_cli.job import JobCommand
+from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.notes import Notes
 from fj_cli.options import DONE, NOTHING_TO_DO
 from fj_cli.reports import Ended, Outcome, Reports
@@ -45,7 +47,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     access: Access
     domain: bytes
-    argv: list[str]
+    command: CommandPlan
     jobs: int
     """Commands at once."""
     count: int | None
@@ -63,14 +65,23 @@ def find_program(name: str) -> str:
     """Return the path of a program, before anything is leased for it.
 
     Raises:
-        BadRequestError: There is none of that name.
+        BadRequestError: There is none of that name, or it cannot be executed.
     """
     path = shutil.which(name)
-    if path is None:
+    if path is not None:
+        return path
+    found = name if os.path.dirname(name) else shutil.which(name, mode=os.F_OK)
+    if found is None or not os.path.exists(found):
         raise BadRequestError(
             f"there is no program {name!r} to run", hint="check its name, and PATH"
         )
-    return path
+    if os.path.isdir(found):
+        raise BadRequestError(f"{found!r} is a directory", hint="name the program in it")
+    raise BadRequestError(
+        f"{found!r} is not executable",
+        hint=f"chmod +x {shlex.quote(found)}, or run it by its"
+        f" interpreter: --exec sh {shlex.quote(found)}",
+    )
 
 
 class Worker:
@@ -167,7 +178,7 @@ class Worker:
         started = trio.current_time()
         command = JobCommand(
             job,
-            self._plan.argv,
+            self._plan.command,
             notes=self._notes,
             stop=self._ending,
             server=self._plan.server,

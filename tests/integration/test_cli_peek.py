@@ -58,17 +58,15 @@ def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClie
     assert [entry.key.decode() for entry in client.next("", count=9)] == seen
 
 
-def test_peek_ends_before_another_default_lease_unless_it_is_told_the_lease(
-    cli: Cli, client: SyncClient
-) -> None:
+def test_peek_with_default_leases_ends_before_another_one(cli: Cli, client: SyncClient) -> None:
     for key in ("a:1:0:x", "b:1:0:x"):
         client.set(key, "")
     client.limit("b", lease=5)
     seen = [
         [entry["key"] for entry in cli.json("peek", "--count", "9", *lease)]
-        for lease in ((), ("--lease", "1m"))
+        for lease in (("--lease", "0"), (), ("--lease", "1m"))
     ]
-    assert seen == [["a:1:0:x"], ["a:1:0:x", "b:1:0:x"]]
+    assert seen == [["a:1:0:x"], ["a:1:0:x", "b:1:0:x"], ["a:1:0:x", "b:1:0:x"]]
 
 
 def test_peek_changes_nothing_and_tells_when_something_will_be_due(

@@ -117,8 +117,7 @@ def test_stop_a_second_time_ends_members_of_the_group_that_ignore_sigterm(
     (key,) = add(client, "one")
     stubborn = f"trap '' TERM; echo $$ > {tmp_path}/pid; exec sleep 600"
     shell = ("sh", "-c", f'sh -c "$0" & wait; {stubborn}', stubborn)
-    command = command_with({"fj_cli.child._KILL_AFTER_S": 0.5})
-    worker = cli.start(*FOREVER, "--exec", *shell, command=command)
+    worker = cli.start(*FOREVER, "--kill-after", "500ms", "--exec", *shell)
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     pid = int((tmp_path / "pid").read_text())
     worker.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import trio
 
 from fastjournal.client.core.results import Entry
 from fastjournal.protocol import ValueType
-from fj_cli import child
 from fj_cli.child import environment_of, input_of, is_transient, open_child, run_child
 
 
@@ -69,7 +69,7 @@ def test_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: b
 
 
 async def run(argv: list[str], data: bytes, environment: dict[str, str]) -> int:
-    return await run_child(await open_child(argv, environment), data)
+    return await run_child(await open_child(argv, environment), data, kill_after_s=10)
 
 
 def test_exit_code_is_that_of_the_command_or_its_signal() -> None:
@@ -89,17 +89,15 @@ def test_child_command_that_cannot_be_run_is_an_error_of_its_own(tmp_path: Path)
     assert is_transient(OSError(errno.EAGAIN, ""))
 
 
-async def test_whole_group_ends_with_a_cancelled_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whole_group_ends_with_a_cancelled_command(tmp_path: Path) -> None:
     """Its leader ends at SIGTERM, what it started does not."""
-    monkeypatch.setattr(child, "_KILL_AFTER_S", 0.2)
     pid_file = tmp_path / "pid"
     tell = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}"
     stubborn = f"trap '' TERM; {tell}; exec sleep 600"
     process = await open_child(["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn], {})
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_child, process, b"x" * 1_000_000)
+        data = b"x" * 1_000_000
+        nursery.start_soon(partial(run_child, process, data, kill_after_s=0.2))
         with trio.fail_after(60):
             while not pid_file.exists():  # noqa: ASYNC110 - another process makes it
                 await trio.sleep(0.01)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fastjournal.errors import BadRequestError
 from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
 from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
@@ -16,6 +17,7 @@ from fj_cli.options import (
     IntParamType,
     b64_option,
     json_option,
+    lease_option,
     open_client,
     server_option,
 )
@@ -70,7 +72,9 @@ runs, CMD is ended, because another worker may have the entry. Reports go to sta
 The worker waits 5 minutes for a daemon that is away, also at the start; then exit code 69. A job
 whose lease has ended by then counts as lost: its command is ended, and it is delivered again.
 SIGTERM, Ctrl-C or a closed terminal: nothing new starts, running commands finish. A second SIGTERM
-or Ctrl-C ends them: SIGTERM to each with all that it started, SIGKILL 10 seconds later.
+or Ctrl-C ends them: SIGTERM to each with all that it started, SIGKILL after --kill-after.
+A CMD that fails, is killed, or takes longer than --timeout is a failed attempt: the daemon counts
+it and keeps the reason ('fj-cli explain KEY').
 If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed
 attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
@@ -80,7 +84,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     type=click.IntRange(1, PAIRS_MAX),
     help="At most that many entries.  [default: 1; with --exec all]",
 )
-@click.option("--lease", type=DURATION, help="[default: the daemon's; with --exec 5m, at least 1s]")
+@lease_option
 @click.option("--wait", type=Wait(), help="Wait that long for work ('forever': without end).")
 @click.option("--delete", is_flag=True, help="Delete the entries at once instead of leasing them.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
@@ -99,6 +103,18 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     help="Delay after the first failure; doubled each time.",
 )
 @click.option("--retry-delay-max", type=DURATION, default="1h", show_default=True)
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="End CMD after that long: a failed attempt.  [default: no timeout]",
+)
+@click.option(
+    "--kill-after",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="From SIGTERM to SIGKILL for a CMD that is ended.",
+)
 @b64_option
 @json_option
 @server_option
@@ -120,15 +136,47 @@ def command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
         raise click.UsageError("--exec is followed by the command to run", ctx)
     if options["delete"]:
         raise click.UsageError("--exec completes entries itself: leave out --delete", ctx)
-    if 0 < (options["lease"] or 0) < JOB_LEASE_US_MIN:
+    _refuse_options_behind_exec(ctx, argv)
+    if options["timeout"] == 0:
+        raise click.UsageError("--timeout is more than 0; leave it out for none", ctx)
+    if options["lease"] < JOB_LEASE_US_MIN:
         raise click.UsageError("--lease is at least 1s with --exec", ctx)
     return _work(ctx, domain, argv, options)
 
 
 def _refuse_worker_options(ctx: click.Context) -> None:
-    for name in ("jobs", "max_attempts", "retry_delay", "retry_delay_max"):
+    names = ("jobs", "max_attempts", "retry_delay", "retry_delay_max", "timeout", "kill_after")
+    for name in names:
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --exec", ctx)
+
+
+def _refuse_options_behind_exec(ctx: click.Context, argv: list[str]) -> None:
+    """Refuse a command that begins with an option, which was meant for fj-cli."""
+    if not argv[0].startswith("-"):
+        return
+    ours = {name for parameter in ctx.command.params for name in parameter.opts}
+    meant = [word for word in argv if word.partition("=")[0] in ours] or argv[:1]
+    raise click.UsageError(
+        f"{', '.join(meant)} behind --exec: options of fj-cli stand before it, and all behind it"
+        " is the command to run",
+        ctx,
+    )
+
+
+def _program(ctx: click.Context, argv: list[str]) -> str:
+    """Return the path of the program to run; an error also names options that look like ours."""
+    from fj_cli.worker import find_program
+
+    try:
+        return find_program(argv[0])
+    except BadRequestError as error:
+        ours = {name for parameter in ctx.command.params for name in parameter.opts}
+        meant = [word for word in argv[1:] if word.partition("=")[0] in ours]
+        if meant:
+            hint = f"{error.hint}; {', '.join(meant)} behind --exec is an argument of the program"
+            raise BadRequestError(error.message, hint=hint) from error
+        raise
 
 
 def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> int:
@@ -136,7 +184,7 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
         jobs = client.next(
             domain,
             count=options["count"] or 1,
-            lease=to_timedelta_or_none(options["lease"]),
+            lease=to_timedelta_or_none(options["lease"] or None),
             wait=to_wait(options["wait"]),
             delete=options["delete"],
             meta=True,
@@ -157,18 +205,23 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
 def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
+    from fj_cli.job import CommandPlan
     from fj_cli.options import daemon_of
-    from fj_cli.worker import Worker, WorkerPlan, find_program
+    from fj_cli.worker import Worker, WorkerPlan
 
     server, access = daemon_of(ctx)
     plan = WorkerPlan(
         server=server,
         access=access,
         domain=domain,
-        argv=[find_program(argv[0]), *argv[1:]],
+        command=CommandPlan(
+            argv=[_program(ctx, argv), *argv[1:]],
+            timeout_us=options["timeout"],
+            kill_after_us=options["kill_after"],
+        ),
         jobs=options["jobs"],
         count=options["count"],
-        lease_us=options["lease"] or 300_000_000,
+        lease_us=options["lease"],
         wait_us=options["wait"],
         max_attempts=options["max_attempts"],
         retry_delay_us=options["retry_delay"],

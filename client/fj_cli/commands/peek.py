@@ -8,6 +8,7 @@ from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
     DONE,
     DURATION,
+    LEASE,
     NAME,
     NOTHING_TO_DO,
     b64_option,
@@ -31,26 +32,28 @@ COUNT_MAX = 500
     show_default=True,
     help="At most that many entries.",
 )
-@click.option("--lease", type=DURATION, help="As given to 'next'.  [default: the daemon's]")
+@click.option(
+    "--lease", type=DURATION, default=LEASE, show_default=True, help="As given to 'next'."
+)
 @b64_option
 @json_option
 @server_option
 @click.pass_context
-def command(
-    ctx: click.Context, domain: bytes, count: int, lease: int | None, as_json: bool | None
-) -> int:
+def command(ctx: click.Context, domain: bytes, count: int, lease: int, as_json: bool | None) -> int:
     """Show what 'next' would lease now in DOMAIN, or in any domain in turns; lease nothing.
 
     The order is that of 'next', and nothing changes: neither the times of the entries nor the
     turns of the domains. For a paused DOMAIN it shows what would come without the pause.
 
-    One 'next' has one length of the lease. So without --lease the list ends before an entry of a
-    domain with another default lease ('limit --lease').
+    One 'next' has one length of the lease. So with --lease 0, which is the default lease of each
+    domain, the list ends before an entry of a domain with another one ('limit --lease').
 
     Exit code 75: nothing is due.
     """
     with open_client(ctx) as client:
-        jobs = client.peek(domain, count=count, lease=to_timedelta_or_none(lease), meta=True)
+        jobs = client.peek(
+            domain, count=count, lease=to_timedelta_or_none(lease or None), meta=True
+        )
         paused_until = client.domain_stats(domain).paused_until_us if domain else 0
     if paused_until:
         note(f"paused until {format_instant(paused_until)}")
