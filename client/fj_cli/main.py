@@ -14,7 +14,6 @@ from fastjournal.errors import (
     FastjournalError,
     LogFailedError,
     ProtocolError,
-    RefusedError,
     SpoolFailedError,
 )
 from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
@@ -59,8 +58,7 @@ def run(arguments: list[str]) -> int:
         drop(sys.stdout)
         return DONE
     except FastjournalError as error:
-        text = f"{error.code}: {error}" if isinstance(error, RefusedError) else str(error)
-        note(f"fj-cli: {text}")
+        note(f"fj-cli: {error}")
         return exit_code_of(error)
     except OSError as error:
         note(f"fj-cli: {error}")
