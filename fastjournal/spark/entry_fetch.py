@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.entry_facts import Arrivals, serial_numbers
 from fastjournal.spark.files import LOG_IN_USE, SegmentFile
@@ -30,11 +29,11 @@ from fastjournal.spark.vectorised.byte_arrays import (
     SegmentBytes,
     Slices,
 )
-from fastjournal.spark.vectorised.chunk import Chunk
+from fastjournal.spark.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.vectorised.decode import RecordArrays
-from fastjournal.spark.vectorised.frames import Frames, find_frames
-from fastjournal.spark.vectorised.reader import frames_of, parts_of, read_batches
+from fastjournal.spark.vectorised.frames import Frames, valid_frames
+from fastjournal.spark.vectorised.reader import read_batches
 
 REPLAYED_SCHEMA = pa.schema(
     [
@@ -90,7 +89,7 @@ def read_entries(
         return
     data = read_bytes(files, segment)
     arrays = SegmentBytes(data)
-    start, body, end = _choose(_all_frames(data, arrays), offsets, segment)
+    start, body, end = _choose(valid_frames(data, arrays), offsets, segment)
     for part in parts_of(start):
         records = RecordArrays(arrays, start[part], body[part], end[part])
         records.decode(contents=True, operations=True)
@@ -101,16 +100,6 @@ def read_entries(
             yield _by_replay(data, segment, records, np.flatnonzero(irregular), names)
         if len(batch):
             yield batch
-
-
-def _all_frames(data: bytes, arrays: SegmentBytes) -> Frames:
-    frames = find_frames(arrays)
-    if frames is not None:
-        return frames
-    runs = [frames_of(run) for run in scan_segment(data).runs]
-    if not runs:
-        return Frames(*(np.zeros(0, np.int64) for _ in range(3)))
-    return Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
 
 
 def _choose(frames: Frames, offsets: Offsets, segment: SegmentFile) -> Frames:

@@ -16,6 +16,8 @@ from fastjournal.foreign.formats import Format
 LOG_VIEWS = ("records", "entries")
 VIEWS = (*LOG_VIEWS, "events", "spool")
 MODES = ("failfast", "permissive")
+PARTITION_BYTES = 64 * 1024 * 1024
+"""A segment of usual size is one partition: cmdlog-seg-size is no larger."""
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
 
@@ -38,6 +40,7 @@ OPTIONS = (
     Option("columnNameOfCorruptRecord", views=(*LOG_VIEWS, "spool")),
     Option("instants", ("timestamp", "us")),
     Option("maxBytesPerTrigger", views=("records",)),
+    Option("maxPartitionBytes", views=("records",)),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -114,12 +117,20 @@ class Options:
     @property
     def bytes_per_trigger(self) -> int | None:
         """Most bytes of a batch of a stream; None: no bound."""
-        text = self.text("maxBytesPerTrigger")
+        return self._bytes("maxBytesPerTrigger")
+
+    @property
+    def bytes_per_partition(self) -> int:
+        """Bytes of a segment for each partition of the view ``records``, about."""
+        return self._bytes("maxPartitionBytes") or PARTITION_BYTES
+
+    def _bytes(self, name: str) -> int | None:
+        text = self.text(name)
         if text is None:
             return None
         if not text.isdecimal() or int(text) == 0:
             raise BadRequestError(
-                f"option maxBytesPerTrigger={text} is not a number of bytes", hint="67108864"
+                f"option {name}={text} is not a number of bytes", hint=str(PARTITION_BYTES)
             )
         return int(text)
 

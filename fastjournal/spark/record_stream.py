@@ -31,7 +31,9 @@ from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.paths import newest_snapshot, open_log
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.rows import read_bytes
-from fastjournal.spark.vectorised.reader import Span, find_group_end, read_batches
+from fastjournal.spark.vectorised.groups import find_group_end
+from fastjournal.spark.vectorised.reader import read_batches
+from fastjournal.spark.vectorised.spans import Span
 
 _HINT = "stream from the archive of the log, whose segments never change (--archive-dir)"
 

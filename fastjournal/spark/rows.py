@@ -139,10 +139,7 @@ def _read_run(
     leased = awaited = 0
     for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
         offset = run.offset(index)
-        try:
-            row = decode_row(data, segment, offset, body, end)
-        except LogCorruptError as error:
-            row = damaged_row(segment, CorruptRegion(offset, end, error.message), permissive)
+        row = row_of(data, segment, offset, body, end, permissive=permissive)
         awaited = max(awaited - 1, 0)
         if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
             leased -= 1
@@ -178,6 +175,20 @@ def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -
         raise error
     error.hint = None
     return Row(segment.number, damage.offset, b"", corrupt=str(error))
+
+
+def row_of(
+    data: bytes, segment: SegmentFile, offset: int, body: int, end: int, *, permissive: bool
+) -> Row:
+    """Return the row of a valid record, or of damage where its contents cannot be understood.
+
+    Raises:
+        LogCorruptError: They cannot be understood, where not ``permissive``.
+    """
+    try:
+        return decode_row(data, segment, offset, body, end)
+    except LogCorruptError as error:
+        return damaged_row(segment, CorruptRegion(offset, end, error.message), permissive)
 
 
 def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:

@@ -6,8 +6,8 @@
 Options: ``fastjournal.spark.options``. Paths: ``fastjournal.spark.paths``. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
-One partition is one segment. Conditions on ``segment``, ``time``, ``command`` and ``domain`` are
-applied while reading.
+One partition is one segment, or a slice of a large one. Conditions on ``segment``, ``time``,
+``command`` and ``domain`` are applied while reading.
 
 A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
 metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
@@ -16,30 +16,17 @@ not to its readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import Any
+from collections.abc import MutableMapping, Sequence
 
 import msgspec
-import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.columns import (
-    COMMAND_NAMES,
-    INTERNAL_COLUMNS,
-    RECORD_COLUMNS,
-    HasKind,
-)
+from fastjournal.spark.columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
 from fastjournal.spark.event_history import history_files
 from fastjournal.spark.event_rows import EVENT_COLUMNS
 from fastjournal.spark.events_reader import EventsReader
-from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.options import Options
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
@@ -51,10 +38,9 @@ from fastjournal.spark.paths import (
     open_log,
 )
 from fastjournal.spark.record_stream import RecordsStream
-from fastjournal.spark.requested_schema import RequestedColumn, cast_batch, request, view_schema
-from fastjournal.spark.row_filters import RowFilters
+from fastjournal.spark.records_reader import RecordsReader
+from fastjournal.spark.requested_schema import RequestedColumn, request, view_schema
 from fastjournal.spark.spool_view import SPOOL_COLUMNS, SpoolReader
-from fastjournal.spark.vectorised.reader import read_batches
 
 VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
     "records": RECORD_COLUMNS,
@@ -109,7 +95,12 @@ class FastjournalSource(DataSource):
                 hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
                 ", or fastjournal.spark.entries(spark, directory)",
             )
-        return RecordsReader(directories, columns, permissive=options.permissive)
+        return RecordsReader(
+            directories,
+            columns,
+            permissive=options.permissive,
+            partition_bytes=options.bytes_per_partition,
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
         """Return the reader of a stream of the view ``records``."""
@@ -167,65 +158,3 @@ class FastjournalSource(DataSource):
     def _columns(self) -> Sequence[HasKind]:
         options = self._checked
         return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
-
-
-class SegmentPartition(InputPartition):
-    """One segment of a directory."""
-
-    def __init__(self, directory: str, segment: SegmentFile) -> None:
-        super().__init__(segment.number)
-        self.directory = directory
-        self.segment = segment
-
-
-class RecordsReader(DataSourceReader):
-    """Reads the records of the segments of directories.
-
-    Args:
-        directories: Paths or URIs.
-        columns: Columns to build, in this order.
-        permissive: Damage becomes a row.
-    """
-
-    def __init__(
-        self, directories: list[str], columns: list[RequestedColumn], *, permissive: bool
-    ) -> None:
-        self._directories = directories
-        self._columns = columns
-        self._permissive = permissive
-        self._filters = RowFilters(columns)
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark's name
-        """Take conditions that are applied while reading; return the others."""
-        return [condition for condition in filters if not self._filters.take(condition)]
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition for each segment that the conditions leave."""
-        found: list[InputPartition] = []
-        for directory in self._directories:
-            log = open_log(directory)
-            listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
-            found += [
-                SegmentPartition(directory, segment)
-                for segment in log.segments
-                if self._filters.keeps_segment(segment, listed.get(segment.number))
-            ]
-        return found
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one segment."""
-        if not isinstance(partition, SegmentPartition):
-            # Spark makes one partition of another type from an empty list of partitions.
-            return
-        files, _ = resolve(partition.directory)
-        batches = read_batches(
-            files,
-            partition.segment,
-            [column.source for column in self._columns],
-            permissive=self._permissive,
-            commands=self._filters.commands(COMMAND_NAMES.values()),
-        )
-        for batch in batches:
-            found = self._filters.apply(cast_batch(batch, self._columns))
-            if len(found):
-                yield found

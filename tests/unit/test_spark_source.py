@@ -289,3 +289,30 @@ def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
     segments = [SegmentFile("", one.number, 8, last=False, open=False) for one in listed]
     pairs = zip(segments, listed, strict=True)
     assert [one.number for one, info in pairs if filters.keeps_segment(one, info)] == kept
+
+
+def read_offsets(directory: Path, **options: str) -> list[list[int]]:
+    """Return the offsets in each partition of the view records."""
+    source = FastjournalSource({"path": str(directory)} | options)
+    schema = StructType([StructField("offset", LongType())])
+    reader = source.reader(schema)
+    return [
+        [offset for batch in reader.read(one) for offset in batch.column(0).to_pylist()]
+        for one in reader.partitions()
+    ]
+
+
+def test_partition_is_a_slice_of_a_segment_larger_than_asked_for(tmp_path: Path) -> None:
+    builder = SegmentBuilder()
+    for number in range(100):
+        builder.entry(b"%d" % number)
+    (tmp_path / segment_name(1)).write_bytes(bytes(builder))
+    assert read_offsets(tmp_path) == [builder.offsets]
+    sliced = read_offsets(tmp_path, maxPartitionBytes=str(len(builder.data) // 4))
+    assert [offset for part in sliced for offset in part] == builder.offsets
+    assert [len(part) // 20 for part in sliced] == [1, 1, 1, 1]
+    with pytest.raises(BadRequestError, match="maxPartitionBytes=1g is not a number of bytes"):
+        read_offsets(tmp_path, maxPartitionBytes="1g")
+    internal = FastjournalSource({"path": str(tmp_path), "maxPartitionBytes": "1"})
+    schema = StructType([StructField("_crc32c", LongType())])
+    assert len(list(internal.reader(schema).partitions())) == 1

@@ -18,16 +18,20 @@ from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.columns import READABLE, to_batch
+from fastjournal.spark.columns import INTERNAL_COLUMNS, READABLE, to_batch
 from fastjournal.spark.files import LogDirectory, SegmentFile
 from fastjournal.spark.rows import read_segment
-from fastjournal.spark.vectorised import reader
+from fastjournal.spark.vectorised import chunk
 from fastjournal.spark.vectorised.reader import read_batches
+from fastjournal.spark.vectorised.spans import SLICES_MAX, Slice, slices_of
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import write_random_log
 
 NAMES = list(READABLE)
 COLUMNS = list(READABLE.values())
+INTERNAL = {column.name for column in INTERNAL_COLUMNS}
+PUBLIC = [name for name in NAMES if name not in INTERNAL]
+SLICES = (2, 5)
 
 
 SCHEMA = pa.schema([(column.name, column.arrow) for column in COLUMNS])
@@ -57,6 +61,21 @@ def found(
     return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
+def check_slices(segment: SegmentFile, files: Any, oracle: Any, *, permissive: bool) -> None:
+    """Compare the public columns of all slices, one behind the other, with those of the whole."""
+    for slices in SLICES:
+        parts = [Slice(number, slices) for number in range(slices)]
+        tables = [
+            found(segment, files, permissive=permissive, names=PUBLIC, part=part) for part in parts
+        ]
+        errors = [table for table in tables if isinstance(table, str)]
+        if isinstance(oracle, str):
+            assert errors[0] == oracle
+            continue
+        assert not errors
+        assert pa.concat_tables(tables).combine_chunks() == oracle.select(PUBLIC), slices
+
+
 def check_segment(segment: SegmentFile, files: Any, *, permissive: bool) -> None:
     """Compare all columns of a segment."""
     rows = found(segment, files, permissive=permissive)
@@ -67,6 +86,7 @@ def check_segment(segment: SegmentFile, files: Any, *, permissive: bool) -> None
         assert isinstance(oracle, pa.Table)
         for name in NAMES:
             assert rows[name].to_pylist() == oracle[name].to_pylist(), name
+    check_slices(segment, files, oracle, permissive=permissive)
 
 
 def check(directory: Path) -> None:
@@ -90,12 +110,12 @@ def every_kind(directory: Path, seed: int) -> None:
     write_random_log(directory, seed, segments=2, records=60)
 
 
-@pytest.mark.parametrize(("seed", "chunk"), [(1, 1), (2, 7), (3, 7), (4, 99), (5, 99), (6, 99)])
+@pytest.mark.parametrize(("seed", "records"), [(1, 1), (2, 7), (3, 7), (4, 99), (5, 99), (6, 99)])
 def test_reader_equals_the_oracle_on_random_logs(
-    tmp_path: Path, seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every_kind(tmp_path, seed)
-    monkeypatch.setattr(reader, "CHUNK_RECORDS", chunk)
+    monkeypatch.setattr(chunk, "CHUNK_RECORDS", records)
     check(tmp_path)
 
 
@@ -222,7 +242,7 @@ def test_reader_keeps_the_records_of_the_commands_asked_for(tmp_path: Path) -> N
 def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "CHUNK_RECORDS", 20)
+    monkeypatch.setattr(chunk, "CHUNK_RECORDS", 20)
     builder = SegmentBuilder(previous=None)
     for _ in range(400):
         builder.foreign(b"q", bytes(5000))
@@ -239,3 +259,43 @@ def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
         tracemalloc.stop()
     assert rows == 400
     assert peak < 1.5 * size, "the file is one time its size"
+
+
+def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Path) -> None:
+    builder = SegmentBuilder()
+    jobs = [builder.entry(b"%d" % index) for index in range(9)]
+    before = len(builder.data)
+    builder.lease(jobs, 77)
+    behind = len(builder.data)
+    builder.entry(b"last")
+    check_bytes(tmp_path, bytes(builder))
+    log = LogDirectory(tmp_path)
+    starts = set()
+    for slices in range(2, 40):
+        tables = [
+            found(log.segments[0], log.files, names=["offset", "token"], part=Slice(one, slices))
+            for one in range(slices)
+        ]
+        starts |= {table["offset"][0].as_py() for table in tables if len(table)}
+        tokens = [token for table in tables for token in table["token"].to_pylist()]
+        assert tokens.count(77) == 10
+    assert not [start for start in starts if before < start < behind]
+    assert len(starts) > 5
+
+
+def test_reader_slices_take_no_record_inside_a_value_for_one_of_the_log(tmp_path: Path) -> None:
+    inner = SegmentBuilder(previous=None)
+    for index in range(30):
+        inner.entry(b"inner%d" % index)
+    builder = SegmentBuilder()
+    builder.entry(b"before")
+    builder.entry(b"large", value=bytes(inner)[8:])
+    builder.entry(b"after")
+    check_bytes(tmp_path, bytes(builder))
+
+
+def test_slices_of_a_segment_have_about_the_size_asked_for() -> None:
+    mib = 1024 * 1024
+    sizes = {size: len(slices_of(size * mib, 64 * mib)) for size in (0, 1, 64, 80, 97, 200, 9000)}
+    assert sizes == {0: 1, 1: 1, 64: 1, 80: 1, 97: 2, 200: 3, 9000: SLICES_MAX}
+    assert slices_of(130, 64) == [Slice(0, 2), Slice(1, 2)]

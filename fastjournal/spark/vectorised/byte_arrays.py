@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import TIME_VERSION, UNIX_SECONDS
+from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -43,6 +44,7 @@ _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 """The two digits of each byte."""
 
 
+_OPERATION_HEAD = np.uint64(int.from_bytes(OPERATION_HEAD, "big"))
 _HASH_START = np.uint64(0x9E3779B97F4A7C15)
 _HASH_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _HASH_SHIFT = np.uint64(32)
@@ -110,6 +112,11 @@ class SegmentBytes:
     def unsigned32(self, at: Offsets) -> npt.NDArray[np.uint32]:
         """Return the 32-bit big endian numbers at these offsets."""
         return self._big32[np.minimum(at, self._last)].astype(np.uint32)
+
+    def are_operations(self, at: Offsets) -> Mask:
+        """Return which of the names at these offsets, with their lengths, are operations'."""
+        found: Mask = (self.unsigned64(at) >> np.uint64(16)) == _OPERATION_HEAD
+        return found
 
     def times(self, at: Offsets) -> Times:
         """Return the times of the format; no time is valid."""

@@ -5,6 +5,7 @@ A field that only some records have is placed among all of them, with null for t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from fastjournal.spark.columns import ARROW_TYPES, MICROSECONDS_MAX
 from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers, Offsets, Slices, Unsigned
 from fastjournal.spark.vectorised.decode import RecordArrays
 
+CHUNK_RECORDS = 32_768
+CHUNK_BYTES = 8 * 1024 * 1024
+"""A chunk ends at either: memory stays small, whatever the values' size."""
 _COLON, _ZERO, _NINE = b":09"
 _TIMESTAMP_DIGITS_MAX = 20
 _CERTAIN_DIGITS = 19
@@ -146,3 +150,13 @@ def _add_digit(byte: Any, there: Mask, number: Numbers, right: Mask) -> Numbers:
     right &= ((byte >= _ZERO) & (byte <= _NINE)) | ~there
     result: Numbers = np.where(there, number * 10 + byte - _ZERO, number)
     return result
+
+
+def parts_of(start: Offsets) -> Iterator[slice]:
+    """Yield the slices of records, which start at these offsets, that make a chunk each."""
+    first, count = 0, len(start)
+    while first < count:
+        stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
+        stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)
+        yield slice(first, stop)
+        first = stop

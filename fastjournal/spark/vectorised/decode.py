@@ -25,7 +25,6 @@ from fastjournal.cmdlog.format.layout import (
     TIME_BYTES,
     Command,
 )
-from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD
 from fastjournal.spark.vectorised.byte_arrays import (
     END_BYTES,
     NIL,
@@ -42,12 +41,11 @@ from fastjournal.spark.vectorised.byte_arrays import (
 INT32_MAX = 2**31 - 1
 _ARRIVAL_MAX = 1 << 62
 _MAGIC = np.uint32(int.from_bytes(MAGIC, "big"))
-_OPERATION_HEAD = np.uint64(int.from_bytes(OPERATION_HEAD, "big"))
 _TAG_BYTES = 7
 """The head of an operation's array, and its tag of five letters with its length."""
 _TAG_MASK = np.uint64((1 << 8 * (_TAG_BYTES - 1)) - 1)
-_LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
-_BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
+LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
+BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
 _EMPTY_ARRAY = 0x90
 _FALSE, _TRUE = 0xC2, 0xC3
 
@@ -224,8 +222,7 @@ class RecordArrays:
     def _operations(self) -> Mask:
         """Which of the jobs are operations."""
         jobs = self.jobs
-        names = self.segment.unsigned64(self.body[jobs.rows] + FIELDS_AT) >> np.uint64(16)
-        is_named: Mask = names == _OPERATION_HEAD
+        is_named = self.segment.are_operations(self.body[jobs.rows] + FIELDS_AT)
         return is_named & self._is_ours(jobs.payload)
 
     @cached_property
@@ -237,9 +234,9 @@ class RecordArrays:
         at = jobs.payload.start[chosen] + MAGIC_BYTES
         end = jobs.payload.end[chosen]
         count = segment.byte(at)
-        tag = segment.unsigned64(at - 1) & _TAG_MASK
-        is_lease = (tag == _LEASE) & ((count == _EMPTY_ARRAY + 3) | (count == _EMPTY_ARRAY + 4))
-        is_batch = (tag == _BATCH) & (count == _EMPTY_ARRAY + 2)
+        tag = tags_at(segment, at + 1)
+        is_lease = (tag == LEASE) & ((count == _EMPTY_ARRAY + 3) | (count == _EMPTY_ARRAY + 4))
+        is_batch = (tag == BATCH) & (count == _EMPTY_ARRAY + 2)
         following = segment.msgpack_integers(at + _TAG_BYTES)
         token = segment.msgpack_integers(following.end)
         behind = np.where(is_lease, token.end, following.end)
@@ -330,6 +327,11 @@ class RecordArrays:
         if name in bounds:
             right = right & (number.numbers <= bounds[name])
         return number, right
+
+
+def tags_at(segment: SegmentBytes, at: Offsets) -> Unsigned:
+    """Return the tags of operations, of five letters with their length; see ``LEASE``."""
+    return segment.unsigned64(at - 2) & _TAG_MASK
 
 
 def _defaulted(field: Integers | Slices, there: Mask, at: Offsets) -> Integers | Slices:

@@ -22,6 +22,7 @@ from fastjournal.cmdlog.format.layout import (
     TIME_VERSION,
     Command,
 )
+from fastjournal.cmdlog.recovery.scan import Run, scan_segment
 from fastjournal.spark.vectorised.byte_arrays import Offsets, SegmentBytes
 
 _TIME_HEAD = (TIME_VERSION, 0, 0, 0)
@@ -96,3 +97,21 @@ def checksums_are_right(data: bytes, segment: SegmentBytes, frames: Frames) -> b
     spans = zip(frames.start.tolist(), frames.end.tolist(), strict=True)
     found = np.array([crc32c(data[start:end]) for start, end in spans], np.uint32)
     return bool((found == segment.unsigned32(frames.end)).all())
+
+
+def frames_of(run: Run) -> Frames:
+    """Return the frames of a run of records that the scan found."""
+    behind = np.array(run.ends, np.int64)
+    start = np.concatenate((np.array([run.start]), behind[:-1]))
+    return Frames(start, np.array(run.bodies, np.int64), behind - CRC_BYTES)
+
+
+def valid_frames(data: bytes, segment: SegmentBytes) -> Frames:
+    """Return the frames of the records of a segment, without those in damage."""
+    frames = find_frames(segment)
+    if frames is not None:
+        return frames
+    runs = [frames_of(run) for run in scan_segment(data).runs]
+    if not runs:
+        return Frames(*(np.zeros(0, np.int64) for _ in range(3)))
+    return Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))

@@ -10,9 +10,8 @@ a column of its contents, or ``_corrupt``, is asked for.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -20,52 +19,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.cmdlog.format.layout import CRC_BYTES
-from fastjournal.cmdlog.format.operation_records import Batch, Lease, SegmentStart
+from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
-from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run, scan_segment
-from fastjournal.errors import LogCorruptError
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
 from fastjournal.spark.columns import READABLE, to_batch
 from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.rows import Row, damaged_row, decode_row, read_bytes
-from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers, Offsets, SegmentBytes
-from fastjournal.spark.vectorised.chunk import Chunk
+from fastjournal.spark.rows import Row, damaged_row, read_bytes, row_of
+from fastjournal.spark.vectorised.byte_arrays import Mask, Offsets, SegmentBytes
+from fastjournal.spark.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
-from fastjournal.spark.vectorised.frames import Frames, checksums_are_right, find_frames
+from fastjournal.spark.vectorised.frames import (
+    Frames,
+    checksums_are_right,
+    find_frames,
+    frames_of,
+)
+from fastjournal.spark.vectorised.groups import whole_groups
 from fastjournal.spark.vectorised.lease_tokens import LeaseTokens
-
-_Head: TypeAlias = tuple[int, int]
-"""An operation that leads a group: its place, and the number of records that follow."""
-CHUNK_RECORDS = 32_768
-CHUNK_BYTES = 8 * 1024 * 1024
-"""A chunk ends at either: memory stays small, whatever the values' size."""
-
-
-class Span(NamedTuple):
-    """Whole groups of a segment's records, and checksums of the segment up to their ends."""
-
-    first: int
-    """Offset of the first record; 0: of the segment."""
-    stop: int
-    """Offset behind the last one."""
-    first_crc32c: int | None = None
-    stop_crc32c: int | None = None
-
-    def check(self, data: bytes, path: str) -> None:
-        """Check that the segment is the one that the span was found in.
-
-        Raises:
-            LogCorruptError: It is not.
-        """
-        for offset, crc32c in ((self.first, self.first_crc32c), (self.stop, self.stop_crc32c)):
-            if offset and crc32c is not None and google_crc32c.value(data[:offset]) != crc32c:
-                raise LogCorruptError(
-                    "the segment was rewritten since a part of it was read",
-                    path=path,
-                    offset=offset,
-                    hint="read an archive or a snapshot, whose segments never change",
-                )
+from fastjournal.spark.vectorised.spans import Bounds, Slice, Span, slice_bounds
 
 
 def read_batches(
@@ -76,6 +48,7 @@ def read_batches(
     permissive: bool,
     commands: frozenset[str | None] | None = None,
     span: Span | None = None,
+    part: Slice | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one segment, in order.
 
@@ -85,7 +58,8 @@ def read_batches(
         names: Columns to build, of ``fastjournal.spark.columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
         commands: Only records of these commands; None among them: damage. None: all.
-        span: Only a part of the segment; None: all of it.
+        span: Only these whole groups of the segment; None: all of it.
+        part: Only this slice of it; None: all of it. No column is of ``INTERNAL_COLUMNS`` then.
 
     Raises:
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
@@ -96,8 +70,10 @@ def read_batches(
         span.check(data, segment.path)
         data = data[: span.stop]
         segment = msgspec.structs.replace(segment, open=False, last=False)
-    first = 0 if span is None else span.first
-    reader = _SegmentReader(data, segment, names, permissive=permissive, first=first)
+    reader = _SegmentReader(data, segment, names, permissive=permissive)
+    if span is not None:
+        reader.bounds = Bounds(span.first)
+    reader.part = part
     for batch in reader.batches():
         if commands is not None:
             chosen = pa.array(list(commands), pa.string())
@@ -116,42 +92,6 @@ def read_data(
     yield from _SegmentReader(data, segment, names, permissive=permissive).batches()
 
 
-def find_group_end(
-    data: bytes, segment: SegmentFile, first: int, limit: int, *, forced: bool
-) -> int:
-    """Return the offset behind the last whole group that ends at or before a limit.
-
-    Args:
-        data: The segment as far as it goes.
-        segment: Which one.
-        first: Offset where groups begin that count; it is returned where there is none.
-        limit: Offset.
-        forced: Where none ends at or before the limit, take the next one.
-    """
-    reader = _SegmentReader(data, segment, (), permissive=True)
-    arrays = SegmentBytes(data)
-    frames = find_frames(arrays)
-    if frames is None:
-        runs = [frames_of(run) for run in scan_segment(data).runs]
-        if not runs:
-            return first
-        frames = Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
-    behind = frames.end + CRC_BYTES
-
-    def end_within(count: int) -> int:
-        """Return the end of the last whole group of the first records."""
-        part = (column[:count] for column in frames)
-        whole = reader._whole_groups(arrays, *part) if count else 0
-        return max(int(behind[whole - 1]), first) if whole else first
-
-    found = end_within(int(np.searchsorted(behind, limit, "right")))
-    if found > first or not forced:
-        return found
-    counts = range(int(np.searchsorted(behind, first, "right")) + 1, len(behind) + 1)
-    index = bisect_left(counts, True, key=lambda count: end_within(count) > first)
-    return end_within(counts[index]) if index < len(counts) else first
-
-
 class _SegmentReader:
     """Reader of a segment's bytes; see ``read_batches``."""
 
@@ -162,10 +102,11 @@ class _SegmentReader:
         names: Sequence[str],
         *,
         permissive: bool,
-        first: int = 0,
     ) -> None:
+        self.bounds = Bounds()
+        """Where the records are that are asked for."""
+        self.part: Slice | None = None
         self._data = data
-        self._start = first
         self._segment = segment
         self._permissive = permissive
         self._names = list(dict.fromkeys((*names, "command")))
@@ -183,8 +124,6 @@ class _SegmentReader:
         self._is_ours = False
         self._is_first = True
         self._doubtful: dict[int, int] = {}
-        self._rows: dict[int, Row] = {}
-        """Records decoded to find the last group, by their offset, until their chunk comes."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all columns that were asked for, and ``command``."""
@@ -194,19 +133,26 @@ class _SegmentReader:
         if frames is not None and (
             segment.crc32c == self._crc32c or checksums_are_right(data, arrays, frames)
         ):
+            self._take_part(arrays, [frames])
             yield from self._read_run(arrays, frames, last=segment.last)
             return
         scan = scan_segment(data)
+        runs = [frames_of(run) for run in scan.runs]
+        self._take_part(arrays, runs)
         damage = [] if segment.open and scan.torn else scan.damage[::-1]
-        damage = [region for region in damage if region.offset >= self._start]
+        damage = [region for region in damage if self.bounds.holds(region.offset)]
         self._doubtful = doubtful_removals(data, scan)
-        for run in scan.runs:
-            while damage and damage[-1].offset < run.start:
+        for index, frames in enumerate(runs, 1):
+            while damage and damage[-1].offset < frames.start[0]:
                 yield self._damaged(damage.pop())
-            frames = frames_of(run)
-            yield from self._read_run(arrays, frames, last=segment.last and run is scan.runs[-1])
+            last = segment.last and index == len(runs)
+            yield from self._read_run(arrays, frames, last=last)
         while damage:
             yield self._damaged(damage.pop())
+
+    def _take_part(self, arrays: SegmentBytes, runs: Sequence[Frames]) -> None:
+        if self.part is not None:
+            self.bounds = slice_bounds(self.part, arrays, runs)
 
     def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
         row = damaged_row(self._segment, damage, self._permissive)
@@ -216,13 +162,12 @@ class _SegmentReader:
     def _read_run(
         self, data: SegmentBytes, frames: Frames, *, last: bool
     ) -> Iterator[pa.RecordBatch]:
-        start, body, end = frames
         self._tokens.begin_run()
-        count = len(start)
+        count = len(frames.start)
         if last:
-            count = self._whole_groups(data, start, body, end)
-        first = int(np.searchsorted(start, self._start))
-        start, body, end = start[first:count], body[first:count], end[first:count]
+            count = whole_groups(self._data, self._segment, data, frames)
+        chosen = self.bounds.within(frames.start[:count])
+        start, body, end = (column[chosen] for column in frames)
         for part in parts_of(start):
             yield self._read_chunk(data, start[part], body[part], end[part])
 
@@ -241,16 +186,8 @@ class _SegmentReader:
 
     def _row(self, arrays: RecordArrays, index: int) -> Row:
         """Return one record, decoded by itself."""
-        start = int(arrays.start[index])
-        row = self._rows.pop(start, None)
-        if row is None:
-            body, behind = int(arrays.body[index]), int(arrays.behind[index])
-            try:
-                row = decode_row(self._data, self._segment, start, body, behind)
-            except LogCorruptError as error:
-                region = CorruptRegion(start, behind, error.message)
-                row = damaged_row(self._segment, region, self._permissive)
-        return row
+        places = (int(column[index]) for column in (arrays.start, arrays.body, arrays.behind))
+        return row_of(self._data, self._segment, *places, permissive=self._permissive)
 
     def _column(self, name: str, chunk: Chunk, rows: dict[int, Row], ours: Mask) -> pa.Array:
         count = len(chunk.arrays)
@@ -293,56 +230,3 @@ class _SegmentReader:
                 self._is_ours = True
                 ours[index:] = True
         return ours
-
-    def _whole_groups(self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets) -> int:
-        """Return the number of records before an unfinished group at the end of the log."""
-        arrays = RecordArrays(data, start, body, end)
-        leases, batches = self._group_heads(arrays)
-        others = np.append(np.flatnonzero(~arrays.is_start), len(start))
-        is_open = np.zeros(len(start) + 1, np.int64)
-        for index, following in leases:
-            stop = int(others[np.searchsorted(others, index, "right")])
-            _mark(is_open, index, min(index + following, stop))
-        stops = [index for index, _ in batches[1:]] + [len(start)]
-        for (index, following), stop in zip(batches, stops, strict=False):
-            _mark(is_open, index, min(index + following, stop))
-        closed = np.flatnonzero(np.cumsum(is_open)[:-1] == 0)
-        return int(closed[-1]) + 1 if len(closed) else 0
-
-    def _group_heads(self, arrays: RecordArrays) -> tuple[list[_Head], list[_Head]]:
-        """Return the leases and the batches among records, in order."""
-        heads = arrays.heads
-        leases = list(zip(heads.rows[heads.lease], heads.following[heads.lease], strict=True))
-        batches = list(zip(heads.rows[~heads.lease], heads.following[~heads.lease], strict=True))
-        for index in np.flatnonzero(arrays.irregular):
-            row = self._rows[int(arrays.start[index])] = self._row(arrays, int(index))
-            operation = row.operation
-            if isinstance(operation, Lease):
-                leases.append((index, operation.following))
-            elif isinstance(operation, Batch):
-                batches.append((index, operation.following))
-        return sorted(leases), sorted(batches)
-
-
-def parts_of(start: Offsets) -> Iterator[slice]:
-    """Yield the slices of records, which start at these offsets, that make a chunk each."""
-    first, count = 0, len(start)
-    while first < count:
-        stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
-        stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)
-        yield slice(first, stop)
-        first = stop
-
-
-def frames_of(run: Run) -> Frames:
-    """Return the frames of a run of records that the scan found."""
-    behind = np.array(run.ends, np.int64)
-    start = np.concatenate((np.array([run.start]), behind[:-1]))
-    return Frames(start, np.array(run.bodies, np.int64), behind - CRC_BYTES)
-
-
-def _mark(is_open: Numbers, first: int, stop: int) -> None:
-    """Count a group behind whose records from ``first`` to before ``stop`` more of it follows."""
-    if stop > first:
-        is_open[first] += 1
-        is_open[stop] -= 1
