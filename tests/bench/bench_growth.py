@@ -66,7 +66,7 @@ class Load:
         for entry in window:
             keys.get(entry.key)
             keys.get(entry.uri or b"")
-            keys.add(entry)
+            keys.add_new(entry, uri_stands=False)
         seconds = time.thread_time() - started
         for entry in window:
             keys.remove(entry)

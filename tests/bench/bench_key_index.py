@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import thread_time
 
@@ -21,8 +21,10 @@ LOADED_KEYS = 2048
 """Keys that a part of a bulk load has."""
 RUN_KEYS = 65_536
 STEP_KEYS = 200
-RELIEVED_KEYS = 500
-PENDING_KEYS_MAX = 1000
+FRESH_KEYS_MAX = 8192
+SORTED_KEYS = 2048
+GONE_KEYS_MAX = 4096
+RELIEVED_KEYS = 600
 PAGE_KEYS = 256
 
 
@@ -39,8 +41,16 @@ class Keys:
     def add(self, key: bytes) -> None:
         self.shards[hash(key) & 255][key] = None
 
-    def remove(self, key: bytes) -> None:
+    def come(self, key: bytes) -> None:
+        self.add(key)
+        self.index.fresh[key] = True
+
+    def go(self, key: bytes) -> None:
         del self.shards[hash(key) & 255][key]
+        if key in self.index.fresh:
+            self.index.fresh[key] = False
+        else:
+            self.index.gone.append(key)
 
 
 def keys_of(number: int) -> tuple[bytes, bytes]:
@@ -97,17 +107,19 @@ def merge(keys: Keys, number: int) -> None:
     show("merge", thread_time() - started, number, worst)
 
 
-def change(what: str, keys: Keys, jobs: Iterable[int], *, come: bool) -> None:
-    total = worst = 0.0
-    count = 0
+def change(what: str, keys: Keys, jobs: Iterable[int], note: Callable[[bytes], None]) -> None:
+    """Let keys come or go, by one of the methods; the time is that of sorting and merging them."""
+    index, total, worst, count = keys.index, 0.0, 0.0, 0
     for job in jobs:
         for key in keys_of(job):
-            (keys.add if come else keys.remove)(key)
-            keys.index.pending.append(key)
+            note(key)
             count += 1
-        if len(keys.index.pending) > PENDING_KEYS_MAX:
+        if len(index.fresh) > FRESH_KEYS_MAX or len(index.gone) > GONE_KEYS_MAX:
             started = thread_time()
-            keys.index.relieve(RELIEVED_KEYS)
+            if len(index.fresh) > FRESH_KEYS_MAX:
+                index.sort_pending(SORTED_KEYS)
+            else:
+                index.merge_gone(RELIEVED_KEYS)
             seconds = thread_time() - started
             total += seconds
             worst = max(worst, seconds)
@@ -128,9 +140,11 @@ def main() -> None:
         merge(keys, 2 * jobs)
         read_pages("pages of the merged index", keys, loaded)
     some = jobs // 10
-    change("come, in order", keys, range(jobs, jobs + some), come=True)
-    change("go, in order", keys, range(some), come=False)
-    change("go, at random", keys, random.sample(range(some, jobs), some), come=False)
+    change("come, in order", keys, range(jobs, jobs + some), keys.come)
+    change("go, while in runs", keys, range(jobs, jobs + some), keys.go)
+    merge(keys, 2 * some)
+    change("go, in order", keys, range(some), keys.go)
+    change("go, at random", keys, random.sample(range(some, jobs), some), keys.go)
     while keys.index.merge(STEP_KEYS):
         pass
     assert list(keys.index) == sorted(key for shard in keys.shards for key in shard)

@@ -52,7 +52,7 @@ PLACES = {
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_index": "BLOCK_KEYS_MAX BLOCK_KEYS_MIN PART_KEYS_MIN",
     "fastjournald.tables.key_runs": "RUN_KEYS_MAX _TAKEN_KEYS_MIN",
-    "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
+    "fastjournald.tables.key_table": "FRESH_KEYS_MAX GONE_KEYS_MAX",
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.free_space": "SPACE_SECONDS",

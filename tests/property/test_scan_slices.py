@@ -23,7 +23,17 @@ REGEX = Query.REGEX << QUERY_SHIFT
 # half of the changes move a URI
 CHANGES = [
     (what, number)
-    for what in ("set", "delete", "lease", "expire", "pop", "merge", "sort", *["uri"] * 6)
+    for what in (
+        "set",
+        "delete",
+        "lease",
+        "expire",
+        "pop",
+        "merge",
+        "take out",
+        "sort",
+        *["uri"] * 6,
+    )
     for number in range(60)
 ]
 CHECK_STEPS = 6
@@ -68,7 +78,9 @@ class World:
             bits = Flag.UPDATE_TIMEOUT
             self.ask(request(Function.GET, key, timeout=self.now + 1, flags=bits))
         elif what == "merge":
-            self.engine.store.keys.sorted_keys().relieve(number)
+            self.engine.store.keys.sorted_keys().merge(number)
+        elif what == "gone":
+            self.engine.store.keys.sorted_keys().merge_gone(number)
         elif what == "sort":
             self.engine.store.keys.sorted_keys().sort_pending(number)
         else:

@@ -10,12 +10,15 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from fastjournal import limits
 from fastjournal.limits import (
     ALONE_WORK,
-    PENDING_KEYS_KEPT,
-    PENDING_KEYS_LEFT,
-    PENDING_KEYS_MAX,
+    FRESH_KEYS_MAX,
+    GONE_KEYS_KEPT,
+    GONE_KEYS_LEFT,
+    GONE_KEYS_MAX,
     RELIEVED_KEYS,
+    SORTED_KEYS,
     TURN_WORK,
 )
 from fastjournal.protocol import Function
@@ -24,15 +27,17 @@ from tests.door.daemon import Counters
 from tests.door.engine import Engine, Settings
 from tests.door.tasks import ScanRunner
 
-KEYS = 20_000
+NUMBER = 20_000
 
 
 async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_turn() -> None:
     engine = Engine(Settings())
     index = engine.store.keys.sorted_keys()
     # keys that have gone are merged the fastest
-    index.pending += [b"%d" % number for number in range(KEYS)]
-    index.sort_pending(KEYS // 2)
+    index.pending += [b"%d" % number for number in range(NUMBER)]
+    index.sort_pending(NUMBER // 2)
+    index.fresh = {b"fresh %d" % number: False for number in range(1000)}
+    index.gone += [b"gone %d" % number for number in range(1000)]
     runtime: Any = SimpleNamespace(
         engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
     )
@@ -47,12 +52,12 @@ async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_
                 works.append(engine.store.work - before)
             nursery.cancel_scope.cancel()
     assert list(index) == []
-    assert sum(works) >= KEYS
+    assert sum(works) >= NUMBER
     assert max(works) <= 2 * TURN_WORK, "two turns, where this task comes first and then last"
 
 
-async def test_pending_keys_are_merged_in_a_turn_of_their_own() -> None:
-    """The client whose requests added them does not wait for that, and is as alone as before."""
+async def test_keys_that_have_gone_are_taken_out_in_a_turn_of_their_own() -> None:
+    """The client whose requests removed them does not wait for that, and is as alone as before."""
     engine = Engine(Settings())
     index = engine.store.keys.sorted_keys()
     turns = TurnBudget(engine.store)
@@ -67,40 +72,56 @@ async def test_pending_keys_are_merged_in_a_turn_of_their_own() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(runner.keep_index)
         await trio.testing.wait_all_tasks_blocked()
-        index.pending += [b"%d" % number for number in range(PENDING_KEYS_MAX + 1)]
-        # else the keys are merged because nothing else is to be done
-        engine.counters.requests[Function.SET] += 1
+        left = GONE_KEYS_KEPT + TURN_WORK // limits.MERGE_WORK
+        index.gone += [b"%d" % number for number in range(left)]
+        # else the keys are taken out because nothing else is to be done
+        engine.counters.requests[Function.DELETE] += 1
         work = engine.store.work
         runner.relieve_index()
         assert engine.store.work == work
         for _ in range(3):
             await trio.lowlevel.checkpoint()
-        assert len(index.pending) == PENDING_KEYS_KEPT
+        assert len(index.gone) == GONE_KEYS_KEPT
         assert turns.slice_work == TURN_WORK
         nursery.cancel_scope.cancel()
 
 
-def test_pending_keys_are_merged_at_once_where_they_are_far_too_many() -> None:
+def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_far_too_many() -> None:
     engine = Engine(Settings())
     index = engine.store.keys.sorted_keys()
     waits: Any = None
     runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
-    number = PENDING_KEYS_KEPT + PENDING_KEYS_LEFT + 1
-    index.pending += [b"%d" % at for at in range(number)]
+    number = GONE_KEYS_KEPT + GONE_KEYS_LEFT + 1
+    index.gone += [b"%d" % at for at in range(number)]
     ScanRunner(runtime, waits, waits).relieve_index()
-    assert len(index.pending) == number - RELIEVED_KEYS
+    assert len(index.gone) == number - RELIEVED_KEYS
+
+
+def test_fresh_keys_get_into_a_run_where_they_are_too_many() -> None:
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    waits: Any = None
+    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    index.fresh |= {b"%d" % at: True for at in range(FRESH_KEYS_MAX)}
+    runner = ScanRunner(runtime, waits, waits)
+    runner.relieve_index()
+    assert len(index.fresh) == FRESH_KEYS_MAX
+    index.fresh[b"one more"] = True
+    runner.relieve_index()
+    assert len(index.fresh) == FRESH_KEYS_MAX + 1 - SORTED_KEYS
+    assert 0 < engine.store.work <= TURN_WORK
 
 
 @pytest.mark.parametrize("keys_a_ms", [1, 20])
-async def test_sorted_runs_end_beside_a_stream_of_keys_without_an_idle_moment(
-    keys_a_ms: int, autojump_clock: MockClock
+async def test_sorted_runs_become_few_keys_beside_a_stream_without_an_idle_moment(
+    keys_a_ms: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "RUN_KEYS_KEPT", 1000)
     engine = Engine(Settings())
     index = engine.store.keys.sorted_keys()
     for run in range(5):
-        index.pending += [b"%d" % number for number in range(run, KEYS, 5)]
-        index.sort_pending(KEYS)
-    index.pending += [b"burst %d" % number for number in range(PENDING_KEYS_KEPT + 1)]
+        index.pending += [b"%d" % number for number in range(run, NUMBER, 5)]
+        index.sort_pending(NUMBER)
     runtime: Any = SimpleNamespace(
         engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
     )
@@ -111,13 +132,17 @@ async def test_sorted_runs_end_beside_a_stream_of_keys_without_an_idle_moment(
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runner.keep_index)
-            while index.has_runs:
+            while index.run_keys > limits.RUN_KEYS_KEPT:
                 await trio.sleep(0.001)
                 engine.counters.requests[Function.SET] += 1
-                index.pending += [b"new %d" % number for number in range(noted, noted + keys_a_ms)]
+                engine.counters.requests[Function.DELETE] += 1
+                for number in range(noted, noted + keys_a_ms):
+                    index.fresh[b"new %d" % number] = True
+                    index.gone.append(b"old %d" % number)
                 noted += keys_a_ms
-                if len(index.pending) > PENDING_KEYS_MAX:
+                if len(index.fresh) > FRESH_KEYS_MAX or len(index.gone) > GONE_KEYS_MAX:
                     runner.relieve_index()
-                assert len(index.pending) < PENDING_KEYS_KEPT + PENDING_KEYS_LEFT
+                assert len(index.fresh) <= FRESH_KEYS_MAX
+                assert len(index.gone) < GONE_KEYS_KEPT + GONE_KEYS_LEFT
             nursery.cancel_scope.cancel()
-    assert noted > 1000
+    assert noted > 100

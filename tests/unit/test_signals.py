@@ -122,14 +122,21 @@ def test_waiting_requests_signal_values_that_are_on_disk_only() -> None:
     assert len(s.engine.serve_waiters(s.now)) == 1
 
 
-def test_keys_to_be_merged_signal_when_they_are_many(
+def test_keys_that_came_or_went_signal_when_they_are_many(
     s: Signalling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "PENDING_KEYS_MAX", 2)
+    patch_module(monkeypatch, "FRESH_KEYS_MAX", 2)
+    patch_module(monkeypatch, "GONE_KEYS_MAX", 1)
     s.set(b"a")
     s.set(b"b")
     assert s.taken() == 0
     s.set(b"c")
     assert s.taken() == KEYS
     s.delete(b"c")
+    assert s.taken() == 0, "it was fresh"
+    while s.engine.store.keys.sorted_keys().merge(10):
+        pass
+    s.delete(b"b")
+    assert s.taken() == 0
+    s.delete(b"a")
     assert s.taken() == KEYS

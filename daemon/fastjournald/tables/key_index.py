@@ -3,10 +3,12 @@
 It is a chunked sorted list of its own and not ``sortedcontainers.SortedList``, which has no way to
 merge a run of keys into one of its lists (tests/bench/bench_waiting.py compares the two).
 
-From the moment that it is there, the key table appends each key that comes or goes to ``pending``
-(a delta buffer), which is all that the path of a write does. To merge a key is to make the list say
-whether the key stands; so a key may be pending any number of times, in any order. Where very many
-come, from a log at the start, or meanwhile, they become sorted runs first (``key_runs``).
+From the moment that it is there, the key table notes each key that comes or goes in a delta buffer,
+which is all that the path of a write does: one that comes in ``fresh``, one that goes in ``gone``,
+unless it is fresh. When a fresh key is older than some thousand others, and still stands, it gets
+into a sorted run (``key_runs``), as keys of a log do at the start. So a key that goes soon after it
+came costs nothing more. Runs and gone keys are merged into the list later: to merge a key is to
+make the list say whether the key stands; so it may be noted any number of times, in any order.
 
 A reader goes through the list and all keys that are not merged yet, in order. So it waits for no
 merge: every key that stands is among those that it finds, and some that do not stand any more.
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Set
-from itertools import chain
+from itertools import chain, islice
 from operator import le, lt
 
 from fastjournald.tables.key_runs import KeyRuns
@@ -42,7 +44,7 @@ class KeyIndex:
         standing: Returns those of some keys that stand.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_merges", "_runs", "_standing", "pending")
+    __slots__ = ("_blocks", "_firsts", "_merges", "_runs", "_standing", "fresh", "gone", "pending")
 
     def __init__(self, standing: Callable[[list[bytes]], list[bytes]]) -> None:
         self._blocks: list[list[bytes]] = [[]]
@@ -51,8 +53,13 @@ class KeyIndex:
         self._runs = KeyRuns()
         """Keys that were pending before those that are pending now."""
         self._standing = standing
+        self.fresh: dict[bytes, bool] = {}
+        """Keys that came, the oldest first, and whether they still stand: the key table keeps it.
+        Each is in no block, or it is gone or pending too."""
+        self.gone: list[bytes] = []
+        """Keys that went and were not fresh: the key table adds to it."""
         self.pending: list[bytes] = []
-        """Keys that came or went; the store adds to it."""
+        """Keys that came in bulk, or went: the key table adds to it."""
         self._merges = 0
 
     @property
@@ -61,20 +68,39 @@ class KeyIndex:
         return bool(self._runs.keys)
 
     @property
-    def version(self) -> tuple[int, int]:
-        """Version of the keys to read: it changes when any is noted or merged. O(1)."""
-        return self._merges, len(self.pending)
+    def run_keys(self) -> int:
+        """Keys that are in sorted runs. O(1)."""
+        return self._runs.keys
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Version of the keys to read: it changes when any comes or is merged. O(1)."""
+        return self._merges, len(self.pending), len(self.fresh)
+
+    @property
+    def unsorted(self) -> int:
+        """Keys that a reader sorts, or leaves out because they are not of its range. O(1)."""
+        return len(self.pending) + len(self.fresh)
 
     def idle(self) -> bool:
         """Whether there is nothing to merge. O(1)."""
-        return not (self.pending or self._runs.keys)
+        return not (self.fresh or self.gone or self.pending or self._runs.keys)
 
     def sort_pending(self, keys_max: int) -> int:
-        """Let at most so many keys that are pending become a run, and return how many they are."""
-        number = min(keys_max, len(self.pending))
-        if number:
-            self._merges += 1
-            self._runs.add(self._last_pending(number))
+        """Let at most so many keys become a run; return how many were looked at.
+
+        They are those that are pending, and then the oldest that are fresh and still stand.
+        """
+        self._merges += 1
+        if self.pending:
+            keys = _last_of(self.pending, keys_max)
+            number = len(keys)
+        else:
+            fresh = self._oldest_fresh(keys_max)
+            number = len(fresh)
+            keys = _by_kind([key for key, stands in fresh if stands])
+        if keys:
+            self._runs.add(keys)
         return number
 
     def merge(self, keys_max: int) -> int:
@@ -82,33 +108,43 @@ class KeyIndex:
         self._merges += 1
         if self._runs.keys:
             keys = self._runs.take(keys_max)
+        elif self.pending or self.fresh:
+            keys = _last_of(self.pending, keys_max)
+            keys = keys or [key for key, _ in self._oldest_fresh(keys_max)]
+            keys = sorted(_by_kind(keys))
         else:
-            keys = self._last_pending(min(keys_max, len(self.pending)))
-            # mostly of SETs that each add a key and a URI: either kind is in order, or nearly so
-            keys = sorted(keys[::2] + keys[1::2])
+            return self.merge_gone(keys_max)
         if keys:
             self._merge(list(dict.fromkeys(keys)))
         return len(keys)
 
-    def relieve(self, keys_max: int) -> int:
-        """Merge keys, because too many are pending, and return how many.
+    def merge_gone(self, keys_max: int) -> int:
+        """Take some keys that have gone out of the blocks, at most so many; return how many."""
+        self._merges += 1
+        keys = _last_of(self.gone, keys_max)
+        if keys:
+            self._merge(list(dict.fromkeys(sorted(_by_kind(keys)))))
+        return len(keys)
 
-        As long as there are runs, those that are pending become one too.
-        """
-        if self._runs.keys:
-            self.sort_pending(keys_max)
-        return self.merge(keys_max)
-
-    def _last_pending(self, number: int) -> list[bytes]:
-        first = len(self.pending) - number
-        keys = self.pending[first:]
-        del self.pending[first:]
-        return keys
+    def _oldest_fresh(self, keys_max: int) -> list[tuple[bytes, bool]]:
+        """Take the keys out that came first, at most so many."""
+        fresh = self.fresh
+        if len(fresh) <= keys_max:
+            self.fresh = {}
+            return list(fresh.items())
+        items = list(islice(fresh.items(), keys_max))
+        for key, _ in items:
+            del fresh[key]
+        return items
 
     def _merge(self, keys: list[bytes]) -> None:
         """Merge different keys in byte order, those of one block after the other."""
-        firsts = self._firsts
+        firsts, fresh = self._firsts, self.fresh
         standing = self._standing(keys)
+        if fresh:
+            # they will be in a block: so it has to be noted when they go
+            for key in fresh.keys() & standing:
+                del fresh[key]
         # where none has gone, as in a stream of SETs, no key is looked at once more
         gone = set[bytes]() if len(standing) == len(keys) else set(keys).difference(standing)
         place = at = 0
@@ -163,7 +199,8 @@ class KeyIndex:
 
         Some may not stand in the store any more.
         """
-        noted = [key for key in self.pending if start <= key and (stop is None or key < stop)]
+        fresh = chain(self.pending, self.fresh)
+        noted = [key for key in fresh if start <= key and (stop is None or key < stop)]
         if not (noted or self._runs.keys):
             return self._merged_between(start, stop)
         noted.sort()
@@ -207,7 +244,7 @@ class KeyIndex:
 
     def unmerged(self) -> set[bytes]:
         """Return all keys that the list of blocks may be wrong about. O(n), for tests."""
-        return {*self.pending, *chain.from_iterable(self._runs.lists())}
+        return {*self.pending, *self.fresh, *self.gone, *chain.from_iterable(self._runs.lists())}
 
     def check(self, standing: Set[bytes]) -> None:
         """Assert the order of blocks and runs, and that a merge leaves what stands. For tests.
@@ -225,9 +262,28 @@ class KeyIndex:
         assert all(all(map(le, run, run[1:])) for run in runs)
         assert self._runs.keys == sum(map(len, runs))
         assert standing ^ set(merged) <= self.unmerged()
+        # else a merged key that is fresh would go without a note
+        assert self.fresh.keys() & merged <= {*self.gone, *self.pending}
+        assert all((key in standing) is stands for key, stands in self.fresh.items())
 
     def __iter__(self) -> Iterator[bytes]:
         return self.between(b"", None)
+
+
+def _last_of(keys: list[bytes], number: int) -> list[bytes]:
+    """Take the last keys out, at most so many."""
+    first = max(len(keys) - number, 0)
+    taken = keys[first:]
+    del keys[first:]
+    return taken
+
+
+def _by_kind(keys: list[bytes]) -> list[bytes]:
+    """Return the keys of jobs, then their URIs, which mostly alternate.
+
+    Either kind is in order, or nearly so: a sort then takes few comparisons.
+    """
+    return keys[::2] + keys[1::2]
 
 
 def _merge_few(block: list[bytes], part: list[bytes], gone: set[bytes]) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import islice
+from operator import eq
 
 RUN_KEYS_MAX = 16_384
 """A run with more is merged with no other: merging two takes up to two milliseconds."""
@@ -47,12 +49,12 @@ class KeyRuns:
             if left > len(keys) or left + len(keys) > RUN_KEYS_MAX:
                 break
             keys += runs.pop()[begins.pop() :]
-        if len(keys) <= RUN_KEYS_MAX:
+        keys.sort()
+        if len(keys) <= RUN_KEYS_MAX and any(map(eq, keys, islice(keys, 1, None))):
             # one key may come and go any number of times, and all of them are taken at once
             count = len(keys)
             keys = list(dict.fromkeys(keys))
             self.keys -= count - len(keys)
-        keys.sort()
         runs.append(keys)
         begins.append(0)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from fastjournal.limits import PENDING_KEYS_MAX
+from fastjournal.limits import FRESH_KEYS_MAX, GONE_KEYS_MAX
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import KEYS, Signals
@@ -37,27 +37,32 @@ class KeyTable:
         """Return the entry under a key."""
         return self._shards[hash(key) & 255].get(key)
 
-    def add(self, entry: Entry, *, uri_stands: bool = False) -> None:
-        """Let all keys of an entry lead to it.
+    def add(self, entry: Entry) -> None:
+        """Let all keys of an entry lead to it."""
+        self.put(entry.key, entry)
+        if entry.uri is not None:
+            self.put(entry.uri, entry)
+        for link in entry.extra.links or ():
+            self.put(link, entry)
+
+    def add_new(self, entry: Entry, *, uri_stands: bool) -> None:
+        """Let the keys of an entry without links lead to it, as ``add`` does, for bulk SETs.
 
         Args:
-            entry: Which.
-            uri_stands: Its URI leads to another entry so far, so the index knows of it.
+            entry: Which; its primary key does not stand so far.
+            uri_stands: Its URI leads to another entry so far; else it does not stand, or is None.
         """
-        shards, key, uri, links = self._shards, entry.key, entry.uri, entry.extra.links
+        shards, key, uri = self._shards, entry.key, entry.uri
         shards[hash(key) & 255][key] = entry
         if uri is not None:
             shards[hash(uri) & 255][uri] = entry
-        if links:
-            for link in links:
-                shards[hash(link) & 255][link] = entry
-                if self.index is not None:
-                    self._note(self.index, [link])
         index = self.index
         if index is not None:
-            # as ``_note`` does it, for each SET
-            index.pending += (key,) if uri is None or uri_stands else (key, uri)
-            if len(index.pending) > PENDING_KEYS_MAX:
+            fresh = index.fresh
+            fresh[key] = True
+            if uri is not None and not uri_stands:
+                fresh[uri] = True
+            if len(fresh) > FRESH_KEYS_MAX:
                 self._signals.bits |= KEYS
 
     def add_keys(self, keys: Sequence[bytes], entries: Sequence[Entry]) -> None:
@@ -66,7 +71,7 @@ class KeyTable:
         for key, entry in zip(keys, entries, strict=True):
             shards[hash(key) & 255][key] = entry
         if self.index is not None:
-            self._note(self.index, keys)
+            self.index.pending += keys
 
     def begin_load(self) -> None:
         """Begin a bulk load: its keys are sorted in runs for the index while they are in caches."""
@@ -74,50 +79,57 @@ class KeyTable:
 
     def sort_loaded(self, keys_min: int) -> None:
         """Sort keys that were loaded for the index, if they are so many."""
-        if self.index is not None and len(self.index.pending) >= keys_min:
-            self.index.sort_pending(len(self.index.pending))
+        index = self.index
+        if index is not None and index.unsorted >= keys_min:
+            while index.unsorted:
+                index.sort_pending(index.unsorted)
 
     def remove(self, entry: Entry) -> None:
         """Take those keys of an entry out that lead to it."""
-        shards, key, uri = self._shards, entry.key, entry.uri
+        shards, key, uri, index = self._shards, entry.key, entry.uri, self.index
+        # as ``pop`` does it, for each DELETE
         shard = shards[hash(key) & 255]
         if shard.get(key) is entry:
             del shard[key]
-        uri_goes = False
+            if index is not None:
+                if key in index.fresh:
+                    index.fresh[key] = False
+                else:
+                    index.gone.append(key)
         if uri is not None:
             shard = shards[hash(uri) & 255]
             if shard.get(uri) is entry:
                 del shard[uri]
-                uri_goes = True
+                if index is not None:
+                    if uri in index.fresh:
+                        index.fresh[uri] = False
+                    else:
+                        index.gone.append(uri)
         if entry.extra.links:
             for link in entry.extra.links:
                 self.pop(link, entry)
-        index = self.index
-        if index is not None:
-            # a key that leads elsewhere by now stands as before
-            index.pending += (key, uri) if uri is not None and uri_goes else (key,)
-            if len(index.pending) > PENDING_KEYS_MAX:
-                self._signals.bits |= KEYS
+        if index is not None and len(index.gone) > GONE_KEYS_MAX:
+            self._signals.bits |= KEYS
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Let one key lead to an entry."""
-        self._shards[hash(key) & 255][key] = entry
-        if self.index is not None:
-            self._note(self.index, [key])
+        shard, index = self._shards[hash(key) & 255], self.index
+        if index is not None and key not in shard:
+            index.fresh[key] = True
+            if len(index.fresh) > FRESH_KEYS_MAX:
+                self._signals.bits |= KEYS
+        shard[key] = entry
 
     def pop(self, key: bytes, entry: Entry) -> None:
         """Take one key out, if it leads to this entry."""
-        shard = self._shards[hash(key) & 255]
+        shard, index = self._shards[hash(key) & 255], self.index
         if shard.get(key) is entry:
             del shard[key]
-        if self.index is not None:
-            self._note(self.index, [key])
-
-    def _note(self, index: KeyIndex, keys: Sequence[bytes]) -> None:
-        """Note keys that came or went, to be merged into the index."""
-        index.pending += keys
-        if len(index.pending) > PENDING_KEYS_MAX:
-            self._signals.bits |= KEYS
+            if index is not None:
+                if key in index.fresh:
+                    index.fresh[key] = False
+                else:
+                    index.gone.append(key)
 
     def sorted_keys(self) -> KeyIndex:
         """Return the index of all keys in byte order, where all are pending if there was none."""

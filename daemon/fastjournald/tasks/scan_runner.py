@@ -41,7 +41,8 @@ IDLE_LOOK_SECONDS = 0.05
 """The daemon is idle when so long no request came: then the index is brought up to date."""
 
 RUNS_PAUSE_SECONDS = 0.01
-"""The same while there are sorted runs, and the pause between two slices where it is not idle."""
+"""The same while sorted runs have many keys, and the pause between two slices where it is not
+idle."""
 
 REST_SECONDS = 1.0
 """Until the index is looked at again where nothing waits to be merged."""
@@ -73,7 +74,7 @@ class ScanRunner:
         self._matching = trio.CapacityLimiter(1)
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
-        self._many_pending = trio.Event()
+        self._many_gone = trio.Event()
 
     # --- scans ----------------------------------------------------------------------------------
 
@@ -173,16 +174,18 @@ class ScanRunner:
     # --- the index ------------------------------------------------------------------------------
 
     def relieve_index(self) -> None:
-        """Have some of the keys merged that wait for it: there are many."""
+        """Have some of the keys sorted, or taken out, that wait for the index: there are many."""
         store = self._runtime.engine.store
         index = store.keys.index
         if index is not None:
             # there may be fewer than when that was noted
-            many = len(index.pending) - limits.PENDING_KEYS_KEPT
-            if many > limits.PENDING_KEYS_LEFT:
-                store.work += index.relieve(limits.RELIEVED_KEYS) * limits.MERGE_WORK
+            if len(index.fresh) > limits.FRESH_KEYS_MAX:
+                store.work += index.sort_pending(limits.SORTED_KEYS) // limits.SORTED_KEYS_A_UNIT
+            many = len(index.gone) - limits.GONE_KEYS_KEPT
+            if many > limits.GONE_KEYS_LEFT:
+                store.work += index.merge_gone(limits.RELIEVED_KEYS) * limits.MERGE_WORK
             if many > 0:
-                self._many_pending.set()
+                self._many_gone.set()
 
     @property
     def _requests(self) -> int:
@@ -202,38 +205,34 @@ class ScanRunner:
         while True:
             requests = self._requests
             with trio.move_on_after(self._pause(index)):
-                await self._many_pending.wait()
-            self._many_pending = trio.Event()
-            if len(index.pending) > limits.PENDING_KEYS_KEPT or index.has_runs:
+                await self._many_gone.wait()
+            self._many_gone = trio.Event()
+            if len(index.gone) > limits.GONE_KEYS_KEPT or _has_many_runs(index):
                 await self._merge_in_turn(index, share)
             while not index.idle() and self._is_idle_since(requests):
                 await trio.lowlevel.checkpoint()
                 self._merge_slice(index)
 
     def _pause(self, index: KeyIndex) -> float:
-        """Return the seconds until the index is looked at again, unless many keys are pending."""
+        """Return the seconds until the index is looked at again, unless many keys have gone."""
         if index.idle():
             return REST_SECONDS
-        return RUNS_PAUSE_SECONDS if index.has_runs else IDLE_LOOK_SECONDS
+        return RUNS_PAUSE_SECONDS if _has_many_runs(index) else IDLE_LOOK_SECONDS
 
     async def _merge_in_turn(self, index: KeyIndex, share: Share) -> None:
-        """Merge some keys as a client's slice of a turn: first those of runs, where there are any.
-
-        Keys that are pending meanwhile become a run where they are too many, half as many as are
-        merged. So the runs end also in a daemon that is never idle.
-        """
+        """Merge some keys as a client's slice of a turn: those that have gone, and of many runs."""
         turns, store = self._runtime.turns, self._runtime.engine.store
         work = turns.slice_work
         if not turns.admits(share, work):
             await self._wait_turn(share, work)
-        many = max(len(index.pending) - limits.PENDING_KEYS_KEPT, 0)
         number = work // limits.MERGE_WORK
-        if index.has_runs:
-            # as many as are merged would leave the runs as they are, for ever
-            index.sort_pending(min(many, number // 2))
+        many = max(len(index.gone) - limits.GONE_KEYS_KEPT, 0)
+        if _has_many_runs(index):
+            merged = index.merge_gone(min(many, number // 2))
+            merged += index.merge(number - merged)
         else:
-            number = min(many, number) or limits.MERGED_KEYS
-        store.work += index.merge(number) * limits.MERGE_WORK
+            merged = index.merge_gone(min(many, number))
+        store.work += merged * limits.MERGE_WORK
         turns.charge(share, is_client=False)
 
     def _merge_slice(self, index: KeyIndex) -> None:
@@ -246,6 +245,11 @@ class ScanRunner:
             if not merged:
                 break
             store.work += merged * limits.MERGE_WORK
+
+
+def _has_many_runs(index: KeyIndex) -> bool:
+    """Whether keys of runs are merged also where there is no idle moment."""
+    return index.run_keys > limits.RUN_KEYS_KEPT
 
 
 def _is_in_vain(outcome: object, before: object) -> TypeGuard[Missing]:

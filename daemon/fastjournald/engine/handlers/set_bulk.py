@@ -35,7 +35,7 @@ def set_waiting(
     if context.read_only or store.changes.wanted:
         return 0
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
-    add_keys, next_serial = store.keys.add, context.journal.ids.next_serial
+    add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
     entries, persistent = list[Entry](), list[Entry]()
     replaced = list[tuple[Entry, int]]()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal import limits
-from fastjournal.limits import PENDING_KEYS_READ, REQUEST_WORK, SORTED_KEYS_A_UNIT
+from fastjournal.limits import REQUEST_WORK, SORTED_KEYS_A_UNIT
 from fastjournal.protocol import ReplyEncoder, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
@@ -79,8 +79,8 @@ class Scan:
                 return why_not
         store = context.store
         index = store.keys.sorted_keys()
-        if len(index.pending) > PENDING_KEYS_READ:
-            store.work += index.sort_pending(PENDING_KEYS_READ) // SORTED_KEYS_A_UNIT
+        if index.unsorted > limits.UNSORTED_KEYS_READ:
+            store.work += index.sort_pending(limits.SORTED_KEYS) // SORTED_KEYS_A_UNIT
         elif not self._search.is_over:
             if not self._page.pairs:
                 self._page.keep_to_ration(context)

@@ -73,7 +73,7 @@ class Search:
         """Which of the next keys match, as far as a thread has found that out."""
         self._reader: Iterator[bytes] = iter(())
         """Yields what follows ``next_key``, as long as the index has this version."""
-        self._reader_version: tuple[int, int] | None = None
+        self._reader_version: tuple[int, int, int] | None = None
         self._work_left = 0
 
     def step(
@@ -139,7 +139,7 @@ class Search:
         if self._reader_version == index.version:
             assert self.next_key is not None
             return chain((self.next_key,), self._reader)
-        context.store.work += len(index.pending) // SORTED_KEYS_A_UNIT
+        context.store.work += index.unsorted // SORTED_KEYS_A_UNIT
         self._reader_version = index.version
         self._reader = self._next_keys(context)
         return self._reader
