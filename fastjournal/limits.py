@@ -450,6 +450,15 @@ HTTP_SECONDS_MAX = 10.0
 METRICS_DOMAINS_MAX = 20
 """Domains with metrics of their own: each is a time series in a database."""
 
+PAGE_DOMAINS_MAX = 20
+"""Domains in each table of the page: the list of all domains has the others."""
+
+PAGE_ENTRIES_MAX = 100
+"""Rows of a list of domains or entries on one page."""
+
+PAGE_TEXT_MAX = 160
+"""Characters of a key, a URI or a reason in a table of the page; longer ones are cut."""
+
 FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
 """Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP. With TLS
 the handshakes come on top."""

@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from importlib import import_module
 from typing import cast
 
 import click
@@ -150,6 +151,10 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         engine, writer = recover_engine(
             disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress, worker=True
         )
+        if config.http:
+            # before the freeze, so that no collection looks at them; others have no use for them
+            for module in ("http_routes", "http_server"):
+                import_module(f"fastjournald.observability.{module}")
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
         # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.

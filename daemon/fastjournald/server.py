@@ -25,8 +25,6 @@ from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
 from fastjournald.net.services import Services
 from fastjournald.net.timeouts import Timeouts
-from fastjournald.observability.http_routes import pages_of
-from fastjournald.observability.http_server import HttpServer
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.archiver import Archiver
@@ -163,10 +161,17 @@ class Server:
 
     def _serve_http(self, listeners: list[trio.SocketListener], nursery: trio.Nursery) -> None:
         if listeners:
+            # hypercorn, Jinja2 and prometheus_client take time and memory
+            from fastjournald.observability.http_routes import (  # noqa: PLC0415 - slow to load
+                pages_of,
+            )
+            from fastjournald.observability.http_server import (  # noqa: PLC0415 - slow to load
+                HttpServer,
+            )
+
             self.http_addresses = [address_of(listener) for listener in listeners]
-            pages = pages_of(self.runtime, self.unready)
-            server = HttpServer(pages, origin_of)
-            nursery.start_soon(trio.serve_listeners, server.serve, listeners)
+            server = HttpServer(pages_of(self.runtime, self.unready), origin_of)
+            nursery.start_soon(server.run, listeners)
 
     def _start_tasks(self, nursery: trio.Nursery) -> None:
         for task in (

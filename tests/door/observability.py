@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from fastjournald.observability.http_app import Answer, Question
 from fastjournald.observability.http_routes import pages_of
-from fastjournald.observability.http_server import Answer, HttpServer
+from fastjournald.observability.http_server import HttpServer
 from fastjournald.observability.metric_values import domain_label, histogram
 from fastjournald.observability.metrics import Metrics

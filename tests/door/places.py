@@ -46,7 +46,7 @@ PLACES = {
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.connections": "POLLS",
     "fastjournald.net.transport": "STOP_SECONDS",
-    "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",
+    "fastjournald.observability.slices": "metrics.SLICE_SECONDS",
     "fastjournald.observability.metric_values": "STATM",
     "fastjournald.recovery.bulk_load": "LOADED_RUN_KEYS PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",

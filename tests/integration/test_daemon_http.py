@@ -149,7 +149,8 @@ def test_daemon_that_runs_is_alive_and_ready(daemon: DaemonProcess) -> None:
     assert get(daemon, "/healthz") == (200, "ok\n")
     assert get(daemon, "/readyz") == (200, "ok\n")
     assert get(daemon, "/readyz", "HEAD") == (200, "")
-    assert get(daemon, "/")[0] == 404
+    assert get(daemon, "/")[0] == 200
+    assert get(daemon, "/none")[0] == 404
     assert get(daemon, "/metrics", "POST")[0] == 405
 
 

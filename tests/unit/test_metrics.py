@@ -14,64 +14,30 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
-from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
-from fastjournal.testing.clock import ManualClock
-from fastjournal.testing.disk import SimulatedDisk
-from tests.door.config import Config, load_config
-from tests.door.daemon import Histogram, Server
+from fastjournal.protocol import Flag, Function, Request
+from tests.door.config import load_config
+from tests.door.daemon import Histogram
 from tests.door.engine import UNKNOWN
-from tests.door.observability import Answer, Metrics, domain_label, histogram, pages_of
+from tests.door.observability import (
+    Answer,
+    Metrics,
+    domain_label,
+    histogram,
+)
 from tests.door.places import patch_module
-from tests.door.recovery import open_archive, recover_engine
 from tests.functions import NO_FUNCTIONS
+from tests.observed_daemon import START, ObservedDaemon
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
-START = 1_790_000_000_000_000
 SECOND = 1_000_000
 
 
-class Subject:
-    """A server without sockets, on a disk in memory."""
-
-    def __init__(self, memory_limit: int = 0) -> None:
-        disk = SimulatedDisk(1)
-        disk.mkdir("/log")
-        config = Config(cmdlog_path="/log", memory_limit=memory_limit, archive_dir="/archive")
-        self.clock = ManualClock(START)
-        settings = config.settings()
-        engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
-        disk.mkdir("/archive")
-        archive = open_archive(disk, config, engine.journal.usage, writer)
-        self.server = Server(config, engine, writer, disk, self.clock, archive=archive)
-        self.engine = engine
-
-    def ask(
-        self,
-        function: int,
-        key: bytes = b"",
-        flags: int = 0,
-        *,
-        value: bytes = b"",
-        timeout: int | None = None,
-        ttl: int | None = None,
-    ) -> str:
-        kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
-        request = Request(
-            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
-        )
-        data = self.engine.handle("session", request, self.clock.now)
-        assert isinstance(data, bytes)
-        return decode_reply(data).error
-
-    def set(self, key: bytes, flags: int = 0) -> None:
-        assert self.ask(Function.SET, key, flags, value=b"x") == ""
+class Subject(ObservedDaemon):
+    """A daemon whose metrics are looked at."""
 
     def figures(self) -> dict[str, float]:
         """Return every sample: ``name{label,...}`` to its value."""
         return samples(trio.run(Metrics(self.server.runtime).text))
-
-    def page(self, path: str) -> Answer:
-        return trio.run(pages_of(self.server.runtime, self.server.unready)[path])
 
 
 def samples(text: bytes) -> dict[str, float]:

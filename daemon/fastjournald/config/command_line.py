@@ -109,7 +109,7 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--http"],
         metavar="HOST:PORT",
-        help="HTTP address of metrics and health, loopback only; port 0 picks one.  [off]",
+        help="HTTP address of the page, metrics and health, loopback only.  [off]",
     ),
     click.Option(
         ["--log-level"],

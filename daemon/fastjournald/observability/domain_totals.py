@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from heapq import heappush, heappushpop
-from time import perf_counter
 
 import msgspec
-import trio
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.engine import Engine
+from fastjournald.observability.slices import Slices
 from fastjournald.tables.domain import Domain
-
-SLICE_SECONDS = 0.002
-"""So long are domains looked at before others have their turn."""
 
 
 class Totals(msgspec.Struct):
@@ -40,12 +36,8 @@ class Totals(msgspec.Struct):
 
 async def total(engine: Engine) -> Totals:
     """Look at all domains, giving way to others every few milliseconds."""
-    totals = Totals()
-    turn_over = perf_counter() + SLICE_SECONDS
-    store = engine.store
-    for domain in list(store.scheduler.domains.values()):
+    totals, slices = Totals(), Slices()
+    for domain in list(engine.store.scheduler.domains.values()):
         totals.add(domain, oldest_due(domain))
-        if perf_counter() > turn_over:
-            await trio.lowlevel.checkpoint()
-            turn_over = perf_counter() + SLICE_SECONDS
+        await slices.give_way()
     return totals

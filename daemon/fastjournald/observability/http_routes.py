@@ -1,4 +1,4 @@
-"""HTTP routes: health, readiness and metrics, the pages of --http."""
+"""HTTP routes of --http: health, readiness and metrics for programs, pages for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from fastjournald.observability.http_server import Answer, Page
+from fastjournald.observability.html_pages import HtmlPages
+from fastjournald.observability.http_app import Answer, Page, Question
 from fastjournald.observability.metrics import Metrics
 from fastjournald.runtime import Runtime
 
@@ -21,16 +22,21 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
     """
     figures = Metrics(runtime)
 
-    async def metrics() -> Answer:
+    async def metrics(_: Question) -> Answer:
         return Answer(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
 
-    async def healthz() -> Answer:
+    async def healthz(_: Question) -> Answer:
         return _state("the log has failed" if runtime.writer.failed else "")
 
-    async def readyz() -> Answer:
+    async def readyz(_: Question) -> Answer:
         return _state(unready())
 
-    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    return {
+        "/metrics": metrics,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        **HtmlPages(runtime, unready).by_path(),
+    }
 
 
 def _state(trouble: str) -> Answer:

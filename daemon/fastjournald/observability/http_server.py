@@ -1,43 +1,35 @@
-"""HTTP server: HTTP/1.1 for pages that are only read, with GET, HEAD and keep-alive, no bodies.
+"""HTTP server: hypercorn on trio serves the pages of --http, within the daemon's bounds.
 
-A request is bounded in size and time, and an answer that a client does not take is dropped; nothing
-that a client does reaches the rest of the daemon. h11 does the protocol, this the sockets, and the
-pages come from outside.
+hypercorn and h11 do the protocol, the ASGI application (``http_app``) the pages. Here are the
+bounds that hypercorn has no options for: the number of connections, also of one address, no
+HTTP/2 and no WebSocket, and an end that no client delays. Nothing that a client does reaches the
+rest of the daemon.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
 
 import h11
 import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.logging import Logger
+from hypercorn.protocol import ProtocolWrapper
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
 
 from fastjournal import limits
 from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.observability.bounded_stream import BoundedStream
+from fastjournald.observability.http_app import Page, answer
 
 LOG = logging.getLogger("fastjournald")
-
-LINGER_SECONDS = 1.0
-"""How long a closing connection goes on reading and discarding: a socket that is closed with
-unread data is reset, and the reset can overtake the answer."""
-
-RECEIVE_BYTES = 16 * 1024
-
-TEXT = "text/plain; charset=utf-8"
-
-
-class Answer(NamedTuple):
-    """Content of a page."""
-
-    status: HTTPStatus
-    body: bytes
-    content_type: str = TEXT
-
-
-Page: TypeAlias = Callable[[], Awaitable[Answer]]
 
 
 class HttpServer:
@@ -57,130 +49,124 @@ class HttpServer:
         connections_max: int = limits.HTTP_CONNECTIONS_MAX,
     ) -> None:
         self._pages = pages
-        self._clients: EvictionQueue[trio.CancelScope] = EvictionQueue()
+        self._clients: EvictionQueue[BoundedStream] = EvictionQueue()
         """All of them; those that asked longest ago come first."""
         self._origin_of = origin_of
         self._connections_max = connections_max
+        self._config = _config()
+        self._context = WorkerContext(None)
 
-    async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
+    @property
+    def connections(self) -> int:
+        """Number of connections that are served; one that lingers is none."""
+        return len(self._clients)
+
+    async def run(self, listeners: list[trio.SocketListener]) -> None:
+        """Serve all clients until cancelled; then end at once, whatever clients wait for."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._abort_at_end)
+            await trio.serve_listeners(self.serve, listeners)
+
+    async def _abort_at_end(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            while (client := self._clients.pop()) is not None:
+                client.abort()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one client until it goes, is too slow, or sends what is not HTTP; then close."""
         clients = self._clients
-        origin = self._origin_of(stream) if isinstance(stream, trio.SocketStream) else ""
+        origin = self._origin_of(stream)
         if len(clients) >= self._connections_max and (oldest := clients.pop()) is not None:
             LOG.debug("event=http-made-room connections=%d", self._connections_max)
-            oldest.cancel()
-        scope = trio.CancelScope()
-        clients.add(origin, scope)
+            oldest.abort()
+        client = BoundedStream(stream)
+        clients.add(origin, client)
 
         def on_request() -> None:
-            if clients.discard(origin, scope):
-                clients.add(origin, scope)
+            if clients.discard(origin, client):
+                clients.add(origin, client)
 
-        try:
-            with scope:
-                await self._converse(stream, on_request)
-        except (trio.BrokenResourceError, trio.TooSlowError) as error:
-            LOG.debug("event=http-client-lost error=%r", error)
-        finally:
-            clients.discard(origin, scope)
-            await trio.aclose_forcefully(stream)
-
-    async def _converse(
-        self, stream: trio.abc.HalfCloseableStream, on_request: Callable[[], None]
-    ) -> None:
-        connection = h11.Connection(
-            h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX
+        app = ASGIWrapper(partial(answer, self._pages, client, on_request))
+        # its annotation names the stream of a TLS connection, which it takes this for no more
+        connection = _Http1Server(
+            app, self._config, self._context, ConnectionState({}), cast(Any, client)
         )
-        request = None
         try:
-            while connection.our_state is h11.IDLE:
-                request = None
-                with trio.fail_after(limits.HTTP_SECONDS_MAX):
-                    request = await _receive(connection, stream)
-                if request is None:
-                    return
-                on_request()
-                # a request with a body is answered before the body, and the last one
-                alone = isinstance(connection.next_event(), h11.EndOfMessage)
-                await self._answer(connection, stream, request, last=not alone)
-                if connection.states == {h11.SERVER: h11.DONE, h11.CLIENT: h11.DONE}:
-                    connection.start_next_cycle()
-        except h11.RemoteProtocolError as error:
-            if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                status = HTTPStatus(error.error_status_hint)
-                answer = Answer(status, f"{error}\n".encode())
-                head = request is not None and request.method == b"HEAD"
-                await _send(connection, stream, answer, last=True, head=head)
-        await stream.send_eof()
-        with trio.move_on_after(LINGER_SECONDS):
-            while await stream.receive_some(RECEIVE_BYTES):
-                pass
-
-    async def _answer(
-        self,
-        connection: h11.Connection,
-        stream: trio.abc.HalfCloseableStream,
-        request: h11.Request,
-        *,
-        last: bool,
-    ) -> None:
-        page = self._pages.get(request.target.partition(b"?")[0].decode("ascii", "replace"))
-        if page is None:
-            answer = _plain(HTTPStatus.NOT_FOUND)
-        elif request.method not in (b"GET", b"HEAD"):
-            answer = _plain(HTTPStatus.METHOD_NOT_ALLOWED)
-        else:
-            answer = await page()
-        await _send(connection, stream, answer, last=last, head=request.method == b"HEAD")
+            with client.scope:
+                await connection.run()
+        finally:
+            clients.discard(origin, client)
+            connection.break_cycles()
+            await client.linger()
 
 
-async def _receive(
-    connection: h11.Connection, stream: trio.abc.ReceiveStream
-) -> h11.Request | None:
-    """Return the next request; None: the client has gone in good order."""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(bytes(await stream.receive_some(RECEIVE_BYTES)))
-        elif isinstance(event, h11.Request):
-            return event
-        else:
-            return None
+class _Http1Server(TCPServer):
+    """Connection of hypercorn that speaks HTTP/1 only."""
+
+    async def _read_data(self) -> None:
+        made: ProtocolWrapper = self.protocol
+        made.protocol = _Http1Protocol(
+            made.app,
+            made.config,
+            made.context,
+            made.task_group,
+            made.state,
+            made.ssl,
+            made.client,
+            made.server,
+            made.send,
+        )
+        await super()._read_data()
+        # hypercorn would keep a client that has gone for the rest of its idle time
+        await self.idle_task.stop()
+
+    def break_cycles(self) -> None:
+        """Take the parts apart: old garbage is collected once an hour (``Timers``)."""
+        made: ProtocolWrapper | None = getattr(self, "protocol", None)
+        if made is not None:
+            vars(made.protocol).clear()
+            vars(made).clear()
+        vars(self).clear()
 
 
-async def _send(
-    connection: h11.Connection,
-    stream: trio.abc.SendStream,
-    answer: Answer,
-    *,
-    last: bool,
-    head: bool,
-) -> None:
-    """Send an answer, for HEAD without its body.
+class _Http1Protocol(H11Protocol):
+    """HTTP/1 that offers nothing else.
 
-    Raises:
-        trio.TooSlowError: The client does not take it.
+    HTTP/2 would let one read of a client cost hundreds of milliseconds (streams that are reset),
+    and nobody here needs a WebSocket. RFC 9110 lets a server ignore ``Upgrade``.
     """
-    headers = [
-        ("Content-Type", answer.content_type),
-        ("Content-Length", str(len(answer.body))),
-        ("Cache-Control", "no-store"),
-        ("X-Content-Type-Options", "nosniff"),
-    ]
-    if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append(("Allow", "GET, HEAD"))
-    if last:
-        headers.append(("Connection", "close"))
-    response = h11.Response(
-        status_code=answer.status, headers=headers, reason=answer.status.phrase.encode()
-    )
-    parts = [connection.send(response)]
-    if not head:
-        parts.append(connection.send(h11.Data(data=answer.body)))
-    parts.append(connection.send(h11.EndOfMessage()))
-    with trio.fail_after(limits.HTTP_SECONDS_MAX):
-        await stream.send_all(b"".join(part for part in parts if part))
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Stay with HTTP/1, whatever the client offers."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [pair for pair in request.headers if pair[0] != b"upgrade"]
+        await super()._create_stream(
+            h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        )
 
 
-def _plain(status: HTTPStatus) -> Answer:
-    return Answer(status, f"{status.value} {status.phrase}\n".encode())
+class _Log(Logger):
+    """Log of hypercorn, in events of one line."""
+
+    async def exception(self, message: str, *_args: Any, **_kwargs: Any) -> None:
+        """Log that a page failed; its client got 500."""
+        LOG.error("event=http-page-failed reason=%r", message, exc_info=True)
+
+
+def _config() -> Config:
+    config = Config()
+    config.logger_class = _Log
+    config.errorlog = LOG
+    config.include_server_header = False
+    config.h11_max_incomplete_size = limits.HTTP_HEAD_BYTES_MAX
+    # from the connect, or the last answer, to the end of the next head
+    config.keep_alive_timeout = limits.HTTP_SECONDS_MAX
+    return config

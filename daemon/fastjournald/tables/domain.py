@@ -62,6 +62,10 @@ class Leases:
         """Return the earliest token, ``NEVER`` where there is none. O(1)."""
         return self._tokens[0] if self._tokens else NEVER
 
+    def tokens(self) -> Iterator[int]:
+        """Tokens in ascending order: the lease that ends first comes first."""
+        return iter(self._tokens)
+
     def first_of(self, token: int, number_max: int) -> list[_Entry]:
         """Return the entries of one token in the order of leasing, at most so many."""
         return list(islice(self._groups[token].values(), number_max))

@@ -38,7 +38,7 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
             return ErrorCode.NOT_FOUND.value
         facts = found
     elif not key:
-        facts = {**_about_daemon(context.store, now), **context.gauges(now)}
+        facts = {**about_daemon(context.store, now), **context.gauges(now)}
         facts["subscriptions"] = len(context.subscriptions)
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
@@ -48,7 +48,8 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
     return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
 
 
-def _about_daemon(store: Store, now: int) -> dict[str, object]:
+def about_daemon(store: Store, now: int) -> dict[str, object]:
+    """Return what STATS tells about the entries of the daemon."""
     counts = store.counts()
     oldest = oldest_due_anywhere(store, OLDEST_DUE_LOOKS_MAX)
     return {
@@ -102,11 +103,12 @@ def _about_key(
     entry = context.store.find(key)
     if entry is None:
         return tombstone_state(context, key, now) if explained else None
-    facts = _about_entry(context.store, entry, now)
+    facts = about_entry(context.store, entry, now)
     return facts | delivery_state(context, entry, now) if explained else facts
 
 
-def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
+def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
+    """Return what STATS tells about an entry."""
     lock = store.locks.held(entry.key, now)
     error = entry.extra.error
     segment, offset = unpack_position(entry.position)

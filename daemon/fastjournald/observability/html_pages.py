@@ -1,0 +1,171 @@
+"""HTML pages: overview of the daemon, list of domains, one domain, one entry; only read.
+
+No page shows a value, a token of a lease or a secret. Everything that clients sent is escaped
+twice: what could disturb a terminal or feign other text (``page_text``), then HTML (Jinja2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import version
+from itertools import islice
+
+import trio
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from fastjournal.limits import KEY_BYTES_MAX, PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from fastjournald.engine.handlers.delivery_state import delivery_state
+from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry
+from fastjournald.observability import page_figures, page_text
+from fastjournald.observability.http_app import HTML, Answer, Page, Question
+from fastjournald.observability.page_access import refusal
+from fastjournald.observability.slices import Slices
+from fastjournald.runtime import Runtime
+from fastjournald.tables.domain import Domain
+
+REFRESH_SECONDS = 10
+"""Time after which a browser asks for the overview again."""
+
+NAMES = ("overview", "domains", "domain", "entry")
+
+
+class HtmlPages:
+    """Pages for people.
+
+    Args:
+        runtime: The daemon's parts.
+        unready: Returns why the daemon does not take all requests; empty: it does.
+    """
+
+    def __init__(self, runtime: Runtime, unready: Callable[[], str]) -> None:
+        self._runtime = runtime
+        self._context = runtime.engine.context
+        self._unready = unready
+        self._one_at_a_time = trio.Lock()
+        self._version = version("fastjournal")
+        self._templates = _templates()
+
+    def by_path(self) -> Mapping[str, Page]:
+        """Return the pages."""
+        pages = {
+            "/": self._overview,
+            "/domains": self._domains,
+            "/domain": self._domain,
+            "/entry": self._entry,
+        }
+        return {path: partial(self._allowed, page) for path, page in pages.items()}
+
+    async def _allowed(
+        self, page: Callable[[Question], Awaitable[Answer]], question: Question
+    ) -> Answer:
+        refused = await refusal(self._context.grants, question)
+        if refused is not None:
+            return refused
+        # so all pages together have one slice of a turn
+        async with self._one_at_a_time:
+            return await page(question)
+
+    async def _rendered(
+        self, name: str, values: Mapping[str, object], status: HTTPStatus = HTTPStatus.OK
+    ) -> Answer:
+        common = {
+            "now": self._now(),
+            "version": self._version,
+            "unready": self._unready(),
+            "query": b"",
+            "refresh": 0,
+        }
+        parts, slices = [], Slices()
+        for part in self._templates[name].generate({**common, **values}):
+            parts.append(part)
+            await slices.give_way()
+        return Answer(status, "".join(parts).encode(), HTML)
+
+    def _now(self) -> int:
+        return self._runtime.clock.now_us()
+
+    async def _overview(self, question: Question) -> Answer:
+        now, context = self._now(), self._context
+        found = await page_figures.overview(context, now)
+        tables = {
+            kind: await page_figures.rows(context, getattr(found, kind).names(), now)
+            for kind in ("waiting", "oldest", "held")
+        }
+        leased = await page_figures.entries_of(context, found.leased.names(), leased=True)
+        buried = await page_figures.entries_of(context, found.buried.names(), leased=False)
+        store = context.store
+        values = {
+            **tables,
+            "leased": leased,
+            "buried": buried,
+            "daemon": {**about_daemon(store, now), **context.gauges(now)},
+            "limited": len(store.rules.limits),
+            "paused": len(store.rules.pauses),
+            "rows_max": PAGE_DOMAINS_MAX,
+            "refresh": 0 if question.fields.get(b"refresh") == b"0" else REFRESH_SECONDS,
+        }
+        return await self._rendered("overview", values)
+
+    async def _domains(self, question: Question) -> Answer:
+        prefix = question.fields.get(b"q", b"")[:KEY_BYTES_MAX]
+        start = question.fields.get(b"from", b"")[:KEY_BYTES_MAX]
+        names, following = page_figures.page_of_names(self._context, prefix, start)
+        values = {
+            "query": prefix,
+            "start": start,
+            "next": following,
+            "rows": await page_figures.rows(self._context, names, self._now()),
+            "number": len(self._context.store.scheduler.names),
+        }
+        return await self._rendered("domains", values)
+
+    async def _domain(self, question: Question) -> Answer:
+        name = question.fields.get(b"name", b"")
+        domain = self._context.store.scheduler.domains.get(name, Domain(name))
+        values = {
+            "name": name,
+            "facts": about_domain(self._context, name, self._now()),
+            "leased": page_figures.first_leased(domain, PAGE_ENTRIES_MAX),
+            "buried": page_figures.first_buried(domain, PAGE_ENTRIES_MAX),
+            "ready": list(map(page_figures.row, islice(domain.ready, PAGE_ENTRIES_MAX))),
+            "delayed": list(map(page_figures.row, islice(domain.delayed, PAGE_ENTRIES_MAX))),
+            "rows_max": PAGE_ENTRIES_MAX,
+        }
+        return await self._rendered("domain", values)
+
+    async def _entry(self, question: Question) -> Answer:
+        key = question.fields.get(b"key", b"").strip()
+        store, now = self._context.store, self._now()
+        entry = store.find(key) if key else None
+        if entry is None:
+            status = HTTPStatus.NOT_FOUND if key else HTTPStatus.OK
+            return await self._rendered("entry", {"query": key, "facts": None}, status)
+        facts = about_entry(store, entry, now) | delivery_state(self._context, entry, now)
+        # the instant to the microsecond is the token of the lease
+        facts["worked_on_until"] = entry.token // page_text.SECOND_US * page_text.SECOND_US
+        values = {
+            "query": key,
+            "facts": facts,
+            "row": page_figures.row(entry),
+            "keys": entry.all_keys(),
+            "journal": entry.journal,
+            "domain": about_domain(self._context, entry.domain.name, now),
+        }
+        return await self._rendered("entry", values)
+
+
+def _templates() -> dict[str, Template]:
+    """Return the templates, compiled: a request compiles none."""
+    environment = Environment(
+        autoescape=True,
+        loader=PackageLoader("fastjournald.observability"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for name in ("shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"):
+        environment.filters[name] = getattr(page_text, name)
+    return {name: environment.get_template(f"{name}.html") for name in NAMES}

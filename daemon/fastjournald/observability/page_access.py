@@ -1,0 +1,72 @@
+"""Access to the page: local names only, and a token where clients of the daemon need one.
+
+--http listens on loopback. A browser reaches loopback for any site that makes its own name resolve
+to it (DNS rebinding), so the page, which shows keys, answers to local names alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode
+from http import HTTPStatus
+from ipaddress import ip_address
+
+import trio
+
+from fastjournal.limits import AUTH_FAILURE_SECONDS, AUTH_TOKEN_BYTES_MAX
+from fastjournal.protocol.declaration import Right
+from fastjournald.engine.authorization import Grants
+from fastjournald.observability.http_app import Answer, Question, plain
+
+LOG = logging.getLogger("fastjournald")
+
+NOT_LOCAL = "this page is for local names: open it as http://localhost:PORT/ or 127.0.0.1:PORT"
+NEEDS_TOKEN = "this page needs a token with the right read and the prefix '', as the password"
+
+_CHALLENGE = ((b"www-authenticate", b'Basic realm="fastjournald: token as password"'),)
+
+
+async def refusal(grants: Grants | None, question: Question) -> Answer | None:
+    """Return why a page is not shown; None: it is.
+
+    A wrong token is answered after a second, as AUTH is.
+
+    Args:
+        grants: Tokens of the daemon; None: clients need none.
+        question: Request, with its header fields.
+    """
+    if not is_local(question.headers.get(b"host", b"")):
+        return plain(HTTPStatus.MISDIRECTED_REQUEST, NOT_LOCAL)
+    if grants is None:
+        return None
+    token = token_of(question.headers.get(b"authorization", b""))
+    if token is not None:
+        grant = grants.find(token)
+        if grant is not None and grant.covers_everything and grant.rights & Right.READ:
+            return None
+        LOG.info("event=auth-failed http=%r", "wrong token, or one without read and the prefix ''")
+        await trio.sleep(AUTH_FAILURE_SECONDS)
+    return plain(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN)._replace(headers=_CHALLENGE)
+
+
+def token_of(field: bytes) -> bytes | None:
+    """Return the password of the header field Authorization, whatever the user name is."""
+    scheme, _, coded = field.partition(b" ")
+    if scheme.lower() != b"basic" or len(coded) > 2 * AUTH_TOKEN_BYTES_MAX:
+        return None
+    try:
+        return b64decode(coded, validate=True).partition(b":")[2]
+    except ValueError:
+        return None
+
+
+def is_local(host: bytes) -> bool:
+    """Whether the header field Host names this machine: localhost or a loopback address."""
+    name = host.decode("ascii", "replace").lower()
+    name = name.partition("]")[0].strip("[") if name.startswith("[") else name.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,172 @@
+"""Page figures: the domains that matter most on the page, found in time slices.
+
+A look at all domains takes as long as there are domains, and never more than a slice of the event
+loop. Figures of the daemon and of one domain are those of STATS, by the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappush, heappushpop
+from itertools import islice
+
+import msgspec
+
+from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.stats import about_domain
+from fastjournald.engine.key_filter import prefix_stop
+from fastjournald.observability.slices import Slices
+from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.entry import Entry
+
+SECOND_US = 1_000_000
+
+
+class Top(msgspec.Struct):
+    """The domains with the largest figures of one kind, in a heap."""
+
+    heap: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+
+    def add(self, figure: int, name: bytes) -> None:
+        """Add a domain; one whose figure is 0 is none."""
+        if figure > 0:
+            push = heappush if len(self.heap) < PAGE_DOMAINS_MAX else heappushpop
+            push(self.heap, (figure, name))
+
+    def names(self) -> list[bytes]:
+        """Return the domains, the largest figure first."""
+        return [name for _, name in sorted(self.heap, reverse=True)]
+
+
+class Overview(msgspec.Struct):
+    """Names of the domains that matter most, by what matters."""
+
+    waiting: Top = msgspec.field(default_factory=Top)
+    """With most due and delayed entries."""
+    oldest: Top = msgspec.field(default_factory=Top)
+    """With the entry that is due for longest."""
+    leased: Top = msgspec.field(default_factory=Top)
+    """With the lease that ends first."""
+    buried: Top = msgspec.field(default_factory=Top)
+    """With most buried entries."""
+    held: Top = msgspec.field(default_factory=Top)
+    """Paused or at a limit, with most waiting entries."""
+
+    def add(self, domain: Domain, now: int) -> None:
+        """Add one domain."""
+        name, waiting = domain.name, len(domain.ready) + len(domain.delayed)
+        since = oldest_due(domain)
+        self.waiting.add(waiting, name)
+        if since is not None:
+            self.oldest.add(now - since, name)
+        self.leased.add(NEVER - domain.leases.first(), name)
+        self.buried.add(domain.buried, name)
+        if domain.must_wait():
+            self.held.add(waiting + 1, name)
+
+
+async def overview(context: Context, now: int) -> Overview:
+    """Look at all domains, a slice at a time."""
+    found, slices = Overview(), Slices()
+    for domain in list(context.store.scheduler.domains.values()):
+        found.add(domain, now)
+        await slices.give_way()
+    return found
+
+
+async def rows(context: Context, names: list[bytes], now: int) -> list[dict[str, object]]:
+    """Return a row of a table of domains for each name: what STATS tells, and its name."""
+    made, slices = [], Slices()
+    for name in names:
+        made.append({"name": name, **about_domain(context, name, now)})
+        await slices.give_way()
+    return made
+
+
+def page_of_names(
+    context: Context, prefix: bytes, start: bytes
+) -> tuple[list[bytes], bytes | None]:
+    """Return the names of one page of the list of domains, and where the next page begins."""
+    names = context.store.scheduler.names
+    stop = prefix_stop(prefix)
+    first = max(prefix, start)
+    if stop is not None and first >= stop:
+        return [], None
+    found = list(islice(names.irange(first, stop, (True, False)), PAGE_ENTRIES_MAX + 1))
+    if len(found) > PAGE_ENTRIES_MAX:
+        return found[:-1], found[-1]
+    return found, None
+
+
+class Row(msgspec.Struct):
+    """Row of a table of entries, copied at one moment."""
+
+    key: bytes
+    uri: bytes | None
+    domain: bytes
+    due: int
+    """When it is due, or was; 0: at once."""
+    until: int
+    """End of its lease or delay; 0: it has none."""
+    seen: int
+    """When it was last delivered or read."""
+    attempts: int
+    error: bytes | None
+    reason: bytes | None
+
+
+def row(entry: Entry) -> Row:
+    """Return the row of an entry."""
+    extra = entry.extra
+    return Row(
+        key=entry.key,
+        uri=entry.uri,
+        domain=entry.domain.name,
+        due=entry.not_before,
+        # whole seconds: the instant to the microsecond is the token of the lease
+        until=(extra.token or entry.delayed_until) // SECOND_US * SECOND_US,
+        seen=entry.accessed,
+        attempts=extra.attempts,
+        error=extra.error,
+        reason=extra.reason,
+    )
+
+
+def first_leased(domain: Domain, number_max: int) -> list[Row]:
+    """Return entries of a domain that are leased, those whose lease ends first."""
+    found: list[Entry] = []
+    for token in domain.leases.tokens():
+        found += domain.leases.first_of(token, number_max - len(found))
+        if len(found) >= number_max:
+            break
+    return [row(entry) for entry in found]
+
+
+def first_buried(domain: Domain, number_max: int) -> list[Row]:
+    """Return entries of a domain that are buried, in the order of work."""
+    return [row(entry) for entry in islice(domain.buried_order, number_max)]
+
+
+async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> list[Row]:
+    """Return leased or buried entries of several domains, as many as a page shows.
+
+    Each domain has its share first, so that one with many does not hide the others.
+    """
+    found: list[Row] = []
+    slices = Slices()
+    share = max(1, PAGE_ENTRIES_MAX // max(1, len(names)))
+    for domain in _standing(context, names):
+        found += (first_leased if leased else first_buried)(domain, share)
+        await slices.give_way()
+    return found
+
+
+def _standing(context: Context, names: list[bytes]) -> Iterator[Domain]:
+    """Yield the domains that are still there when their turn comes."""
+    domains = context.store.scheduler.domains
+    for name in names:
+        domain = domains.get(name)
+        if domain is not None:
+            yield domain

@@ -1,0 +1,23 @@
+"""Time slices: work for pages and metrics gives way to clients every few milliseconds."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import trio
+
+SLICE_SECONDS = 0.002
+"""So long is a slice: then others have their turn."""
+
+
+class Slices:
+    """Slices of one piece of work; the first begins at once."""
+
+    def __init__(self) -> None:
+        self._over = perf_counter() + SLICE_SECONDS
+
+    async def give_way(self) -> None:
+        """Let others have their turn if the slice is over. To be called after each small step."""
+        if perf_counter() > self._over:
+            await trio.lowlevel.checkpoint()
+            self._over = perf_counter() + SLICE_SECONDS

@@ -1,0 +1,56 @@
+"""Daemon without sockets, on a disk in memory, whose metrics and pages are looked at."""
+
+from __future__ import annotations
+
+import trio
+
+from fastjournal.protocol import Function, Request, ValueType, decode_reply
+from fastjournal.testing.clock import ManualClock
+from fastjournal.testing.disk import SimulatedDisk
+from tests.door.config import Config
+from tests.door.daemon import Server
+from tests.door.observability import Answer, Question, pages_of
+from tests.door.recovery import open_archive, recover_engine
+
+START = 1_790_000_000_000_000
+
+
+class ObservedDaemon:
+    """A server without sockets, on a disk in memory."""
+
+    def __init__(self, memory_limit: int = 0) -> None:
+        disk = SimulatedDisk(1)
+        disk.mkdir("/log")
+        config = Config(cmdlog_path="/log", memory_limit=memory_limit, archive_dir="/archive")
+        self.clock = ManualClock(START)
+        settings = config.settings()
+        engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
+        disk.mkdir("/archive")
+        archive = open_archive(disk, config, engine.journal.usage, writer)
+        self.server = Server(config, engine, writer, disk, self.clock, archive=archive)
+        self.engine = engine
+
+    def ask(
+        self,
+        function: int,
+        key: bytes = b"",
+        flags: int = 0,
+        *,
+        value: bytes = b"",
+        timeout: int | None = None,
+        ttl: int | None = None,
+    ) -> str:
+        kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
+        request = Request(
+            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
+        )
+        data = self.engine.handle("session", request, self.clock.now)
+        assert isinstance(data, bytes)
+        return decode_reply(data).error
+
+    def set(self, key: bytes, flags: int = 0) -> None:
+        assert self.ask(Function.SET, key, flags, value=b"x") == ""
+
+    def page(self, path: str) -> Answer:
+        page = pages_of(self.server.runtime, self.server.unready)[path]
+        return trio.run(page, Question({}, {}))
