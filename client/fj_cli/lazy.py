@@ -8,6 +8,10 @@ from typing import Any
 
 import click
 
+from fj_cli.examples import with_examples
+
+_EXAMPLES = "\nExamples:\n"
+
 
 class LazyGroup(click.Group):
     """A group of subcommands that are named here and defined elsewhere.
@@ -31,6 +35,8 @@ class LazyGroup(click.Group):
             return None
         command = import_module(self.lazy[cmd_name][0]).command
         assert isinstance(command, click.Command)
+        if not ctx.parent and _EXAMPLES not in (command.epilog or ""):
+            command.epilog = with_examples(cmd_name, command.epilog)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

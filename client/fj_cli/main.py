@@ -14,12 +14,14 @@ from fastjournal.errors import (
     FastjournalError,
     LogFailedError,
     ProtocolError,
+    RefusedError,
     SpoolFailedError,
 )
 from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
 from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 from fj_cli.output import note
+from fj_cli.text import json_text
 
 _INTERRUPTED = 130
 
@@ -47,6 +49,9 @@ def run(arguments: list[str]) -> int:
         code = cli.main(args=arguments, prog_name="fj-cli", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
+        if _in_json(arguments):
+            _write_error("usage", error.format_message(), None, error.exit_code)
+            return error.exit_code
         shown = io.StringIO()
         error.show(shown)
         for line in shown.getvalue().rstrip("\n").split("\n"):
@@ -58,10 +63,18 @@ def run(arguments: list[str]) -> int:
         drop(sys.stdout)
         return DONE
     except FastjournalError as error:
-        note(f"fj-cli: {error}")
-        return exit_code_of(error)
+        code = exit_code_of(error)
+        if _in_json(arguments):
+            _write_error(error.code, error.message, error.hint, code)
+            return code
+        text = f"{error.code}: {error}" if isinstance(error, RefusedError) else str(error)
+        note(f"fj-cli: {text}")
+        return code
     except OSError as error:
-        note(f"fj-cli: {error}")
+        if _in_json(arguments):
+            _write_error("io-failed", str(error), None, IO_FAILED)
+        else:
+            note(f"fj-cli: {error}")
         return IO_FAILED
     return code if isinstance(code, int) else DONE
 
@@ -69,3 +82,15 @@ def run(arguments: list[str]) -> int:
 def exit_code_of(error: FastjournalError) -> int:
     """Return the exit code that an error ends the program with."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), REFUSED)
+
+
+def _in_json(arguments: list[str]) -> bool:
+    """Whether JSON is asked for in words; a command behind ``--exec`` has its own options."""
+    ours = arguments[: arguments.index("--exec")] if "--exec" in arguments else arguments
+    return "--json" in ours
+
+
+def _write_error(code: str | None, message: str, hint: str | None, exit_code: int) -> None:
+    """Write an error as a JSON object on standard error."""
+    fields = {"error": code, "message": message, "hint": hint, "exit_code": exit_code}
+    note(json_text(fields, ascii_only=True))

@@ -13,17 +13,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.stdio import drop, holds_unicode
+from fj_cli.instants import show_instant
 from fj_cli.text import json_text, safe_text
-from fj_cli.times import format_duration, format_instant
+from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.client.core.results import Entry
 
 _CELL_CHARACTERS = 72
+_WIDTH_MAX = 100_000
+"""Columns that a table may ask for, to know how many it would take."""
 _TEXTUAL = (ValueType.BUFFER, ValueType.STRING)
 
 
@@ -48,8 +52,14 @@ def write_line(text: str) -> None:
 
 
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table; numbers stand to the right, what could disturb a terminal is escaped."""
-    from rich.console import Console  # noqa: PLC0415 - rich is slow to load
+    """Write a table; numbers stand to the right, what could disturb a terminal is escaped.
+
+    Where it is wider than the terminal, each row becomes a block of lines instead: so no key is
+    broken in the middle, and every line can be copied.
+    """
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - rich is slow to load
+    from rich.console import Console  # noqa: PLC0415 - the same
+    from rich.measure import Measurement  # noqa: PLC0415 - the same
     from rich.table import Table  # noqa: PLC0415 - the same
     from rich.text import Text  # noqa: PLC0415 - the same
 
@@ -57,13 +67,41 @@ def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         return Text(safe_text(text))
 
     kept = [list(row) for row in rows]
-    table = Table(title=None if title is None else cell(title), title_justify="left")
+    table = Table(
+        title=None if title is None else cell(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for index, name in enumerate(columns):
         numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
-        table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(cell(name), justify="right" if numeric else "left", no_wrap=True)
     for row in kept:
         table.add_row(*map(cell, row))
-    Console().print(table)
+    console = Console()
+    room = console.options.update(max_width=_WIDTH_MAX)
+    if Measurement.get(console, room, table).maximum <= console.width:
+        console.print(table)
+        return
+    if title is not None:
+        write_line(title)
+    for row in kept:
+        write_line(row[0])
+        _write_named(list(zip(columns[1:], row[1:], strict=True)), indent="  ")
+
+
+def write_fields(title: str | None, fields: Iterable[tuple[str, str]]) -> None:
+    """Write names and values, one a line; those without a value are left out."""
+    if title:
+        write_line(title)
+    _write_named(list(fields), indent="  " if title else "")
+
+
+def _write_named(fields: list[tuple[str, str]], indent: str) -> None:
+    width = max((len(name) for name, value in fields if value), default=0)
+    for name, value in fields:
+        if value:
+            write_line(f"{indent}{name:{width}}  {value}")
 
 
 def note(text: str) -> None:
@@ -160,8 +198,32 @@ def show_field(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     if name in _INSTANTS:
-        return format_instant(value)
+        return show_instant(value, SystemClock().now_us()) if value else ""
+    if name in _AS_IS:
+        return str(value)
     return format_duration(value) if name.endswith("_us") else f"{value:,}"
+
+
+def state_words(entry: Entry, now_us: int | None = None) -> str:
+    """Return the state of an entry for people: ``due``, ``leased until ...``, ``buried``."""
+    meta = entry.meta
+    if meta is None:
+        return ""
+    now = SystemClock().now_us() if now_us is None else now_us
+    if meta.state & State.BURIED:
+        return "buried"
+    words = "plain"
+    if meta.worked_on_until > now:
+        words = f"leased until {show_instant(meta.worked_on_until, now)}"
+    elif meta.not_before > now:
+        words = f"delayed until {show_instant(meta.not_before, now)}"
+    elif meta.state & State.JOURNAL:
+        words = "due"
+    if meta.state & State.LOCKED:
+        words += ", locked"
+    if meta.state & State.PAUSED:
+        words += ", domain paused"
+    return words if meta.state & State.PERSISTENT else f"{words}, in memory only"
 
 
 _INSTANTS = {
@@ -172,9 +234,13 @@ _INSTANTS = {
     "expires_us",
     "worked_on_until_us",
     "not_before_us",
-    "token",
     "timestamp_us",
+    "first_due_us",
+    "locked_until_us",
+    "paused_until_us",
 }
+_AS_IS = {"token"}
+"""Numbers that are given to other commands."""
 
 
 def plain_value(entry: Entry) -> bytes | int | float | bool | None:

@@ -61,7 +61,7 @@ class Reports:
             fields |= {
                 "exit_code": outcome.exit_code,
                 "delay_us": outcome.delay_us,
-                "seconds": round(seconds, 3),
+                "elapsed_us": round(seconds * 1e6),
                 "remark": outcome.remark or None,
             }
             self._notes.add(json_text(fields))

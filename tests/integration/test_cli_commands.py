@@ -180,7 +180,7 @@ def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
     cli.json("set", "k", "a\x1b[2Jb")
     for arguments in (["get", "k"], ["stats"]):
         table = cli(*arguments, "--table").stdout.decode()
-        assert "│" in table
+        assert "{" not in table
         assert "\x1b[2J" not in table
         assert len(cli.json(*arguments)) == 1
     cli.json("set", "--domain", "d", "--uri", "https://a/", "work")
@@ -202,7 +202,7 @@ def test_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
             check=True,
         )
         assert done.stderr == b""
-        assert "│ entries" in os.read(terminal, 65536).decode()
+        assert "entries " in os.read(terminal, 65536).decode()
     finally:
         os.close(terminal)
         os.close(end)

@@ -61,7 +61,7 @@ def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     nothing = cli("next", "d")
     assert nothing.returncode == NOTHING_TO_DO
     assert b"ask again at 20" in nothing.stderr
-    assert cli.json("stats", "d")[0]["paused_until"] > 0
+    assert cli.json("stats", "d")[0]["paused_until_us"] > 0
     daemon.kill()
     daemon.start()
     cli.environment["FASTJOURNAL_SERVER"] = daemon.address

@@ -171,7 +171,10 @@ def test_output_that_takes_nothing_is_one_sentence_and_exit_74(
             timeout=TIMEOUT_S,
         )
     assert done.returncode == IO_FAILED
-    assert done.stderr.startswith(b"fj-cli: ")
+    if style == "--json":
+        assert json.loads(done.stderr)["exit_code"] == IO_FAILED
+    else:
+        assert done.stderr.startswith(b"fj-cli: ")
     assert done.stderr.count(b"\n") == 1, done.stderr
 
 

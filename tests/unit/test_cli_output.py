@@ -98,8 +98,8 @@ def test_value_has_the_json_type_that_it_stands_for(
     [
         ("entries", 1234567, "1,234,567"),
         ("uptime_us", 90_000_000, "1m 30s"),
-        ("created_us", 0, "1970-01-01T00:00:00Z"),
-        ("token", 1_000_000, "1970-01-01T00:00:01Z"),
+        ("created_us", 0, ""),
+        ("token", 1_000_000, "1000000"),
         ("read_only", False, "False"),
         ("keys", ["a"], '["a"]'),
         ("expires_us", None, ""),

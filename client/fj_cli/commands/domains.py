@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastjournal.clock import SystemClock
+from fj_cli.completing import complete_domain
+from fj_cli.instants import show_relative
 from fj_cli.listing import limit_option, page_size, write_list
 from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, show_bytes, show_field
-from fj_cli.times import format_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import DomainStats
 
 COLUMNS = (
-    *("domain", "entries", "due", "delayed", "leased", "dead letters", "oldest due"),
-    *("paused until", "interval", "jobs"),
+    *("domain", "due", "delayed", "leased", "buried", "oldest due"),
+    *("paused", "interval", "jobs"),
 )
 
 
 @click.command("domains")
-@click.argument("prefix", type=NAME, default="")
+@click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
 @limit_option("Domains")
 @b64_option
 @json_option
@@ -48,7 +50,7 @@ def _fields(stats: DomainStats) -> dict[str, Any]:
 
 
 def _row(stats: DomainStats) -> list[str]:
-    counts = (stats.entries, stats.due, stats.delayed, stats.worked_on, stats.buried)
+    counts = (stats.due, stats.delayed, stats.worked_on, stats.buried)
     optional = {
         "oldest_due_us": stats.oldest_due_us,
         "paused_until_us": stats.paused_until_us,
@@ -63,4 +65,6 @@ def _row(stats: DomainStats) -> list[str]:
 
 
 def _show(name: str, number: int) -> str:
-    return format_instant(number) if name == "paused_until_us" else show_field(name, number)
+    if name == "paused_until_us":
+        return show_relative(number, SystemClock().now_us())
+    return show_field(name, number)

@@ -28,14 +28,7 @@ _NEAR_LOOKS = 500
 """Keys of the domain among which those of a similar name are looked for."""
 
 
-@click.command(
-    "explain",
-    epilog="""\b
-Examples:
-  fj-cli explain pages:128:1763640000000000:a1
-  fj-cli explain https://example.org/page
-  sudo fj-cli explain https://example.org/page --log /var/lib/fastjournal/log""",
-)
+@click.command("explain")
 @click.argument("key", type=NAME, metavar="KEY|URI")
 @click.option(
     "--log",

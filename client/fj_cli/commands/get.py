@@ -6,36 +6,74 @@ import sys
 
 import click
 
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
+from fastjournal.times import to_datetime_or_none, to_timedelta_or_none
+from fj_cli.options import (
+    DURATION,
+    INSTANT,
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
 from fj_cli.output import (
     entry_fields,
     show_field,
     show_value,
+    state_words,
     wants_json,
+    write_fields,
     write_json,
-    write_table,
 )
 
 
 @click.command("get")
 @click.argument("key", type=NAME)
 @click.option("--raw", is_flag=True, help="Write the value's bytes and nothing else.")
+@click.option("--probe", is_flag=True, help="Without the value: only its type and what is known.")
+@click.option(
+    "--lease", type=DURATION, help="Lease the entry for that long, due or not; prints the token."
+)
+@click.option("--expires", type=INSTANT, help="Set its expiry to this instant.")
 @b64_option
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, key: bytes, raw: bool, as_json: bool | None) -> None:
-    """Show the entry under KEY, any of its keys. It is not leased."""
+def command(
+    ctx: click.Context,
+    key: bytes,
+    raw: bool,
+    probe: bool,
+    lease: int | None,
+    expires: int | None,
+    as_json: bool | None,
+) -> None:
+    """Show the entry under KEY, any of its keys. It is not leased, unless --lease is given."""
+    if raw and (probe or lease is not None):
+        raise click.UsageError("--raw writes the value alone: leave out --probe and --lease", ctx)
+    if lease is not None and expires is not None:
+        raise click.UsageError("give either --lease or --expires", ctx)
     with open_client(ctx) as client:
-        entry = client.get(key, meta=not raw)
+        entry = client.get(
+            key,
+            data=not probe,
+            meta=not raw,
+            lease=to_timedelta_or_none(lease),
+            expires=to_datetime_or_none(expires),
+        )
     if raw:
         sys.stdout.buffer.write(entry.value)
         return
     fields = entry_fields(entry)
+    if probe:
+        fields.pop("value", None)
     if wants_json(as_json):
         write_json(fields)
         return
-    fields.pop("value_b64", None)
-    fields["value"] = show_value(entry, None)
-    rows = [(name.removesuffix("_us"), show_field(name, fields[name])) for name in fields]
-    write_table(None, ("field", "value"), [row for row in rows if row[1]])
+    if not probe:
+        fields.pop("value_b64", None)
+        fields["value"] = show_value(entry, None)
+    fields["state"] = state_words(entry)
+    write_fields(
+        None, [(name.removesuffix("_us"), show_field(name, fields[name])) for name in fields]
+    )

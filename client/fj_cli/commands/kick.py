@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.limits import PAIRS_MAX
+from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
     NAME,
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 @click.command("kick")
 @click.argument("key", type=NAME, required=False)
 @click.option(
-    "--domain", type=NAME, help="Buried entries of this domain instead, most urgent first."
+    "--domain",
+    type=NAME,
+    shell_complete=complete_domain,
+    help="Buried entries of this domain instead, most urgent first.",
 )
 @click.option("--count", type=click.IntRange(1), help="At most that many.  [default: 1]")
 @click.option("--all", "everything", is_flag=True, help="All that are buried there now.")

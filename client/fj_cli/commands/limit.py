@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from fastjournal.times import to_timedelta_or_none
+from fj_cli.completing import complete_domain
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
-from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_json, write_table
+from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_fields, write_json
 
 
 @click.command("limit")
-@click.argument("domain", type=NAME)
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
 @click.option("--interval", "interval_us", type=DURATION, help="Least time between two deliveries.")
 @click.option(
     "--jobs", type=click.IntRange(min=0), metavar="N", help="Most entries leased at once."
@@ -55,8 +56,5 @@ def command(
         put_bytes(named, "domain", domain)
         write_json(named | fields)
         return
-    write_table(
-        show_bytes(domain),
-        ("name", "value"),
-        [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()],
-    )
+    shown = [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
+    write_fields(show_bytes(domain), shown)

@@ -16,6 +16,7 @@ from fj_cli.output import (
     show_bytes,
     show_field,
     show_value,
+    state_words,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _columns(data: bool, meta: bool) -> list[str]:
     if data:
         columns.append("value")
     if meta:
-        columns += ["state", "written", "worked on until", "attempts"]
+        columns += ["state", "written", "attempts"]
     return columns
 
 
@@ -110,7 +111,7 @@ def _row(entry: Entry, data: bool, meta: bool) -> list[str]:
     if data:
         row.append(show_value(entry))
     if meta:
-        row.append(", ".join(fields["state"]))
-        names = ("written_us", "worked_on_until_us", "attempts")
+        row.append(state_words(entry))
+        names = ("written_us", "attempts")
         row += [show_field(name, fields[name]) for name in names]
     return row

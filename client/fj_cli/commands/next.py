@@ -9,6 +9,7 @@ import click
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
 from fastjournal.times import to_timedelta_or_none
+from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -78,7 +79,7 @@ it and keeps the reason ('fj-cli explain KEY').
 If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed
 attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
-@click.argument("domain", type=NAME, default="")
+@click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
 @click.option(
     "--count",
     type=click.IntRange(1, PAIRS_MAX),

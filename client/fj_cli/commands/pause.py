@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from fastjournal.times import to_timedelta
+from fj_cli.completing import complete_domain
 from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
 
 
 @click.command("pause")
-@click.argument("domain", type=NAME)
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
 @click.argument("duration", type=DURATION)
 @b64_option
 @server_option

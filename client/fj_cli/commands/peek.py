@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fastjournal.times import to_timedelta_or_none
+from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -24,7 +25,7 @@ COUNT_MAX = 500
 
 
 @click.command("peek")
-@click.argument("domain", type=NAME, default="")
+@click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
 @click.option(
     "--count",
     type=click.IntRange(1, COUNT_MAX),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.limits import PAIRS_MAX
+from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
     NAME,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command("purge")
-@click.argument("domain", type=NAME)
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
 @click.option("--yes", is_flag=True, help="Do not ask first; then the right write is enough.")
 @b64_option
 @json_option

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from fj_cli.completing import complete_domain
 from fj_cli.options import NAME, b64_option, open_client, server_option
 
 
 @click.command("resume")
-@click.argument("domain", type=NAME)
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
 @b64_option
 @server_option
 @click.pass_context

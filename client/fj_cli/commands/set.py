@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from typing import Any
@@ -11,9 +12,10 @@ import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id
+from fastjournal.keys import build_journal_key, default_id, parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.times import to_datetime, to_timedelta_or_none
+from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DURATION,
     INSTANT,
@@ -25,13 +27,17 @@ from fj_cli.options import (
 )
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 
+_LIKE_A_JOB = re.compile(rb"[^:]+:[0-9]+:[0-9]+:", re.DOTALL)
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @click.command("set")
 @click.argument("words", nargs=-1, metavar="KEY [VALUE|-]")
 @click.option(
-    "--domain", type=NAME, help="Add work to this domain; then KEY is built and not given."
+    "--domain",
+    type=NAME,
+    shell_complete=complete_domain,
+    help="Add work to this domain; then KEY is built and not given.",
 )
 @click.option(
     "--id", "id_", type=NAME, help="Last part of the key.  [default: made of time and URI]"
@@ -54,6 +60,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @click.option("--expires", type=INSTANT, help="The entry vanishes then.")
 @click.option("--ttl", type=DURATION, help="Each read moves the expiry to that long from now.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
+@click.option("--plain", is_flag=True, help="KEY is no journal key, though it looks like one.")
 @click.option("--no-persist", is_flag=True, help="In memory only: gone when the daemon stops.")
 @click.option(
     "--type",
@@ -81,6 +88,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
             not_before_us=timestamp if not_before is None else not_before,
             priority=options["priority"],
         )
+    elif not options["plain"]:
+        _refuse_what_looks_like_a_job(ctx, key)
     value = _value(value_word, options["type_"])
     with open_client(ctx) as client:
         client.set(
@@ -118,6 +127,17 @@ def _split(
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
     return NAME.convert(words[0], None, ctx) if keyed else None, rest[0] if rest else None
+
+
+def _refuse_what_looks_like_a_job(ctx: click.Context, key: bytes) -> None:
+    """Refuse a key of the form of a journal key that is none: its work would never be delivered."""
+    if _LIKE_A_JOB.match(key) and parse_journal_key(key) is None:
+        raise click.UsageError(
+            f"{show_bytes(key)} looks like a journal key <domain>:<priority>:<instant>:<id>, but"
+            f" its priority is not 0 to {PRIORITY_MAX}, or its instant has over 20 digits: no"
+            " worker would get it. Use --domain, or --plain if it is meant",
+            ctx,
+        )
 
 
 def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import click
 
+from fj_cli.completing import complete_domain
 from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
-from fj_cli.output import show_bytes, show_field, wants_json, write_json, write_table
+from fj_cli.output import note, show_bytes, show_field, wants_json, write_fields, write_json
+
+_INSTANTS = {
+    *("timestamp", "created", "not_before", "first_due", "expires", "worked_on_until"),
+    *("locked_until", "paused_until"),
+}
+"""Names of the daemon's object that are instants of microseconds without saying so."""
 
 
 @click.command("stats")
-@click.argument("what", type=NAME, default="", metavar="[DOMAIN|KEY]")
+@click.argument(
+    "what", type=NAME, default="", metavar="[DOMAIN|KEY]", shell_complete=complete_domain
+)
 @click.option("--entry", is_flag=True, help="It is a key, though it has no ':'.")
 @b64_option
 @json_option
@@ -20,13 +29,14 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
 
     A name with a ':' is a key, for a domain has none.
     """
+    is_entry = entry or b":" in what
     with open_client(ctx) as client:
-        fields = client.stats(what, data=entry or b":" in what)
+        found = client.stats(what, data=is_entry)
+    fields = {f"{name}_us" if name in _INSTANTS else name: found[name] for name in found}
+    if what and not is_entry and not (fields["entries"] or fields["paused_until_us"]):
+        note(f"fj-cli: the domain {show_bytes(what)} has no entries and no pause")
     if wants_json(as_json):
         write_json(fields)
         return
-    write_table(
-        show_bytes(what) or None,
-        ("name", "value"),
-        [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()],
-    )
+    shown = [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
+    write_fields(show_bytes(what) or None, shown)

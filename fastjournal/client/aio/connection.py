@@ -114,10 +114,8 @@ class TrioConnection:
         try:
             await self._carry(pipeline)
             return read(pipeline.requests)
-        except BaseException as error:  # cancelled too
+        except BaseException:  # cancelled too
             self._owe(pipeline.gains())
-            if isinstance(error, FastjournalError):
-                error.address = str(self.address)
             raise
 
     async def pay(self) -> None:

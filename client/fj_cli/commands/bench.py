@@ -1,0 +1,88 @@
+"""``fj-cli bench``: latency and throughput of a running daemon, with a load of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fj_cli.options import DONE, daemon_of, json_option, server_option
+from fj_cli.output import note, wants_json, write_json, write_line, write_table
+from fj_cli.times import format_duration
+
+if TYPE_CHECKING:
+    from fj_cli.benching import Times
+
+_QUANTILES = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "max_us": 1.0}
+
+
+@click.command("bench")
+@click.option(
+    "--count", type=click.IntRange(1), default=1000, show_default=True, help="Jobs in all."
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Clients at once; each waits for every reply.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(0, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Bytes of a value.",
+)
+@click.option("--no-persist", is_flag=True, help="In memory only: without the log and its syncs.")
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    count: int,
+    connections: int,
+    size: int,
+    no_persist: bool,
+    as_json: bool | None,
+) -> int:
+    """Set, lease and complete jobs in a domain of their own, and show latency and throughput.
+
+    The daemon serves others meanwhile, so a large load slows them. All that is written is deleted
+    at the end, also after Ctrl-C, and leaves no tombstones; the log grows by it until compaction.
+    A token needs the rights write and next for domains that begin with 'bench-'.
+    """
+    import trio
+
+    from fastjournal.client import Client
+    from fj_cli.benching import Bench, Load
+
+    address, access = daemon_of(ctx)
+    load = Load(connections=connections, jobs=count, value_bytes=size, persist=not no_persist)
+    bench = Bench(load, lambda: Client(address, tls=access.tls, auth=access.auth, reconnect=None))
+    trio.run(bench.run)
+    _write(bench.times, bench.seconds, as_json)
+    if bench.signal is not None:
+        note(f"fj-cli: ended by a signal; the entries of {bench.domain} are deleted")
+        return 128 + bench.signal
+    return DONE
+
+
+def _write(times: dict[str, Times], seconds: float, as_json: bool | None) -> None:
+    measured = {name: each for name, each in times.items() if len(each)}
+    rows = []
+    for name, each in measured.items():
+        rate = len(each) / seconds
+        quantiles = {q: each.quantile(share) for q, share in _QUANTILES.items()}
+        if wants_json(as_json):
+            write_json({"function": name, "count": len(each), "per_second": rate} | quantiles)
+        shown = (format_duration(us) for us in quantiles.values())
+        rows.append((name, f"{len(each):,}", f"{rate:,.0f}", *shown))
+    if wants_json(as_json):
+        jobs = len(times["delete"])
+        write_json({"function": "job", "count": jobs, "per_second": jobs / seconds})
+        return
+    columns = ("function", "count", "per second", *(name[:-3] for name in _QUANTILES))
+    write_table(None, columns, rows)
+    jobs = len(times["delete"])
+    write_line(f"{jobs:,} jobs in {seconds:.2f} s: {jobs / seconds:,.0f} a second")

@@ -1,0 +1,34 @@
+"""``fj-cli touch``: move the expiry of an entry, or renew a lease."""
+
+from __future__ import annotations
+
+import click
+
+from fastjournal.times import to_timedelta
+from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
+from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.times import format_instant
+
+
+@click.command("touch")
+@click.argument("key", type=NAME)
+@click.argument("duration", type=DURATION)
+@click.option("--token", type=click.IntRange(0), help="Renew this lease; the new token is printed.")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context, key: bytes, duration: int, token: int | None, as_json: bool | None
+) -> None:
+    """Let the entry under KEY expire in DURATION; with --token, let its lease end then."""
+    with open_client(ctx) as client:
+        renewed = client.touch(key, token, ttl=to_timedelta(duration))
+    if renewed is None:
+        return
+    if wants_json(as_json):
+        fields: dict[str, object] = {}
+        put_bytes(fields, "key", key)
+        write_json(fields | {"token": renewed, "worked_on_until_us": renewed})
+    else:
+        write_line(f"leased until {format_instant(renewed)}, token {renewed}")

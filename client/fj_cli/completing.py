@@ -1,0 +1,29 @@
+"""Shell completion of names that the daemon knows."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+import click
+
+from fastjournal.errors import FastjournalError
+from fj_cli.options import open_client
+
+_NAMES_MAX = 100
+"""Names that are offered: a shell shows no more at once in any useful way."""
+
+
+def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Return domains that begin with what was typed; none if no daemon answers.
+
+    A name that is not text, or that a shell would split, is left out.
+    """
+    try:
+        with open_client(ctx) as client:
+            found = islice(client.domains(os.fsencode(begun), page=_NAMES_MAX), _NAMES_MAX)
+            names = [domain.name for domain in found]
+    except (FastjournalError, OSError):
+        return []  # whoever presses Tab wants no sentence in the middle of the line
+    shown = [name.decode("utf-8", "replace") for name in names]
+    return [name for name in shown if name.isprintable() and not set(name) & set(" \ufffd")]

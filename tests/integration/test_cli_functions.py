@@ -1,0 +1,296 @@
+"""fj-cli: every function of the protocol from the command line, and what people read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed
+from tests.integration.worker_process import wait_until
+
+DONE, REFUSED, USAGE, CANNOT_CONNECT = 0, 1, 2, 69
+SECOND = 1_000_000
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_function_add_counts_and_prints_the_sum(cli: Cli) -> None:
+    assert cli("add", "hits").returncode == REFUSED
+    assert cli.json("add", "hits", "--create") == [{"key": "hits", "value": 1}]
+    assert cli.json("add", "hits", "41")[0]["value"] == 42
+    assert cli.json("add", "hits", "-2")[0]["value"] == 40
+    assert cli("add", "hits", "2", "--table").stdout == b"42\n"
+    cli("set", "ratio", "0.5", "--type", "float")
+    assert cli.json("add", "ratio", "0.25")[0]["value"] == 0.75
+    assert b"type-mismatch" in cli("add", "hits", "0.5").stderr
+    assert b"'many' is no number" in cli("add", "hits", "many").stderr
+
+
+def test_function_not_flips_a_flag_and_truncate_cuts_a_value(cli: Cli) -> None:
+    cli("set", "flag", "false", "--type", "boolean")
+    assert cli.json("not", "flag") == [{"key": "flag", "value": True}]
+    assert cli("not", "flag", "--table").stdout == b"false\n"
+    cli("set", "text", "abcdef")
+    assert cli("truncate", "text", "3").returncode == DONE
+    assert cli.json("get", "text")[0]["value"] == "abc"
+
+
+def test_rename_and_link_change_the_keys_of_an_entry(cli: Cli) -> None:
+    cli("set", "old", "v")
+    assert cli("link", "old", "also").returncode == DONE
+    assert cli("rename", "old", "new").returncode == DONE
+    assert [cli.json("get", key)[0]["value"] for key in ("new", "also")] == ["v", "v"]
+    assert cli("get", "old").returncode == REFUSED
+    cli("set", "other", "w")
+    assert b"exists" in cli("rename", "new", "other").stderr
+    assert cli("rename", "new", "other", "--overwrite").returncode == DONE
+    assert cli.json("get", "other")[0]["value"] == "v"
+
+
+def test_function_touch_moves_the_expiry_or_renews_the_lease(cli: Cli) -> None:
+    cli("set", "k", "v")
+    assert cli("touch", "k", "1h").returncode == DONE
+    left = cli.json("get", "k")[0]["expires_us"] - time.time_ns() // 1000
+    assert 3500 * SECOND < left <= 3600 * SECOND
+    cli("set", "--domain", "d", "v")
+    (job,) = cli.json("next", "d", "--lease", "1m")
+    (renewed,) = cli.json("touch", job["key"], "1h", "--token", str(job["token"]))
+    assert renewed["token"] > job["token"] + 3000 * SECOND
+    assert cli("delete", job["key"], "--token", str(renewed["token"])).returncode == DONE
+
+
+def test_function_get_probes_leases_and_sets_the_expiry(cli: Cli) -> None:
+    cli("set", "k", "value of k")
+    (probe,) = cli.json("get", "k", "--probe")
+    assert (probe["type"], "value" in probe) == ("string", False)
+    assert "value of k" not in cli("get", "k", "--probe", "--table").stdout.decode()
+    cli("get", "k", "--expires", "+1h")
+    assert cli.json("get", "k")[0]["expires_us"] > time.time_ns() // 1000
+    (leased,) = cli.json("get", "k", "--lease", "1m")
+    assert leased["token"] == leased["worked_on_until_us"]
+    assert cli("release", "k", str(leased["token"])).returncode == DONE
+    for wrong in (("--raw", "--probe"), ("--lease", "1m", "--expires", "+1h")):
+        assert cli("get", "k", *wrong).returncode == USAGE
+
+
+@pytest.mark.parametrize("key", ["pages:300:0:x", "pages:1:123456789012345678901:x"])
+def test_set_refuses_a_key_that_looks_like_a_job_and_is_none(cli: Cli, key: str) -> None:
+    refused = cli("set", key, "v")
+    assert refused.returncode == USAGE
+    assert b"looks like a journal key" in refused.stderr
+    assert cli("get", key).returncode == REFUSED
+    assert cli("set", key, "v", "--plain").returncode == DONE
+    assert cli.json("get", key)[0]["state"] == ["persistent"]
+
+
+def test_set_takes_keys_that_are_jobs_or_do_not_look_like_one(cli: Cli) -> None:
+    for key in ("pages:1:0:x", "user:7", "a:1:2", "https://example.org:80/", "k"):
+        assert cli("set", key, "v").returncode == DONE
+
+
+# --- lock -----------------------------------------------------------------------------------------
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a process that ends by itself."""
+    process.communicate(timeout=TIMEOUT_S)
+    return process.returncode
+
+
+def test_lock_is_held_and_renewed_while_a_command_runs(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    cli("set", "k", "v")
+    gate = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 7"
+    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", gate)
+    wait_until((tmp_path / "began").exists)
+    first = client.entry_stats("k").locked_until_us
+    wait_until(lambda: client.entry_stats("k").locked_until_us > first + SECOND)
+    refused = cli("set", "k", "w", "--overwrite")
+    assert (refused.returncode, refused.stderr[:16]) == (REFUSED, b"fj-cli: locked: ")
+    assert b"locked" in cli("lock", "k", "true").stderr
+    waiting = cli.start("lock", "--wait", "60s", "k", "echo", "mine")
+    (tmp_path / "go").touch()
+    assert ended(holder) == 7
+    assert waiting.communicate(timeout=TIMEOUT_S)[0] == b"mine\n"
+    assert cli("set", "k", "w", "--overwrite").returncode == DONE
+
+
+def test_lock_that_is_lost_ends_its_command(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    cli("set", "k", "v")
+    shell = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600"
+    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", shell)
+    wait_until((tmp_path / "pid").exists)
+    daemon.kill()
+    assert ended(holder) in (REFUSED, CANNOT_CONNECT)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_sigterm_to_a_lock_ends_its_command_and_frees_the_entry(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    cli("set", "k", "v")
+    holder = cli.start("lock", "k", "sh", "-c", f"touch {tmp_path}/began; exec sleep 600")
+    wait_until((tmp_path / "began").exists)
+    holder.send_signal(signal.SIGTERM)
+    assert ended(holder) == 128 + signal.SIGTERM
+    wait_until(lambda: not client.entry_stats("k").locked_until_us)
+
+
+# --- ping and bench -------------------------------------------------------------------------------
+
+
+def test_ping_measures_round_trips_and_the_clock(cli: Cli) -> None:
+    *trips, summary = cli.json("ping", "--count", "3", "--interval", "1ms")
+    assert [trip["sequence"] for trip in trips] == [1, 2, 3]
+    times = [trip["round_trip_us"] for trip in trips]
+    assert summary == {
+        "count": 3,
+        "min_us": min(times),
+        "max_us": max(times),
+        "mean_us": sum(times) // 3,
+    }
+    assert all(abs(trip["clock_ahead_us"]) < TIMEOUT_S * SECOND for trip in trips)
+    text = cli("ping", "--count", "1", "--table").stdout.decode()
+    assert "round trip of 1: least " in text
+
+
+def test_ping_without_a_daemon_is_exit_69(tmp_path: Path) -> None:
+    assert Cli(tmp_path, f"unix:{tmp_path}/nobody")("ping").returncode == CANNOT_CONNECT
+
+
+@pytest.mark.parametrize("connections", ["1", "3"])
+def test_bench_measures_each_function_and_leaves_nothing(
+    cli: Cli, client: SyncClient, connections: str
+) -> None:
+    cli("set", "--domain", "theirs", "v")
+    *functions, jobs = cli.json("bench", "--count", "60", "--connections", connections)
+    assert [line["function"] for line in functions] == ["set", "next", "delete"]
+    assert functions[0]["count"] == 60
+    for line in functions:
+        assert 0 < line["p50_us"] <= line["p90_us"] <= line["p99_us"] <= line["max_us"]
+    assert jobs["function"] == "job"
+    assert [found.name for found in client.domains()] == [b"theirs"]
+    assert client.daemon_stats().entries == 1
+    assert "jobs in" in cli("bench", "--count", "5", "--table").stdout.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_bench_that_is_interrupted_deletes_what_it_wrote(
+    cli: Cli, client: SyncClient, number: signal.Signals
+) -> None:
+    bench = cli.start("bench", "--count", "10000000", "--connections", "4", "--json")
+    wait_until(lambda: client.daemon_stats().entries)
+    bench.send_signal(number)
+    output, stderr = bench.communicate(timeout=TIMEOUT_S)
+    assert bench.returncode == 128 + number, stderr.decode()
+    assert b"ended by a signal" in stderr
+    assert output.count(b"\n") >= 1
+    assert client.daemon_stats().entries == 0
+
+
+# --- what people and programs read ----------------------------------------------------------------
+
+
+def test_stats_of_a_domain_that_has_nothing_says_so(cli: Cli) -> None:
+    empty = cli("stats", "nothing", "--table")
+    assert empty.returncode == DONE
+    assert b"the domain nothing has no entries" in empty.stderr
+    cli("set", "--domain", "d", "v")
+    assert cli("stats", "d", "--table").stderr == b""
+
+
+def test_error_is_json_where_json_is_asked_for(cli: Cli, tmp_path: Path) -> None:
+    nobody = Cli(tmp_path, f"unix:{tmp_path}/nobody")
+    for failing, arguments, error, code in (
+        (cli, ("get", "nothing", "--json"), "not-found", REFUSED),
+        (cli, ("get", "--json"), "usage", USAGE),
+        (cli, ("touch", "k", "soon", "--json"), "usage", USAGE),
+        (nobody, ("stats", "--json"), "cannot-connect", CANNOT_CONNECT),
+    ):
+        failed = failing(*arguments)
+        assert failed.returncode == code
+        fields = json.loads(failed.stderr)
+        assert (fields["error"], fields["exit_code"]) == (error, code)
+        assert fields["message"]
+
+
+def test_stats_in_json_name_every_instant_with_its_unit(cli: Cli) -> None:
+    cli("set", "--domain", "d", "v", "--expires", "+1h")
+    (job,) = cli.json("next", "d")
+    cli("pause", "d", "1h")
+    found = [*cli.json("stats", "d"), *cli.json("stats", job["key"]), *cli.json("domains"), job]
+    now = time.time_ns() // 1000
+    for fields in found:
+        for name, value in fields.items():
+            if isinstance(value, int) and not isinstance(value, bool) and value > now // 2:
+                assert name.endswith("_us") or name == "token", (name, value)
+
+
+def on_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
+    """Return the lines that a command writes on a terminal of this width."""
+    terminal, end = pty.openpty()
+    with os.fdopen(terminal, "rb", closefd=True) as reader:
+        try:
+            subprocess.run(
+                [installed("fj-cli"), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=end,
+                stderr=subprocess.PIPE,
+                env=cli.environment | {"TERM": "dumb", "COLUMNS": str(columns)},
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        finally:
+            os.close(end)
+        text = b""
+        while True:
+            try:
+                data = os.read(reader.fileno(), 65536)
+            except OSError:
+                break  # the other end is closed: this is its end
+            if not data:
+                break
+            text += data
+    return text.decode().replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> None:
+    uri = "https://example.org/" + "a" * 60
+    (added,) = cli.json("set", "--domain", "pages", "--uri", uri, "value")
+    cli("set", "--domain", "other", "value")
+    cli("pause", "other", "1h")
+    cli("limit", "pages", "--interval", "2s", "--jobs", "3")
+    long = {added["key"], uri}
+    shown = {}
+    for arguments in (("list", "--meta", "--data"), ("peek", "pages"), ("domains",), ("stats",)):
+        lines = shown[arguments[0]] = on_terminal(cli, columns, *arguments)
+        wide = [line for line in lines if len(line) > columns]
+        assert all(any(key in line for key in long) for line in wide), wide
+    for name in ("list", "peek"):
+        text = "\n".join(shown[name])
+        assert added["key"] in text
+        assert uri in text
+    assert any("in 59 m" in line for line in shown["domains"]), shown["domains"]
+    get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
+    assert "due" in get
+    assert " ago)" in get
+    cli("next", "pages")
+    get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
+    assert "leased until " in get
+    assert "(in 4 m)" in get
