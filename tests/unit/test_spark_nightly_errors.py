@@ -1,38 +1,34 @@
-"""Errors of fj-nightly: one sentence and an exit code, before any Java machine is started."""
+"""Errors of fj-nightly: one sentence and an exit code, before any Java machine is started.
+
+Most are of a run in this process: to import PySpark and the rest takes a second of a new one. Tests
+of what is imported, and one of each end of the command, have a process.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
+from fastjournal.spark import java, night_setup, nightly
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
 
 RUN = "from fastjournal.spark.nightly import main; main()"
 HIDE = "import sys; sys.modules[{name!r}] = None; "
-JAVA = "import fastjournal.spark.java as java; java.prepare_environment = lambda: None; "
-CREATE = """
-import os, sys
-from contextlib import ExitStack
-from fastjournal.spark.night_setup import prepare
-names = ("date", "archive", "history", "keep_days")
-os.umask(0)
-with ExitStack() as stack:
-    prepare(dict.fromkeys(names) | {"snapshot": sys.argv[1], "output": sys.argv[2]}, stack)
-    os.mkdir(sys.argv[2] + "/table")
-    os.close(os.open(sys.argv[2] + "/table/file", os.O_CREAT, 0o666))
-"""
-WITHOUT_JAVA = "import fastjournal.spark.java as java; java.find_spec = lambda name: None; "
+ENVIRONMENT = {"PATH": "", "JAVA_HOME": "", "PYSPARK_PYTHON": sys.executable}
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -46,8 +42,41 @@ def snapshot(tmp_path: Path) -> str:
     return take_snapshot(OsDisk(), log, place, [info], START_US)
 
 
-def run(code: str, *options: str) -> tuple[int, str]:
-    environment = {**os.environ, "PATH": "", "JAVA_HOME": ""}
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Give this process its mask again: the command narrows it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    yield
+    os.umask(mask)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], umask: None) -> Run:
+    """Return a function that runs the command, with these options, in this process."""
+
+    def run_here(*options: str) -> tuple[int, str]:
+        for name, value in ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["fj-nightly", *options])
+        with pytest.raises(SystemExit) as ended:
+            nightly.main()
+        out, said = capfd.readouterr()
+        assert out == ""
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, said
+
+    return run_here
+
+
+@pytest.fixture
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command look for no Java."""
+    monkeypatch.setattr(night_setup, "prepare_environment", lambda: None)
+
+
+def run_process(code: str, *options: str) -> tuple[int, str]:
+    environment = os.environ | ENVIRONMENT
     done = subprocess.run(
         [sys.executable, "-c", code, *options],
         env=environment,
@@ -61,68 +90,75 @@ def run(code: str, *options: str) -> tuple[int, str]:
 
 def test_connect_error_without_a_daemon_at_the_address(tmp_path: Path) -> None:
     server = f"unix:{tmp_path}/nobody"
-    code, said = run(RUN, "--server", server, "--output", str(tmp_path))
+    code, said = run_process(RUN, "--server", server, "--output", str(tmp_path))
     assert code == UNAVAILABLE
     assert said.startswith("fj-nightly: ")
     assert len(said.splitlines()) == 1
 
 
-def test_snapshot_that_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_snapshot_that_is_missing_is_an_error(run: Run, tmp_path: Path) -> None:
     snapshot = str(tmp_path / "gone")
-    code, said = run(RUN, "--snapshot", snapshot, "--output", str(tmp_path / "out"))
+    code, said = run("--snapshot", snapshot, "--output", str(tmp_path / "out"))
     assert code == IO
     assert said.startswith(f"fj-nightly: {snapshot}: cannot list: ")
     assert len(said.splitlines()) == 1
 
 
-def test_log_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
+def test_log_that_is_no_snapshot_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
-    code, said = run(RUN, "--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
+    code, said = run("--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
     assert code == IO
     assert "there is no manifest, so this is no snapshot (name the directory" in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_date_in_the_future_is_refused_before_a_snapshot_is_taken(tmp_path: Path) -> None:
+def test_date_in_the_future_is_refused_before_a_snapshot_is_taken(run: Run, tmp_path: Path) -> None:
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
-    code, said = run(RUN, *options, "--date", str(tomorrow))
+    code, said = run(*options, "--date", str(tomorrow))
     assert code == USAGE
     assert said.startswith(f"fj-nightly: --date {tomorrow} has not ended in UTC (the last day")
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_archive_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_archive_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
     options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
     for name, problem in (("gone", "is no directory"), (".", "holds no archive")):
-        code, said = run(RUN, *options, "--archive", str(tmp_path / name))
+        code, said = run(*options, "--archive", str(tmp_path / name))
         assert code == USAGE
         assert f"{problem} (name the daemon's --archive-dir)" in said
         assert len(said.splitlines()) == 1
 
 
-def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, snapshot: str) -> None:
+def test_output_that_cannot_be_written_is_an_error(
+    run: Run, tmp_path: Path, snapshot: str, without_java: None
+) -> None:
     (tmp_path / "file").write_text("")
-    code, said = run(JAVA + RUN, "--snapshot", snapshot, "--output", f"{tmp_path}/file/out")
+    code, said = run("--snapshot", snapshot, "--output", f"{tmp_path}/file/out")
     assert code == IO
     assert "the output cannot be written: " in said
     assert len(said.splitlines()) == 1
 
 
-def test_second_run_at_once_is_refused(tmp_path: Path, snapshot: str) -> None:
+def test_second_run_at_once_is_refused(
+    run: Run, tmp_path: Path, snapshot: str, without_java: None
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     with closing(OsDisk().lock(f"{out}/_nightly.lock")):
-        code, said = run(JAVA + RUN, "--snapshot", snapshot, "--output", str(out))
+        code, said = run("--snapshot", snapshot, "--output", str(out))
     assert code == LOCKED
     assert said == f"fj-nightly: {out}: another fj-nightly works here (wait until it has ended)\n"
 
 
-def test_java_that_is_missing_is_an_error(tmp_path: Path, snapshot: str) -> None:
+def test_java_that_is_missing_is_an_error(
+    run: Run, tmp_path: Path, snapshot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
     options = ("--snapshot", snapshot, "--output", str(tmp_path / "out"))
-    code, said = run(WITHOUT_JAVA + RUN, *options)
+    code, said = run(*options)
     assert code == UNAVAILABLE
     assert said.startswith("fj-nightly: Spark needs Java 17 or newer: ")
     assert len(said.splitlines()) == 1
@@ -131,7 +167,7 @@ def test_java_that_is_missing_is_an_error(tmp_path: Path, snapshot: str) -> None
 @pytest.mark.parametrize("name", ["pyspark", "pyarrow", "jinja2"])
 def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     options = ("--snapshot", str(tmp_path), "--output", str(tmp_path))
-    code, said = run(HIDE.format(name=name) + RUN, *options)
+    code, said = run_process(HIDE.format(name=name) + RUN, *options)
     assert code == UNAVAILABLE
     assert said == (f"fj-nightly: {name} is not installed (pip install 'fastjournal[spark]')\n")
 
@@ -146,29 +182,39 @@ def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_tables_are_no_wider_than_the_files_of_the_snapshot(
-    file: int, directory: int, created: tuple[int, int], tmp_path: Path, snapshot: str
+    file: int,
+    directory: int,
+    created: tuple[int, int],
+    tmp_path: Path,
+    snapshot: str,
+    without_java: None,
+    umask: None,
 ) -> None:
     for path in Path(snapshot).iterdir():
         path.chmod(file)
     Path(snapshot).chmod(directory)
     table = tmp_path / "out" / "table"
-    assert run(JAVA + CREATE, snapshot, str(table.parent)) == (0, "")
+    options = dict.fromkeys(("date", "archive", "history", "keep_days"))
+    os.umask(0)
+    with ExitStack() as stack:
+        night_setup.prepare(options | {"snapshot": snapshot, "output": str(table.parent)}, stack)
+        table.mkdir()
+        os.close(os.open(table / "file", os.O_CREAT, 0o666))
     modes = [path.stat().st_mode & 0o777 for path in (table / "file", table)]
     assert tuple(modes) == created
 
 
-def test_failure_of_spark_is_one_line(tmp_path: Path) -> None:
-    failing = (
-        "import fastjournal.spark.night_setup as setup; from pyspark.errors import "
-        "PySparkRuntimeError as E\n"
-        "def prepare(*_): raise E('no space left\\n  at org.apache.spark.Some.java')\n"
-        "setup.prepare = prepare\n"
-    )
-    code, said = run(failing + RUN, "--output", str(tmp_path))
-    assert (code, said) == (1, "fj-nightly: Spark failed: no space left\n")
+def test_failure_of_spark_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PySparkRuntimeError("no space left\n  at org.apache.spark.Some.java")
+
+    monkeypatch.setattr(night_setup, "prepare", fail)
+    assert run("--output", str(tmp_path)) == (1, "fj-nightly: Spark failed: no space left\n")
 
 
 def test_output_has_to_be_given() -> None:
-    code, said = run(RUN)
+    code, said = run_process(RUN)
     assert code == USAGE
     assert "--output" in said
