@@ -72,8 +72,9 @@ cancellation certificate chain cli client close command commit compaction comple
 connection crash cursor daemon damage decision delay demo disk domain door dump encoder end engine
 entry error event explain explained export expression extension failed fork forked forwarder
 function handshake hangup history http import install interpreter job key kick kill layer layout
-lease limit link listen listener lock locked log loop malformed map memory metric model next nop
-notification opcode output page pause peek ping pipeline poison poll poller port power program prose
+lease limit link listen listener lock locked log loop malformed map memory metric model
+monitoring next nop notification opcode output page pause peek ping pipeline poison poll poller port
+power program prose
 protocol purge quit random range raw reader ready record recovery refusal release removal rename
 repair replay reply report request restart retry right run runbook scan sdist segment server service
 session set sighup signal sigterm slot snapshot soak socket spark spool stat status stop stream

@@ -47,7 +47,6 @@ PLACES = {
     "fastjournald.net.connections": "POLLS",
     "fastjournald.net.transport": "STOP_SECONDS",
     "fastjournald.observability.slices": "metrics.SLICE_SECONDS",
-    "fastjournald.observability.metric_values": "STATM",
     "fastjournald.recovery.bulk_load": "LOADED_RUN_KEYS PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_index": "BLOCK_KEYS_MAX BLOCK_KEYS_MIN PART_KEYS_MIN",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -263,13 +265,46 @@ def test_rest_is_there(s: Subject) -> None:
     assert figures["fastjournal_connections"] == 0
     assert figures["fastjournal_tombstones"] == 0
     assert figures["process_resident_memory_bytes"] > 10_000_000
+    assert figures["process_cpu_seconds_total"] > 0
+    assert figures["process_open_fds"] > 2
+    [build] = [name for name in figures if name.startswith("fastjournal_build_info")]
+    assert version("fastjournal") in build
+    assert figures[build] == 1
+
+
+def test_domains_with_most_entries_have_gauges_by_state(s: Subject) -> None:
+    for key in (b"a:1:0:x", b"a:1:0:y", b"a:1:0:z", b"b:1:0:x"):
+        s.set(key)
+    assert s.ask(Function.BURY, b"a:1:0:y", value=b"bad") == ""
+    assert s.ask(Function.NEXT, b"a") == ""
+    figures = s.figures()
+    for state, number in (("waiting", 1), ("worked_on", 1), ("buried", 1)):
+        assert figures[f"fastjournal_domain_{state}_entries{{a}}"] == number
+        assert figures[f"fastjournal_domain_{state}_entries{{b}}"] == (state == "waiting")
+
+
+def test_compaction_debt_is_the_part_of_the_log_above_its_usual_size(s: Subject) -> None:
+    assert s.figures()["fastjournal_compaction_debt"] == 0
+    for at in range(100):
+        s.set(b"a:1:0:%d" % at, int(Flag.PERSIST))
+        assert s.ask(Function.DELETE, b"a:1:0:%d" % at, int(Flag.PERSIST)) == ""
+    s.server.runtime.writer.segment_bytes_max = 100
+    figures = s.figures()
+    usual = 2 * figures["fastjournal_log_live_bytes"] + 2 * 100
+    debt = figures["fastjournal_log_bytes"] / usual - 1
+    assert figures["fastjournal_compaction_debt"] == pytest.approx(debt)
+    assert debt > 0.1
 
 
 def test_scrape_survives_when_no_file_can_be_opened(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "STATM", Path("/nowhere/statm"))
-    figures = s.figures()
+    def no_file(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", no_file)
+        figures = s.figures()
     assert "process_resident_memory_bytes" not in figures
     assert "fastjournal_uptime_seconds" in figures
 

@@ -91,6 +91,11 @@ def bytes_usual(store: Store, writer: LogWriter) -> int:
     return GARBAGE_MAX * store.journal.records.live_bytes + 2 * writer.segment_bytes_max
 
 
+def excess(store: Store, writer: LogWriter) -> float:
+    """Return by which part the log is larger than it should be; negative: smaller. O(segments)."""
+    return writer.log_bytes / bytes_usual(store, writer) - 1
+
+
 def bytes_slowed(store: Store, writer: LogWriter) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
     tombstones = store.tombstones

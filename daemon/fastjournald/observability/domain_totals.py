@@ -19,19 +19,14 @@ class Totals(msgspec.Struct):
     oldest_due_us: int | None = None
     """Instant since which the oldest entry is due; None: none is."""
     largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
-    """A heap of those with most waiting entries, with their number."""
+    """A heap of those with most entries, with their number."""
 
     def add(self, domain: Domain, oldest: int | None) -> None:
         """Add one domain, and since when its oldest entry is due."""
         if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
             self.oldest_due_us = oldest
-        waiting = len(domain.ready) + len(domain.delayed)
-        if waiting:
-            item = (waiting, domain.name)
-            if len(self.largest) < METRICS_DOMAINS_MAX:
-                heappush(self.largest, item)
-            else:
-                heappushpop(self.largest, item)
+        push = heappush if len(self.largest) < METRICS_DOMAINS_MAX else heappushpop
+        push(self.largest, (domain.entries, domain.name))
 
 
 async def total(engine: Engine) -> Totals:

@@ -1,18 +1,14 @@
-"""Metric values: labels of functions and domains, histograms, and the memory of the process."""
+"""Metric values: labels of functions and domains, and histograms."""
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Function
 from fastjournald.histogram import Histogram
-
-STATM = Path("/proc/self/statm")
 
 
 def function_name(function: int) -> str:
@@ -49,12 +45,3 @@ def labelled_counter(
     for values, count in counts:
         counter.add_metric(values, count)
     return counter
-
-
-def resident_bytes() -> int | None:
-    """Return how much memory of this process is in RAM; None: the system does not tell."""
-    try:
-        return int(STATM.read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        # no /proc, or no file can be opened: a figure less, and no reason to stop
-        return None

@@ -7,9 +7,11 @@ look at all domains are computed in slices, so that a million domains do not hol
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
+from platform import python_version
 
 import trio
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournald.compaction.policy import excess
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.observability.domain_totals import Totals, total
@@ -26,7 +29,6 @@ from fastjournald.observability.metric_values import (
     function_name,
     histogram,
     labelled_counter,
-    resident_bytes,
 )
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
@@ -48,6 +50,8 @@ class Metrics(Collector):
         self._one_at_a_time = trio.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        # processor time, memory, descriptors and start of the process
+        ProcessCollector(registry=self._registry)
 
     async def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
@@ -148,24 +152,7 @@ class Metrics(Collector):
             "Time since the oldest unleased entry became due; 0: none is due.",
             _age(totals.oldest_due_us, now),
         )
-        waiting = GaugeMetricFamily(
-            "fastjournal_domain_waiting_entries",
-            f"Entries due or delayed, of the {METRICS_DOMAINS_MAX} domains with most of them.",
-            labels=["domain"],
-        )
-        oldest = GaugeMetricFamily(
-            "fastjournal_domain_oldest_due_seconds",
-            "Time since the oldest entry of these domains became due; 0: none is due.",
-            labels=["domain"],
-        )
-        for count, name in sorted(totals.largest, reverse=True):
-            domain = store.scheduler.domains.get(name)
-            label = [domain_label(name)]
-            waiting.add_metric(label, count)
-            since = None if domain is None else oldest_due(domain)
-            oldest.add_metric(label, _age(since, now))
-        yield waiting
-        yield oldest
+        yield from self._domains(now)
         yield CounterMetricFamily(
             "fastjournal_leases_lost",
             "Leases that ended by time, without completion or release.",
@@ -174,6 +161,34 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
         )
+
+    def _domains(self, now: int) -> Iterator[Metric]:
+        """Yield gauges of the domains with most entries: each is a time series in a database."""
+        domains = self._runtime.engine.store.scheduler.domains
+        gauges = [
+            GaugeMetricFamily(
+                f"fastjournal_domain_{name}",
+                f"{text}, of the {METRICS_DOMAINS_MAX} domains with most entries.",
+                labels=["domain"],
+            )
+            for name, text in (
+                ("waiting_entries", "Entries due or delayed"),
+                ("worked_on_entries", "Leased entries"),
+                ("buried_entries", "Dead letters"),
+                ("oldest_due_seconds", "Time since the oldest entry became due; 0: none is due"),
+            )
+        ]
+        for _, name in sorted(self._totals.largest, reverse=True):
+            domain = domains.get(name)
+            # one that has gone since is empty
+            figures: tuple[float, ...] = (0, 0, 0, 0)
+            if domain is not None:
+                waiting = len(domain.ready) + len(domain.delayed)
+                age = _age(oldest_due(domain), now)
+                figures = (waiting, domain.worked_on, domain.buried, age)
+            for gauge, figure in zip(gauges, figures, strict=True):
+                gauge.add_metric([domain_label(name)], figure)
+        yield from gauges
 
     def _log(self) -> Iterator[Metric]:
         commit, counters = self._runtime.commit, self._runtime.counters
@@ -203,6 +218,11 @@ class Metrics(Collector):
             ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        yield GaugeMetricFamily(
+            "fastjournal_compaction_debt",
+            "Part by which the log is larger than compaction leaves it; 0: it keeps up.",
+            max(0.0, excess(self._runtime.engine.store, self._runtime.writer)),
+        )
         yield from self._write_stalls()
         yield labelled_counter(
             "fastjournal_log_cleaned",
@@ -343,11 +363,13 @@ class Metrics(Collector):
             "Scans that run or wait to begin.",
             counters.scans,
         )
-        memory = resident_bytes()
-        if memory is not None:
-            yield GaugeMetricFamily(
-                "process_resident_memory_bytes", "Resident memory of the daemon.", memory
-            )
+        build = GaugeMetricFamily(
+            "fastjournal_build_info",
+            "1, with the version of fastjournal and of Python.",
+            labels=["version", "python"],
+        )
+        build.add_metric([version("fastjournal"), python_version()], 1)
+        yield build
 
 
 def _age(instant: int | None, now: int) -> float:

@@ -24,7 +24,7 @@ from fastjournal.errors import (
     LogLockedError,
 )
 from fastjournald.compaction.compact_segment import compact_segment
-from fastjournald.compaction.policy import bytes_usual, candidates
+from fastjournald.compaction.policy import candidates, excess
 from fastjournald.compaction.steps import (
     DURABLE,
     NOW,
@@ -140,8 +140,7 @@ class Compactor:
 
     def _excess(self) -> float:
         """Return by which part the log is larger than it should be. O(number of segments)."""
-        writer = self._runtime.writer
-        return writer.log_bytes / bytes_usual(self._runtime.engine.store, writer) - 1
+        return excess(self._runtime.engine.store, self._runtime.writer)
 
     def _compaction_debt(self) -> float:
         """Return how much compaction has to hurry, from 0 to 1."""

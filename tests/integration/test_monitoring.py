@@ -1,0 +1,263 @@
+"""Monitoring: alert rules and dashboard ask for metrics that a real daemon has.
+
+promtool and Prometheus check them where they are installed (Debian: prometheus).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.page_contents import get_page, http_address
+
+MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
+RULES = MONITORING / "alerts.yml"
+DASHBOARD = MONITORING / "grafana-dashboard.json"
+OPERATING = MONITORING.parent / "docs/operating.md"
+
+PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool here: apt-get install prometheus"
+)
+needs_prometheus = pytest.mark.skipif(
+    PROMETHEUS is None, reason="no prometheus here: apt-get install prometheus"
+)
+
+METRIC = re.compile(r"\b((?:fastjournal|process)_\w+)(?:\{([^}]*)\})?")
+
+FIRING = """
+rule_files: [{rules}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+{series}
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{{alertstate="firing"}})
+        eval_time: 60m
+        exp_samples:
+{samples}
+"""
+
+SERIES = {
+    "FastjournalDown": ['up{job="fastjournal"} 0x70'],
+    "FastjournalReadOnly": ["fastjournal_read_only 1x70"],
+    "FastjournalOldestDue": ["fastjournal_oldest_due_seconds 3700+60x70"],
+    "FastjournalLeasesLost": ["fastjournal_leases_lost_total 0+1x70"],
+    "FastjournalBuriedGrow": ['fastjournal_entries{state="buried"} 0+2x70'],
+    "FastjournalSyncSlow": [
+        'fastjournal_sync_seconds_bucket{le="0.25"} 0+1x70',
+        'fastjournal_sync_seconds_bucket{le="0.5"} 0+10x70',
+        'fastjournal_sync_seconds_bucket{le="+Inf"} 0+10x70',
+    ],
+    "FastjournalEventLoopLate": [
+        'fastjournal_event_loop_lag_seconds_bucket{le="0.1"} 0+1x70',
+        'fastjournal_event_loop_lag_seconds_bucket{le="1"} 0+10x70',
+        'fastjournal_event_loop_lag_seconds_bucket{le="+Inf"} 0+10x70',
+    ],
+    "FastjournalWritersWait": ["fastjournal_writers_waiting 3x70"],
+    "FastjournalConnectionsRefused": ["fastjournal_connections_refused_total 0+1x70"],
+    "FastjournalClockBehind": ["fastjournal_clock_behind_seconds 9x70"],
+    "FastjournalDescriptors": [
+        'process_open_fds{job="fastjournal"} 95x70',
+        'process_max_fds{job="fastjournal"} 100x70',
+    ],
+    "FastjournalArchiveGap": [
+        "fastjournal_archive_dropped_segments_total 0+1x70",
+        "fastjournal_archive_missed_segments_total 0x70",
+    ],
+    "FastjournalArchiveWaits": ["fastjournal_archive_waiting_segments 2x70"],
+}
+"""Series with which each alert fires after an hour."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    directory = tmp_path_factory.mktemp("monitored")
+    options = ("--http", "127.0.0.1:0", "--memory-limit", str(2**28))
+    archive = ("--archive-dir", str(directory / "archive"))
+    with DaemonProcess(directory, *options, *archive) as process:
+        with closing(SyncClient(process.address)) as client:
+            use(client)
+        with socket.create_connection(split(process.address), START_S) as other:
+            other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            other.shutdown(socket.SHUT_WR)
+            while other.recv(4096):
+                pass
+        yield process
+
+
+def split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def use(client: SyncClient) -> None:
+    """Let there be entries in every state, and an error."""
+    for at in range(5):
+        client.set(f"pages:1:0:{at}", "x")
+    client.next("pages", count=2)
+    client.bury("pages:1:0:4", reason="bad")
+    with suppress(RefusedError):
+        client.delete("pages:1:0:none")
+
+
+def rules() -> dict[str, str]:
+    """Return the expressions of the alerts, by name."""
+    text = RULES.read_text(encoding="utf-8")
+    found = re.findall(
+        r"- alert: (\w+)\n +expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels):)", text, re.DOTALL
+    )
+    return {name: " ".join(expression.split()) for name, expression in found}
+
+
+def panels() -> dict[str, list[str]]:
+    """Return the queries of the dashboard, by title."""
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return {
+        panel["title"]: [target["expr"] for target in panel["targets"]]
+        for panel in dashboard["panels"]
+    }
+
+
+def queries() -> list[str]:
+    return [*rules().values(), *(query for several in panels().values() for query in several)]
+
+
+def test_monitoring_asks_for_metrics_that_a_scrape_has(daemon: DaemonProcess) -> None:
+    served: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(get_page(daemon, "/metrics")[1]):
+        for sample in family.samples:
+            served.setdefault(sample.name, {"instance", "job"}).update(sample.labels)
+    asked = set()
+    for query in queries():
+        by = [name for part in re.findall(r"by \(([\w, ]+)\)", query) for name in part.split(", ")]
+        names = METRIC.findall(query)
+        assert names or query == 'up{job="fastjournal"} == 0', query
+        for name, labels in names:
+            asked.add(name)
+            used = {*re.findall(r"(\w+)=", labels), *by}
+            assert used <= served.get(name, set()), (query, name)
+    # what is counted and shown by state, domain, code or time is on the dashboard
+    assert len(asked) > 30
+
+
+def test_monitoring_has_what_the_documentation_recommends() -> None:
+    assert set(rules()) == set(SERIES)
+    text = OPERATING.read_text(encoding="utf-8")
+    assert [name for name in rules() if f"`{name}`" not in text] == []
+
+
+def test_monitoring_has_names_in_every_legend() -> None:
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+    assert len(panels()) == len(ids)
+    for panel in dashboard["panels"]:
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+@needs_promtool
+def test_monitoring_rules_are_valid() -> None:
+    assert PROMTOOL is not None
+    for command in (
+        ("check", "rules", str(RULES)),
+        ("check", "config", str(RULES.parent / "prometheus.yml")),
+    ):
+        done = subprocess.run([PROMTOOL, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", SERIES)
+def test_monitoring_alert_fires_alone(alert: str, tmp_path: Path) -> None:
+    assert PROMTOOL is not None
+    lines = [series.rpartition(" ") for series in SERIES[alert]]
+    file = tmp_path / "test.yml"
+    file.write_text(
+        FIRING.format(
+            rules=RULES,
+            series="\n".join(
+                f"      - series: '{name}'\n        values: '{values}'" for name, _, values in lines
+            ),
+            samples=f"          - labels: '{{alertname=\"{alert}\"}}'\n            value: 1",
+        )
+    )
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_prometheus
+def test_monitoring_queries_run_against_a_real_scrape(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    assert PROMETHEUS is not None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host, http_port = http_address(daemon)
+    config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
+    shutil.copy(RULES, tmp_path)
+    file = tmp_path / "prometheus.yml"
+    file.write_text(config.replace("127.0.0.1:9924", f"{host}:{http_port}").replace("15s", "1s"))
+    command = [
+        PROMETHEUS,
+        f"--config.file={file}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=error",
+    ]
+    with subprocess.Popen(command, cwd=tmp_path) as prometheus:
+        try:
+            # rates need two scrapes
+            wanted = 'count_over_time(up{job="fastjournal"}[1m])'
+            wait_until_more(port, wanted, 3)
+            for name, several in panels().items():
+                for query in several:
+                    filled = query.replace("$instance", ".*").replace("$__rate_interval", "1m")
+                    assert ask(port, f"query?query={quote(filled)}")["result"], (name, filled)
+            groups = ask(port, "rules")["groups"]
+            found = [rule for group in groups for rule in group["rules"]]
+            assert {rule["name"] for rule in found} == set(SERIES)
+            assert {rule["health"] for rule in found} <= {"ok", "unknown"}
+            assert not [rule["name"] for rule in found if rule["state"] == "firing"]
+        finally:
+            prometheus.terminate()
+
+
+def wait_until_more(port: int, query: str, number: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        # while it starts, it does not listen, or answers in plain text
+        with suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
+            result = ask(port, f"query?query={quote(query)}")["result"]
+            if result and float(result[0]["value"][1]) >= number:
+                return
+        assert time.monotonic() < deadline, f"not within {START_S} s: {query}"
+        time.sleep(0.1)
+
+
+def ask(port: int, path: str) -> Any:
+    """Return what the API of Prometheus says."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)) as connection:
+        connection.request("GET", f"/api/v1/{path}")
+        reply = json.loads(connection.getresponse().read())
+    assert reply["status"] == "success", reply
+    return reply["data"]
