@@ -38,6 +38,7 @@ COMMANDS = {
     "watch": (_C + "watch", "Print changes as they happen."),
     "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
     "explain": (_C + "explain", "Say why an entry is not delivered now, and what to do."),
+    "top": (_C + "top", "Show domains, rates and the sync time, live."),
     "ping": (_C + "ping", "Measure the round trip to the daemon."),
     "bench": (_C + "bench", "Measure latency and throughput of a running daemon."),
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "kick": ("fj-cli kick salute", "fj-cli kick --domain pages --all"),
     "delete": ("fj-cli delete welcome",),
     "purge": ("fj-cli purge mails --yes",),
+    "top": ("fj-cli top --json --count 2 --interval 200ms",),
     "ping": ("fj-cli ping --count 3 --interval 10ms",),
     "bench": ("fj-cli bench --count 20 --connections 2",),
     "snapshot": ("fj-cli snapshot --keep 3",),

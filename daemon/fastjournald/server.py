@@ -269,6 +269,7 @@ class Server:
 
     def _gauges(self, now: int) -> dict[str, int]:
         writer, engine = self.runtime.writer, self.runtime.engine
+        sync_us = self.runtime.commit.sync_us
         return {
             "connections": len(self.connections.transports),
             "log_bytes": writer.log_bytes,
@@ -277,4 +278,6 @@ class Server:
             "uptime_us": now - self._started_us,
             "read_only": int(engine.context.read_only),
             "clock_behind_us": max(0, engine.now - now),
+            "syncs": sync_us.cumulative()[-1],
+            "sync_us": sync_us.total,
         }

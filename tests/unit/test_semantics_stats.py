@@ -165,6 +165,21 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
     assert reply.pairs[0].meta.modified == START
 
 
+@pytest.mark.rule(
+    "STATS: `requests`, `set_requests`, `next_requests`, `delete_requests`", "STATS: `leases_lost`"
+)
+def test_stats_of_the_daemon_have_totals_since_its_start() -> None:
+    s = Subject(EngineSubject(Rules()))
+    s.set(JOB)
+    s.set(OTHER)
+    s.lease(timeout=SECOND)
+    s.later(2 * SECOND)
+    s.delete(OTHER)
+    totals = s.stats()
+    assert (totals["set_requests"], totals["next_requests"], totals["delete_requests"]) == (2, 1, 1)
+    assert (totals["requests"], totals["leases_lost"]) == (5, 1), "with this STATS"
+
+
 # --- one entry, with DATA: the engine alone knows it ----------------------------------------------
 
 

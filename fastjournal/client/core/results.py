@@ -202,6 +202,16 @@ class DaemonStats(msgspec.Struct, frozen=True):
     """1 while the disk is nearly full and nothing new is taken."""
     clock_behind_us: int = 0
     """Microseconds by which the daemon's clock was set back; its time stops until that is over."""
+    requests: int = 0
+    """Since the start of the daemon, as all that follow."""
+    set_requests: int = 0
+    next_requests: int = 0
+    delete_requests: int = 0
+    leases_lost: int = 0
+    syncs: int = 0
+    """Syncs of the command log."""
+    sync_us: int = 0
+    """Microseconds that these took together."""
 
 
 class EntryStats(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.segments import unpack_position
 from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX
 from fastjournal.protocol import (
     ErrorCode,
+    Function,
     Pair,
     Reply,
     Request,
@@ -38,7 +39,7 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
             return ErrorCode.NOT_FOUND.value
         facts = found
     elif not key:
-        facts = {**about_daemon(context.store, now), **context.gauges(now)}
+        facts = {**about_daemon(context.store, now), **_totals(context), **context.gauges(now)}
         facts["subscriptions"] = len(context.subscriptions)
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
@@ -61,6 +62,18 @@ def about_daemon(store: Store, now: int) -> dict[str, object]:
         "buried": counts.buried,
         "oldest_due_us": 0 if oldest is None else now - oldest,
         "domains": len(store.scheduler.domains),
+    }
+
+
+def _totals(context: Context) -> dict[str, int]:
+    """Return totals since the start of the daemon, of which others make rates."""
+    requests = context.counters.requests
+    return {
+        "requests": sum(requests.values()),
+        "set_requests": requests[Function.SET],
+        "next_requests": requests[Function.NEXT],
+        "delete_requests": requests[Function.DELETE],
+        "leases_lost": context.store.leases.lost,
     }
 
 

@@ -1,0 +1,215 @@
+"""``fj-cli top``: live screen of domains, rates and the sync time in the terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastjournal.clock import SystemClock
+from fastjournal.errors import CannotConnectError
+from fj_cli.completing import complete_domain
+from fj_cli.options import (
+    DONE,
+    DURATION,
+    NAME,
+    b64_option,
+    daemon_of,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import put_bytes, wants_json, write_json
+
+if TYPE_CHECKING:
+    from fastjournal.client import SyncClient
+    from fj_cli.top_screen import Sample, Screen
+
+
+@click.command("top")
+@click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
+@click.option(
+    "--interval", type=DURATION, default="2s", show_default=True, help="Time between two samples."
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many samples.")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context, prefix: bytes, interval: int, count: int | None, as_json: bool | None
+) -> int:
+    """Show domains, rates, leased entries and the sync time, live.
+
+    Only domains that begin with PREFIX are shown, at most 1,000. '+/s' is the growth of a
+    domain in entries a second. A daemon that goes away is waited for. Needs the right read; of
+    the daemon's figures: for everything.
+
+    \b
+    Keys: q quit, s next order (due, leased, delayed, buried, oldest, change, name), r reverse,
+          / type the beginning of names (Enter ends, Esc cancels), p pause and go on.
+
+    If standard output is no terminal, or with --json, each sample is one JSON object.
+    """
+    if interval < 100_000:
+        raise click.UsageError("--interval is at least 100ms", ctx)
+    if wants_json(as_json) or not sys.stdin.isatty():
+        _write_samples(ctx, prefix, interval / 1e6, 1 if count is None else count)
+    else:
+        _show(ctx, prefix, interval / 1e6, count)
+    return DONE
+
+
+def _sample(client: SyncClient, prefix: bytes) -> Sample:
+    from itertools import islice
+
+    from fj_cli.top_screen import DOMAINS_MAX, Sample
+
+    domains = islice(client.domains(prefix, page=DOMAINS_MAX), DOMAINS_MAX)
+    return Sample(at_us=SystemClock().now_us(), daemon=client.daemon_stats(), domains=list(domains))
+
+
+def _write_samples(ctx: click.Context, prefix: bytes, interval_s: float, count: int) -> None:
+    from fj_cli.top_screen import rates_between
+
+    before: Sample | None = None
+    with open_client(ctx) as client:
+        for number in range(count):
+            if number:
+                time.sleep(interval_s)
+            sample = _sample(client, prefix)
+            write_json(_fields(sample) | _rates(rates_between(before, sample)))
+            before = sample
+
+
+def _fields(sample: Sample) -> dict[str, Any]:
+    import msgspec
+
+    domains = []
+    for domain in sample.domains:
+        fields: dict[str, Any] = {}
+        put_bytes(fields, "domain", domain.name)
+        names = ("due", "worked_on", "delayed", "buried", "oldest_due_us", "paused_until_us")
+        domains.append(fields | {name: getattr(domain, name) for name in names})
+    daemon = msgspec.structs.asdict(sample.daemon)
+    return {"time_us": sample.at_us, **daemon, "domain_list": domains}
+
+
+def _rates(rates: Any) -> dict[str, Any]:
+    return {
+        "requests_per_second": rates.requests,
+        "set_per_second": rates.sets,
+        "next_per_second": rates.nexts,
+        "delete_per_second": rates.deletes,
+        "sync_mean_us": rates.sync_us,
+    }
+
+
+# --- the live screen ------------------------------------------------------------------------------
+
+
+def _show(ctx: click.Context, prefix: bytes, interval_s: float, count: int | None) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from fj_cli.termination import unwound
+    from fj_cli.top_screen import Screen
+
+    screen, console = Screen(daemon_of(ctx)[0], prefix), Console()
+    source = _Source(ctx)
+    with (
+        unwound(),
+        _keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        taken = 0
+        try:
+            while True:
+                if not screen.frozen:
+                    taken += source.read_into(screen)
+                live.update(screen.draw(console.height, console.width), refresh=True)
+                if count is not None and taken >= count:
+                    return
+                if not _wait(screen, keys, live, console, interval_s):
+                    return
+        except KeyboardInterrupt:
+            return
+        finally:
+            source.close()
+
+
+class _Source:
+    """Samples of the daemon, over a connection that is made anew where it is lost."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        self._ctx = ctx
+        self._client: SyncClient | None = None
+
+    def read_into(self, screen: Screen) -> int:
+        """Show the next sample, or that the daemon is away; return how many were taken.
+
+        Raises:
+            RefusedError: The daemon refuses figures to this token.
+        """
+        try:
+            if self._client is None:
+                client = open_client(self._ctx)
+                client.__enter__()
+                self._client = client
+            screen.take(_sample(self._client, screen.prefix))
+        except CannotConnectError as error:
+            self.close()
+            screen.error = f"{error.message}; trying again"
+            return 0
+        return 1
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _wait(screen: Screen, keys: int, live: Any, console: Any, interval_s: float) -> bool:
+    """Act on keys until the next sample is due, or a key asks for one; whether to go on."""
+    deadline = time.monotonic() + interval_s
+    while (left := deadline - time.monotonic()) > 0:
+        readable, _, _ = select.select([keys], [], [], left)
+        if not readable:
+            break
+        data = os.read(keys, 64)
+        if not data:
+            return False  # the terminal is gone
+        prefix = screen.prefix
+        for key in data.decode("utf-8", "surrogateescape"):
+            if not screen.press(key):
+                return False
+        live.update(screen.draw(console.height, console.width), refresh=True)
+        if screen.prefix != prefix:
+            break
+    return True
+
+
+@contextmanager
+def _keys() -> Iterator[int]:
+    """Give single keys of the terminal, without an echo, and put its mode back at the end."""
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    # a stopped and continued program finds the mode of the shell: it sets its own again
+    resumed = signal.signal(signal.SIGCONT, lambda *_: tty.setcbreak(descriptor))
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        signal.signal(signal.SIGCONT, resumed)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,225 @@
+"""Live screen of ``fj-cli top``: samples of the daemon, the order of its domains, the drawing.
+
+Pure but for rich, which measures and draws: the terminal and the clock belong to the command.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fastjournal.client.core.results import DaemonStats, DomainStats
+from fj_cli.instants import show_relative
+from fj_cli.output import show_bytes
+from fj_cli.text import safe_text
+from fj_cli.times import format_duration
+
+DOMAINS_MAX = 1000
+"""Domains that are requested at a time: more would load the daemon that is looked at."""
+
+SORTS = ("due", "leased", "delayed", "buried", "oldest", "change", "name")
+_LINES_AROUND = 6
+"""Lines of the screen besides the rows of domains."""
+
+_NAME_CHARACTERS = 28
+_NAME_CHARACTERS_MIN = 8
+_HEADS = {"change": "+/s"}
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the daemon at one instant."""
+
+    at_us: int
+    daemon: DaemonStats
+    domains: list[DomainStats]
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Requests a second between two samples, and how long a sync took."""
+
+    requests: float = 0
+    sets: float = 0
+    nexts: float = 0
+    deletes: float = 0
+    syncs: float = 0
+    sync_us: int | None = None
+    """Mean of a sync; None: there was none."""
+
+
+def rates_between(before: Sample | None, after: Sample) -> Rates:
+    """Return the rates; zeros for the first sample, and where the daemon has restarted."""
+    if before is None or after.at_us <= before.at_us:
+        return Rates()
+    old, new = before.daemon, after.daemon
+    if new.uptime_us < old.uptime_us or new.requests < old.requests:
+        return Rates()
+    seconds = (after.at_us - before.at_us) / 1e6
+    syncs = new.syncs - old.syncs
+    return Rates(
+        requests=(new.requests - old.requests) / seconds,
+        sets=(new.set_requests - old.set_requests) / seconds,
+        nexts=(new.next_requests - old.next_requests) / seconds,
+        deletes=(new.delete_requests - old.delete_requests) / seconds,
+        syncs=syncs / seconds,
+        sync_us=(new.sync_us - old.sync_us) // syncs if syncs else None,
+    )
+
+
+class Screen:
+    """Live screen: its samples, order and filter, and how keys change them.
+
+    Args:
+        server: Address of the daemon.
+        prefix: Domains that begin with it are shown.
+    """
+
+    def __init__(self, server: str, prefix: bytes = b"") -> None:
+        self._server = server
+        self.prefix = prefix
+        self.sort = SORTS[0]
+        self.reverse = False
+        self.frozen = False
+        """The figures stay as they are."""
+        self.typed: str | None = None
+        """Filter that is being typed; None: none is."""
+        self.error = ""
+        self._before: Sample | None = None
+        self._sample: Sample | None = None
+
+    def take(self, sample: Sample) -> None:
+        """Show a newer sample."""
+        self._before, self._sample, self.error = self._sample, sample, ""
+
+    def press(self, key: str) -> bool:
+        """Act on a key; whether the program goes on."""
+        if self.typed is not None:
+            self._type(key)
+        elif key in ("q", "\x03", "\x04"):
+            return False
+        elif key == "s":
+            self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        elif key == "r":
+            self.reverse = not self.reverse
+        elif key in ("p", " "):
+            self.frozen = not self.frozen
+        elif key in ("/", "f"):
+            self.typed = ""
+        return True
+
+    def _type(self, key: str) -> None:
+        assert self.typed is not None
+        if key in ("\r", "\n"):
+            self.prefix, self.typed = self.typed.encode("utf-8", "surrogateescape"), None
+        elif key == "\x1b":
+            self.typed = None
+        elif key in ("\x7f", "\b"):
+            self.typed = self.typed[:-1]
+        elif key.isprintable():
+            self.typed += key
+
+    def ordered(self) -> list[DomainStats]:
+        """Return the domains in the order of the screen."""
+        if self._sample is None:
+            return []
+        found = sorted(self._sample.domains, key=lambda domain: domain.name)
+        if self.sort != "name":
+            # the largest first; equal ones in the order of their names
+            found.sort(key=self._weight, reverse=True)
+        return found[::-1] if self.reverse else found
+
+    def _weight(self, domain: DomainStats) -> float:
+        return {
+            "due": domain.due,
+            "leased": domain.worked_on,
+            "delayed": domain.delayed,
+            "buried": domain.buried,
+            "oldest": domain.oldest_due_us,
+            "change": abs(self._change_of(domain)),
+        }[self.sort]
+
+    def _change_of(self, domain: DomainStats) -> float:
+        """Return by how many entries a second a domain grows."""
+        if self._before is None or self._sample is None:
+            return 0.0
+        before = next((old for old in self._before.domains if old.name == domain.name), None)
+        seconds = (self._sample.at_us - self._before.at_us) / 1e6
+        there = 0 if before is None else before.entries
+        return (domain.entries - there) / seconds if seconds > 0 else 0.0
+
+    # --- drawing --------------------------------------------------------------------------------
+
+    def draw(self, height: int, width: int) -> RenderableType:
+        """Return the screen, at most that many lines and columns."""
+        if self._sample is None:
+            return Text(self.error or f"asking {self._server} ...")
+        rows = max(1, height - _LINES_AROUND)
+        return Group(*self._head(), self._table(rows, width), self._foot(rows))
+
+    def _head(self) -> list[RenderableType]:
+        assert self._sample is not None
+        daemon, rates = self._sample.daemon, rates_between(self._before, self._sample)
+        sync = "none" if rates.sync_us is None else format_duration(rates.sync_us)
+        lines = [
+            f"{self._server}  up {format_duration(daemon.uptime_us)}"
+            f"  {daemon.connections} connections  log {daemon.log_bytes / 1e6:,.0f} MB",
+            f"{daemon.entries:,} entries: {daemon.due:,} due, {daemon.delayed:,} delayed,"
+            f" {daemon.worked_on:,} leased, {daemon.buried:,} buried",
+            f"a second: {rates.requests:,.0f} requests, {rates.sets:,.0f} set,"
+            f" {rates.nexts:,.0f} next, {rates.deletes:,.0f} delete; sync {sync}",
+        ]
+        if daemon.read_only:
+            lines[2] = "the disk is nearly full: the daemon takes and delivers nothing new"
+        if self.error:
+            lines[2] = self.error
+        return [Text(safe_text(line), no_wrap=True, overflow="ellipsis") for line in lines]
+
+    def _table(self, rows: int, width: int) -> Table:
+        """Return the table of domains; where room is short, names give way, and no figure."""
+        shown = self.ordered()[:rows]
+        names = ("due", "leased", "delayed", "buried", "oldest", "change", "held")
+        heads = [_HEADS.get(name, name) + "*" * (name == self.sort) for name in names]
+        figures = [self._figures_of(domain) for domain in shown]
+        taken = sum(max(map(len, column)) + 2 for column in zip(heads, *figures, strict=True))
+        room = max(_NAME_CHARACTERS_MIN, width - taken - 2)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("domain" + "*" * (self.sort == "name"), no_wrap=True)
+        for head in heads:
+            right = head != "held"
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        for domain, cells in zip(shown, figures, strict=True):
+            table.add_row(Text(show_bytes(domain.name, room)), *cells)
+        return table
+
+    def _figures_of(self, domain: DomainStats) -> list[str]:
+        change = self._change_of(domain)
+        counts = (domain.due, domain.worked_on, domain.delayed, domain.buried)
+        return [
+            *(f"{number:,}" for number in counts),
+            format_duration(domain.oldest_due_us).split()[0] if domain.oldest_due_us else "",
+            f"{change:+.0f}" if change else "",
+            self._hold_of(domain),
+        ]
+
+    def _hold_of(self, domain: DomainStats) -> str:
+        assert self._sample is not None
+        if domain.paused_until_us > self._sample.at_us:
+            left = show_relative(domain.paused_until_us, self._sample.at_us)
+            return f"paused {left.removeprefix('in ')}"
+        if domain.jobs_max and domain.worked_on >= domain.jobs_max:
+            return f"{domain.jobs_max} jobs"
+        return ""
+
+    def _foot(self, rows: int) -> Text:
+        assert self._sample is not None
+        if self.typed is not None:
+            return Text(safe_text(f"domains that begin with: {self.typed}_"), no_wrap=True)
+        number = len(self._sample.domains)
+        shown = f"{min(rows, number)} of {number}{'+' if number >= DOMAINS_MAX else ''} domains"
+        if self.prefix:
+            shown += f" {show_bytes(self.prefix, _NAME_CHARACTERS)}*"
+        state = "  PAUSED" if self.frozen else ""
+        keys = "q quit  s sort  r reverse  / filter  p pause"
+        return Text(f"{shown}{state}  {keys}", no_wrap=True, overflow="ellipsis")
