@@ -57,26 +57,29 @@ class _Receiver(Generic[MessageT]):
         self._error: ProtocolError | None = None
         self._ended = False
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+    def receive_data(self, data: bytes | bytearray | memoryview) -> int:
         """Take bytes that arrived; ``b""`` is the end of the stream.
 
         Bytes after a malformed message are ignored.
 
+        Returns:
+            ``unfinished_bytes``, as it is from now on.
+
         Raises:
             ValueError: Data after the end of the stream.
         """
+        rest = self._rest
         if not data:
             self._end()
-            return
+            return len(self._rest)
         if self._ended:
             raise ValueError("data after the end of the stream")
         if self._error is not None:
-            return
-        rest = self._rest
+            return len(rest)
         if rest:
             if len(rest) + len(data) < self._needed:
                 rest += data
-                return
+                return len(rest)
             data = b"".join((rest, data))
         else:
             data = bytes(data)
@@ -85,10 +88,11 @@ class _Receiver(Generic[MessageT]):
         except ProtocolError as error:
             # a traceback would keep the data for as long as the connection
             self._error = error.with_traceback(None)
-            self._rest = bytearray()
+            self._rest = rest = bytearray()
         else:
             if used < len(data) or rest:
-                self._rest = bytearray(data[used:])
+                self._rest = rest = bytearray(data[used:])
+        return len(rest)
 
     def next_event(self) -> MessageT | NoMessage:
         """Return the next message that is whole, in the order of arrival.

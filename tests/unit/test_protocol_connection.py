@@ -109,6 +109,18 @@ def test_keys_and_values_are_bytes_of_any_kind_of_bytes(
     assert {type(event.key), type(event.second_key), type(event.value)} == {bytes}
 
 
+def test_receive_data_returns_the_unfinished_bytes() -> None:
+    frame = encode_request(SET)
+    server = ServerConnection()
+    for data, unfinished in [(frame[:9], 9), (frame[9:-1], len(frame) - 1), (frame[-1:], 0)]:
+        assert server.receive_data(data) == server.unfinished_bytes == unfinished
+    assert server.receive_data(frame + frame[:3]) == server.unfinished_bytes == 3
+    assert server.receive_data(b"") == server.unfinished_bytes == 0
+    broken = ServerConnection()
+    assert broken.receive_data(b"no message, but long enough to be one") == 0
+    assert broken.receive_data(frame) == broken.unfinished_bytes == 0
+
+
 def test_received_bytes_may_be_overwritten_at_once() -> None:
     data = bytearray(encode_request(SET))
     connection = ServerConnection()

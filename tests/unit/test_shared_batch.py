@@ -10,8 +10,8 @@ import pytest
 from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import Flag, Function, encode_request
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Grants
-from tests.door.net import COMMIT, RECEIVE, SharedBatch, WaitTurn
+from tests.door.engine import Grants, Scan
+from tests.door.net import CLOSE, COMMIT, RECEIVE, SharedBatch, WaitTurn
 from tests.property.subject import LOG, SECOND, START, request
 from tests.property.test_bulk_requests import GRANTS, TOKENS
 from tests.unit.test_session_sans_io import Client, Daemon, codes, encode, set_
@@ -176,6 +176,51 @@ def test_shared_batch_takes_only_a_single_request(asked: bytes) -> None:
     client.session.receive_data(asked)
     assert not client.session.join(clients.together)
     assert not clients.together.waits
+
+
+def answered(number: int) -> Round:
+    """Return clients, so many of whom have a reply of a shared batch, and one more."""
+    clients = Round(number + 1)
+    for at, client in enumerate(clients.clients[:-1]):
+        client.session.receive_data(encode(set_(b"%d" % at)))
+        assert client.session.join(clients.together)
+    assert not clients.together.carry_out(clients.daemon.now)
+    clients.daemon.commit()
+    return clients
+
+
+def test_session_listens_again_behind_the_reply_of_a_shared_batch() -> None:
+    clients = answered(2)
+    for client in clients.clients[:2]:
+        session = client.session
+        assert not session.listen_again(), "the reply was not sent"
+        client.take()
+        assert session.listen_again()
+        assert session.receiving_since == clients.daemon.memory.now
+        assert not session.listen_again(), "it listens"
+        assert codes(client.ask(request(Function.GET, b"0"))) == [""]
+    assert not clients.clients[2].session.listen_again(), "it was not answered"
+
+
+@pytest.mark.parametrize("change", ["listens", "stops", "abandoned"])
+def test_session_takes_its_next_step_where_there_is_more_to_do_behind_the_reply(
+    change: str,
+) -> None:
+    clients = answered(2)
+    first, _, other = clients.clients
+    first.take()
+    if change == "listens":
+        asked = request(Function.GET, b"", uri=b"", flags=Flag.LISTEN, count=0)
+        assert isinstance(clients.daemon.engine.handle(other.session, asked, START), Scan)
+    elif change == "stops":
+        first.session.stop_receiving()
+    else:
+        first.session.abandon("too late", "timeout")
+    assert not first.session.listen_again()
+    if change == "listens":
+        assert first.run() is RECEIVE
+    else:
+        assert first.run() is CLOSE
 
 
 def test_shared_batch_takes_nothing_while_writers_wait_for_room() -> None:

@@ -122,10 +122,12 @@ class TurnBudget:
             # it was idle: it may also use what the next turn has
             if work >= self._over + TURN_WORK:
                 return False
-        elif work >= self._over or not (waited or self._is_next(share)):
+        elif work >= self._over or (
+            (self._queue or self._woken) and not (waited or self._is_next(share))
+        ):
             return False
-        else:
-            self._virtual = max(virtual, share.virtual)
+        elif share.virtual > virtual:
+            self._virtual = share.virtual
         share.began = work
         return True
 

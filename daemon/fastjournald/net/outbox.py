@@ -42,23 +42,19 @@ class Outbox:
         account: Counts what the messages hold.
     """
 
-    __slots__ = ("_account", "_handouts", "_leaving", "_log", "pieces", "pushed_work")
+    __slots__ = ("_account", "_handouts", "_log", "leaving", "pieces", "pushed_work")
 
     def __init__(self, log: Log, handouts: Handouts, account: MemoryAccount) -> None:
         self.pieces: deque[_Piece] = deque()
         """Not sent so far, or not wholly. Others only ask whether there are any."""
         self.pushed_work = 0
         """Pieces with work for NEXTs that waited."""
-        self._leaving = 0
-        """Pieces at the front that are being sent."""
+        self.leaving = 0
+        """Pieces at the front that are being sent. For the only sender at a time: if there are any
+        when it begins, something was begun and not sent wholly."""
         self._log = log
         self._handouts = handouts
         self._account = account
-
-    @property
-    def failed(self) -> bool:
-        """Whether something was begun and not sent wholly. For the only sender at a time."""
-        return self._leaving > 0
 
     @property
     def mark(self) -> int:
@@ -73,7 +69,7 @@ class Outbox:
             data: One whole message, or several.
             pushed: They answer requests that waited.
         """
-        pieces, mark = self.pieces, self._log.appended
+        pieces, mark, account = self.pieces, self._log.appended, self._account
         assert not pieces or pieces[-1][1] <= mark
         held = len(data)
         if self._handouts.by_session and (handouts := self._handouts.take(session)):
@@ -82,7 +78,13 @@ class Outbox:
             pieces.append((data, mark, held, handouts, pushed))
         else:
             pieces.append((data, mark, held, None, False))
-        self._hold(held)
+        if not account.closed:
+            # as ``MemoryAccount.hold`` does it, for each reply
+            budget = account.budget
+            account.bytes += held
+            budget.bytes += held
+            if (budget.bytes > budget.bytes_max) is not budget.scarce:
+                budget.look()
 
     def data_to_send(self, settled: int) -> bytes:
         """Return what may leave, about a megabyte of it; call ``data_sent`` when it is sent.
@@ -90,40 +92,36 @@ class Outbox:
         Args:
             settled: Bytes of the log that are as safe as the sync policy asks.
         """
-        assert not self._leaving, "the one before was not sent"
+        assert not self.leaving, "the one before was not sent"
         pieces = self.pieces
         if len(pieces) == 1:
             # nearly always
             data, mark, _, _, _ = pieces[0]
             if mark > settled:
                 return b""
-            self._leaving = 1
+            self.leaving = 1
             return data
         room = REPLIES_BYTES_MAX
         for data, mark, _, _, _ in pieces:
             if mark > settled or room <= 0:
                 break
             room -= len(data)
-            self._leaving += 1
-        return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
+            self.leaving += 1
+        return b"".join([piece[0] for piece in islice(pieces, self.leaving)])
 
     def data_sent(self) -> None:
         """Take out what was begun: it is sent."""
-        total, take = 0, self.pieces.popleft
-        for _ in range(self._leaving):
-            _, _, held, _, with_pushed_work = take()
+        total, pieces, account = 0, self.pieces, self._account
+        while self.leaving:
+            _, _, held, _, with_pushed_work = pieces.popleft()
             total += held
             self.pushed_work -= with_pushed_work
-        self._leaving = 0
-        self._hold(-total)
-
-    def _hold(self, change: int) -> None:
-        """Count as ``MemoryAccount.hold`` does, in place: each reply is counted twice."""
-        account = self._account
+            self.leaving -= 1
         if not account.closed:
+            # as ``MemoryAccount.hold`` does it, for each reply
             budget = account.budget
-            account.bytes += change
-            budget.bytes += change
+            account.bytes -= total
+            budget.bytes -= total
             if (budget.bytes > budget.bytes_max) is not budget.scarce:
                 budget.look()
 
@@ -144,6 +142,6 @@ class Outbox:
                 handouts += work or ()
                 total += held
         self.pieces = kept
-        self.pushed_work = self._leaving = 0
+        self.pushed_work = self.leaving = 0
         self._account.hold(-total)
         return handouts

@@ -201,6 +201,9 @@ class PolledTransport:
                     if session.outbox.pieces and not self._send_now(settled):
                         self._begin_task(step)
                         return
+                    if session.listen_again():
+                        step = RECEIVE
+                        continue
                 elif step is RECEIVE:
                     if self.heard and self._receive_until == math.inf:
                         self._state = _LISTENING
@@ -246,7 +249,7 @@ class PolledTransport:
         sender, outbox = self._sender, self.session.outbox
         if sender.busy or sender.rest:
             return False
-        if outbox.failed:
+        if outbox.leaving:
             raise trio.BrokenResourceError
         while outbox.pieces:
             if outbox.pushed_work and self.has_hung_up():

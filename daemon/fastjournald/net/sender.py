@@ -66,7 +66,7 @@ class Sender:
                 rest, self.rest = self.rest, b""
                 await self._send(rest)
                 outbox.data_sent()
-            if outbox.failed:
+            if outbox.leaving:
                 # cut off in the middle of a message: nothing can follow that
                 raise trio.BrokenResourceError
             while outbox.pieces:

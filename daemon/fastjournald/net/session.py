@@ -55,6 +55,7 @@ class Session:
         self._engine = shared.engine
         self._turns = shared.turns
         self._is_notified = shared.engine.subscriptions.has_notifications
+        self._listeners = shared.engine.subscriptions.listeners
         self._notifications = shared.engine.notifications
         self._memory = memory
         self._connection = ServerConnection(
@@ -75,7 +76,7 @@ class Session:
         """Received, and not decoded so far because the client waits for its turn."""
         self._taken_bytes = 0
         """Bytes of the requests that were decoded last."""
-        self._single: list[Request] = []
+        self._single: Request | None = None
         """Request that a shared batch was asked to take."""
         self._abandoned = False
         self._ended = False
@@ -157,7 +158,7 @@ class Session:
         if request is None:
             return False
         self._serving = True
-        self._single = [request]
+        self._single = request
         self._next = Session._begin_single
         if self.on_first_request is not None or not together.takes(self, request):
             self._engine.store.work += BATCH_WORK + 1
@@ -167,8 +168,9 @@ class Session:
         return True
 
     def _begin_single(self, now: int) -> Step:
-        requests, self._single = self._single, []
-        return self._begin_batch(requests, now)
+        request, self._single = self._single, None
+        assert request is not None
+        return self._begin_batch([request], now)
 
     def leave(self) -> None:
         """Take back the request, which the shared batch has not carried out: it counts as alone."""
@@ -179,10 +181,29 @@ class Session:
 
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to the request that the shared batch carried out."""
-        self._single = []
+        self._single = None
         self.outbox.put(self, reply)
         self.batch.mark = mark
         self._next = Session._answered
+
+    def listen_again(self) -> bool:
+        """Listen to the client again behind such a reply, where that is all there is to do.
+
+        It is ``next_step`` in short; False: that is to be asked.
+        """
+        if (
+            self._next is not Session._answered
+            or self._ended
+            or self._abandoned
+            or self._undecoded
+            or self.outbox.pieces
+            or self._listeners
+        ):
+            return False
+        self._serving = False
+        self._next = Session._take_requests
+        self.partial_since = self.receiving_since = self._memory.now
+        return True
 
     def _answered(self, now: int) -> Step:
         self._serving = False
@@ -279,8 +300,7 @@ class Session:
     def _decode(self, data: bytes | bytearray) -> None:
         connection = self._connection
         self._next = Session._take_requests
-        connection.receive_data(data)
-        before, partial = self.partial_bytes, connection.unfinished_bytes
+        before, partial = self.partial_bytes, connection.receive_data(data)
         self._taken_bytes = before + len(data) - partial
         if partial or before:
             self._engine.store.work += BATCH_WORK

@@ -55,7 +55,9 @@ class Subscriptions:
 
     def __init__(self, changes: ChangeSet) -> None:
         self.changes = changes
-        self._listeners: dict[Hashable, Listener] = {}
+        self.listeners: dict[Hashable, Listener] = {}
+        """Sessions that listen to keys, or still get the end of a subscription. Others only ask
+        whether there are any."""
         self._number = 0
         self._index = SubscriptionIndex()
         self._compiled = CompiledSets()
@@ -88,7 +90,7 @@ class Subscriptions:
     def refuses(self, session: Hashable, identifier: int, about: About) -> str:
         """Return why a session cannot have this subscription as well; empty: it can. O(1)."""
         return why_refused(
-            self._listeners.get(session),
+            self.listeners.get(session),
             identifier,
             about,
             number=self._number,
@@ -104,9 +106,9 @@ class Subscriptions:
         self._end(session, identifier)
         self._index.sweep(2)
         self.changes.wanted = True
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         if listener is None:
-            listener = self._listeners[session] = Listener(session)
+            listener = self.listeners[session] = Listener(session)
         one = Subscription(session, identifier, about, self.changes.last)
         self._number += 1
         listener.add(one)
@@ -130,13 +132,13 @@ class Subscriptions:
 
     def end_all(self, session: Hashable) -> None:
         """End all subscriptions of a session. O(their number)."""
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         if listener is not None:
             self._drop(listener)
         self._switch_off_if_idle()
 
     def _end(self, session: Hashable, identifier: int) -> bool:
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         if listener is None:
             return False
         had_ended = identifier in listener.notifications.ended
@@ -157,7 +159,7 @@ class Subscriptions:
         return had_ended or one is not None
 
     def _drop(self, listener: Listener) -> None:
-        del self._listeners[listener.session]
+        del self.listeners[listener.session]
         for one in listener.subscriptions.values():
             self._retire(one)
         self._end_searches(listener)
@@ -209,7 +211,7 @@ class Subscriptions:
         if self._index.retired:
             self._index.sweep(RETIRED_AT_A_TIME)
             steps_max //= 2
-        for listener in self._budget.costliest(self._listeners.values(), self.changes.bytes):
+        for listener in self._budget.costliest(self.listeners.values(), self.changes.bytes):
             self._end_costly(listener)
         # expressions have half of the time, where there is something to do besides
         for_index = steps_max // 2 if self.expressions else steps_max
@@ -227,7 +229,7 @@ class Subscriptions:
         """Queue a notification, if the change is new to the session and it may know of it."""
         if not one.live or change.number <= one.since:
             return
-        listener = self._listeners[one.session]
+        listener = self.listeners[one.session]
         if self._budget.charge(listener, 1):
             self._end_costly(listener)
             if not one.live:
@@ -239,14 +241,14 @@ class Subscriptions:
             or may_know(one.session, change.key, change.owner)
         ):
             self._deliveries.queue(listener, one, change)
-            slow = self._deliveries.slow_consumer(listener, self._listeners.values())
+            slow = self._deliveries.slow_consumer(listener, self.listeners.values())
             if slow is not None:
                 self._slow.append(slow.session)
                 self._drop(slow)
 
     def _on_search(self, search: ExpressionSearch, change: Change) -> None:
         """Let a changed key wait for the expressions of a session."""
-        listener = self._listeners.get(search.session)
+        listener = self.listeners.get(search.session)
         if listener is None or not search:
             return
         if self._budget.charge(listener, 1):
@@ -276,16 +278,16 @@ class Subscriptions:
 
     def has(self, session: Hashable) -> bool:
         """Return whether a session listens to anything. O(1)."""
-        return session in self._listeners
+        return session in self.listeners
 
     def has_notifications(self, session: Hashable) -> bool:
         """Return whether there is something to deliver to a session. O(1)."""
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         return listener is not None and bool(listener.notifications)
 
     def next_ended(self, session: Hashable) -> int | None:
         """Take the identifier of a subscription that has ended because it costs too much."""
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         if listener is None:
             return None
         identifier = listener.notifications.pop_ended()
@@ -296,7 +298,7 @@ class Subscriptions:
 
     def upcoming(self, session: Hashable, number_max: int) -> list[bytes]:
         """Return the keys of the next notifications of a session, which stay. O(number)."""
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         return [] if listener is None else listener.notifications.next_keys(number_max)
 
     def next_notification(self, session: Hashable) -> tuple[int, bytes] | None:
@@ -305,7 +307,7 @@ class Subscriptions:
         The caller delivers what stands under the key now. Where that has changed once more already,
         this is recorded, so that nothing is delivered twice.
         """
-        listener = self._listeners.get(session)
+        listener = self.listeners.get(session)
         if listener is None:
             return None
 
@@ -316,7 +318,7 @@ class Subscriptions:
 
     def check(self) -> None:
         """Assert that the parts say the same. O(n), for tests."""
-        listeners = list(self._listeners.values())
+        listeners = list(self.listeners.values())
         live = [one for listener in listeners for one in listener.subscriptions.values()]
         assert all(one.live for one in live)
         assert len(live) == self._number
