@@ -140,3 +140,17 @@ def test_keys_that_came_or_went_signal_when_they_are_many(
     assert s.taken() == 0
     s.delete(b"a")
     assert s.taken() == KEYS
+
+
+def test_keys_that_went_by_rename_signal_when_they_are_many(
+    s: Signalling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "GONE_KEYS_MAX", 1)
+    s.set(b"a")
+    s.set(b"b")
+    while s.engine.store.keys.sorted_keys().merge(10):
+        pass
+    assert s.ask(request(Function.RENAME, b"a", uri=b"c", at=s.now)).error == ""
+    assert s.taken() == 0
+    assert s.ask(request(Function.RENAME, b"b", uri=b"d", at=s.now)).error == ""
+    assert s.taken() == KEYS

@@ -130,6 +130,8 @@ class KeyTable:
                     index.fresh[key] = False
                 else:
                     index.gone.append(key)
+                    if len(index.gone) > GONE_KEYS_MAX:
+                        self._signals.bits |= KEYS
 
     def sorted_keys(self) -> KeyIndex:
         """Return the index of all keys in byte order, where all are pending if there was none."""
