@@ -10,6 +10,8 @@ import msgspec
 from fastjournal.client.core.results import EntryExplanation
 from fj_cli.times import format_duration
 
+HIDDEN = "an entry that your token does not cover"
+
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """One reason for which an entry is not delivered now."""
@@ -62,7 +64,7 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
     if entry.superseded:
         text += "; a newer entry has its URI, so it is dropped when the lease ends"
         if entry.superseded_by is not None:
-            text += f": {entry.superseded_by}"
+            text += f": {entry.superseded_by or HIDDEN}"
     if 0 < entry.expires_us <= entry.now_us:
         text += "; its expiry is over, so it goes when the lease ends"
     yield Reason(
@@ -121,14 +123,15 @@ def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
             advice=("wait: the lock ends with its connection, UNLOCK, or by time",),
         )
     if entry.uri_leased_by is not None:
+        look = f"look at it: fj-cli explain {_word(entry.uri_leased_by)}"
         yield Reason(
             code="uri-in-work",
-            text=f"its URI is in work elsewhere: {entry.uri_leased_by} is leased",
+            text=f"its URI is in work elsewhere: {entry.uri_leased_by or HIDDEN} is leased",
             since_us=entry.uri_leased_since_us or None,
             until_us=entry.uri_leased_until_us,
             advice=(
                 "wait for that worker: one resource is never worked on twice at a time",
-                f"look at it: fj-cli explain {_word(entry.uri_leased_by)}",
+                *([look] if entry.uri_leased_by else []),
             ),
         )
     if entry.not_before_us > now:

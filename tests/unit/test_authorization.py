@@ -7,6 +7,7 @@ from hashlib import sha256
 from itertools import combinations
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from fastjournal.protocol import (
@@ -389,6 +390,23 @@ def test_grants_of_a_new_file_end_the_waits_of_those_who_lose_theirs() -> None:
     made.check()
     less = Grant("k", keep.digest, 4, (b"in:",))
     assert made.grant_anew(Grants([less, lose]), START)[0] == ["k"]
+
+
+@pytest.mark.parametrize(("prefixes", "shown"), [((b"in:",), ""), ((b"in:", b"out:"), "out:1:0:z")])
+def test_authorization_hides_keys_of_other_domains_that_keep_an_entry_from_delivery(
+    prefixes: tuple[bytes, ...], shown: str
+) -> None:
+    made = engine()
+    made.handle("s", request(F.NEXT, b"in", at=START), START)
+    set_ = request(F.SET, b"out:1:0:z", b"v", uri=b"uri-of-in", at=START + 1)
+    made.handle("s", set_, START + 1)
+    session_with(made, ("read",), *prefixes)
+    asked = request(F.STATS, b"in:1:0:a", flags=Flag.DATA | Flag.META, at=START + 1)
+    reply = made.handle("s", asked, START + 1)
+    assert reply is not None
+    (pair,) = decode_reply(reply).pairs or ()
+    assert msgspec.json.decode(pair.value)["superseded_by"] == shown
+    assert (b"out:" in reply) == bool(shown)
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -165,7 +165,7 @@ def test_library_knows_every_field_of_an_explanation() -> None:
     s.set(JOB)
     s.set(OTHER)
     s.delete(OTHER)
-    known = set(EntryExplanation.__struct_fields__)
+    known = set(EntryExplanation.__struct_encode_fields__)
     assert set(explained(s, JOB)) == known - {"deleted_us", "tombstone_until_us"}
     assert set(explained(s, OTHER)) <= known
 

@@ -142,7 +142,9 @@ class HtmlPages:
         if entry is None:
             status = HTTPStatus.NOT_FOUND if key else HTTPStatus.OK
             return await self._rendered("entry", {"query": key, "facts": None}, status)
-        facts = about_entry(store, entry, now) | delivery_state(self._context, entry, now)
+        facts = about_entry(store, entry, now) | delivery_state(
+            self._context, entry, now, lambda _other: True
+        )
         # the instant to the microsecond is the token of the lease
         facts["worked_on_until"] = entry.token // page_text.SECOND_US * page_text.SECOND_US
         values = {

@@ -307,12 +307,12 @@ class EntryExplanation(EntryStats, frozen=True):
     read_only: int = 0
     """1 while the disk is nearly full and the daemon delivers nothing."""
     uri_leased_by: str | None = None
-    """Key of another entry that is leased for its URI."""
+    """Key of another entry that is leased for its URI; empty: your token does not cover it."""
     uri_leased_since_us: int = 0
     """When that entry was last read or delivered."""
     uri_leased_until_us: int = 0
     superseded_by: str | None = None
-    """Key of the newer entry that its URI leads to, while it is superseded."""
+    """Key of the newer entry that its URI leads to, while it is superseded; empty: as above."""
     domain: str | None = None
     """None: it is a plain entry, which nobody is delivered."""
     domain_due: int = 0

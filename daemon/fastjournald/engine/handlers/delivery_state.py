@@ -5,6 +5,8 @@ Names that end in ``_us`` are instants, or durations where the name says so; 0: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fastjournal.limits import DUE_LOOK_WORK
 from fastjournald.engine.context import Context
 from fastjournald.engine.store import Store
@@ -16,9 +18,12 @@ _SUBLISTS_A_UNIT = 16
 """Sublists of a queue whose lengths are added up in a microsecond."""
 
 
-def delivery_state(context: Context, entry: Entry, now: int) -> dict[str, object]:
+def delivery_state(
+    context: Context, entry: Entry, now: int, may_see: Callable[[Entry], bool]
+) -> dict[str, object]:
     """Return what keeps an entry from being delivered, and how many are before it if nothing does.
 
+    The key of another entry is empty unless ``may_see`` says that the reader may see that entry.
     The place in the queue costs O(n / 256) for a domain of n ready entries.
     """
     store = context.store
@@ -33,7 +38,7 @@ def delivery_state(context: Context, entry: Entry, now: int) -> dict[str, object
         "attempts_max": context.jobs.attempts_max_of(entry.domain),
         "postpone_us_max": context.settings.postpone_us_max,
         "read_only": int(context.read_only),
-        **_other_work(store, entry),
+        **_other_work(context.store, entry, may_see),
     }
     if entry.journal:
         facts |= _domain_state(entry.domain)
@@ -66,18 +71,26 @@ def _ready_before(store: Store, entry: Entry) -> int:
     return ready.index_of(entry)
 
 
-def _other_work(store: Store, entry: Entry) -> dict[str, object]:
+def _other_work(store: Store, entry: Entry, may_see: Callable[[Entry], bool]) -> dict[str, object]:
     """Return the lease of another entry on the URI, and the entry that has taken the URI."""
     leased = None if entry.uri is None else store.leased_uris.get(entry.uri)
     newer = store.find(entry.uri) if entry.superseded and entry.uri is not None else None
     if leased is entry:
         leased = None
+    if newer is entry:
+        newer = None
     return {
-        "uri_leased_by": None if leased is None else _text(leased.key),
+        "uri_leased_by": _key_for(leased, may_see),
         "uri_leased_since_us": 0 if leased is None else leased.accessed,
         "uri_leased_until_us": 0 if leased is None else leased.token,
-        "superseded_by": None if newer is None or newer is entry else _text(newer.key),
+        "superseded_by": _key_for(newer, may_see),
     }
+
+
+def _key_for(entry: Entry | None, may_see: Callable[[Entry], bool]) -> str | None:
+    if entry is None:
+        return None
+    return _text(entry.key) if may_see(entry) else ""
 
 
 def _domain_state(domain: Domain) -> dict[str, object]:

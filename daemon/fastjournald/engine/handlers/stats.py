@@ -27,14 +27,14 @@ from fastjournald.tables.entry_states import STATE_NAMES
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
 
-def stats(context: Context, _session: Hashable, request: Request, now: int) -> str | Reply:
+def stats(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Tell about the daemon, a domain, or with DATA an entry: one pair, a JSON object."""
     key = request.key
     facts: dict[str, object]
     if request.flags & DATA:
         if not is_key(key):
             return BAD_KEY
-        found = _about_key(context, key, now, explained=bool(request.flags & META))
+        found = _about_key(context, session, key, now, explained=bool(request.flags & META))
         if found is None:
             return ErrorCode.NOT_FOUND.value
         facts = found
@@ -111,13 +111,19 @@ def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
 
 
 def _about_key(
-    context: Context, key: bytes, now: int, *, explained: bool
+    context: Context, session: Hashable, key: bytes, now: int, *, explained: bool
 ) -> dict[str, object] | None:
     entry = context.store.find(key)
     if entry is None:
         return tombstone_state(context, key, now) if explained else None
     facts = about_entry(context.store, entry, now)
-    return facts | delivery_state(context, entry, now) if explained else facts
+    if not explained:
+        return facts
+
+    def may_see(other: Entry) -> bool:
+        return context.grants is None or context.grants.may_see(session, other)
+
+    return facts | delivery_state(context, entry, now, may_see)
 
 
 def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
