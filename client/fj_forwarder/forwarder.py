@@ -15,15 +15,16 @@ from random import Random
 from typing import Final
 
 import trio
+from anyio.abc import ByteStream
 
-from fastjournal.client.aio.streams import close_stream
+from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.errors import (
     ProtocolError,
     SpoolFailedError,
 )
-from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
+from fastjournal.limits import RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
@@ -182,7 +183,7 @@ class Forwarder:
                 return False
             await self._wait(now_us)
 
-    async def _session(self, stream: trio.abc.Stream) -> str:
+    async def _session(self, stream: ByteStream) -> str:
         """Send and receive until the connection is lost (return why) or all is done ("")."""
         self._last_heard = trio.current_time()
         lost = ""
@@ -197,15 +198,15 @@ class Forwarder:
             try:
                 await self._send(stream)
                 nursery.cancel_scope.cancel()
-            except trio.BrokenResourceError as error:
+            except STREAM_ERRORS as error:
                 # The daemon's last messages are still to be read, and give the reason.
                 with trio.move_on_after(STOP_SECONDS_MAX):
                     await trio.sleep_forever()
-                lost = lost or str(error)
+                lost = lost or _reason(error)
                 nursery.cancel_scope.cancel()
         return lost
 
-    async def _send(self, stream: trio.abc.Stream) -> None:
+    async def _send(self, stream: ByteStream) -> None:
         """Send what the engine gives; return when all is done."""
         while True:
             now_us = self._now_us()
@@ -217,7 +218,7 @@ class Forwarder:
                     self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(now_us)
                 if frames:
-                    await stream.send_all(frames)
+                    await stream.send(frames)
                     continue
             if self._is_finished():
                 return
@@ -232,13 +233,13 @@ class Forwarder:
         self._servers.move_on()
         return True
 
-    async def _receive(self, stream: trio.abc.Stream) -> str:
+    async def _receive(self, stream: ByteStream) -> str:
         """Take replies until the connection is lost; return why."""
         connection = ClientConnection()
         try:
             while True:
                 with trio.move_on_at(self._last_heard + SILENCE_SECONDS_MAX) as scope:
-                    data = await stream.receive_some(RECEIVE_BYTES_MAX)
+                    data = await receive_some(stream)
                 if scope.cancelled_caught:
                     if not self._engine.in_flight:
                         self._last_heard = trio.current_time()
@@ -253,8 +254,10 @@ class Forwarder:
                 if not data:
                     return "closed by the daemon"
                 self._wake()
-        except (trio.BrokenResourceError, ProtocolError) as error:
+        except ProtocolError as error:
             return str(error)
+        except STREAM_ERRORS as error:
+            return _reason(error)
 
     # --- waking and stopping ----------------------------------------------------------------
 
@@ -320,3 +323,9 @@ class Forwarder:
 def _wall_us() -> int:
     """Return the time by the machine's clock, which names slots."""
     return time.time_ns() // 1000
+
+
+def _reason(error: Exception) -> str:
+    """Return why a stream broke: anyio has the error of the system as the cause of its own."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return str(cause or error) or "the connection is broken"

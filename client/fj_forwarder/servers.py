@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import trio
+from anyio.abc import ByteStream
 
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.core.access import Access
@@ -43,7 +43,7 @@ class Servers:
         """Make it the turn of the next one."""
         self._turn += 1
 
-    async def connect(self, *, level: int) -> trio.abc.Stream | None:
+    async def connect(self, *, level: int) -> ByteStream | None:
         """Try each server once, beginning with the last one that was good; None: all in vain.
 
         Args:

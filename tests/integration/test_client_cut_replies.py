@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -86,9 +87,15 @@ async def test_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
         return [reply]
 
     with ScriptedDaemon(script) as daemon:
-        if kind == "trio":
+
+        async def work_async() -> list[bytes]:
             async with Client(daemon.address, reconnect=QUICK) as client:
-                assert [job.value async for job in client.jobs("d", wait=None)] == [b"v"]
+                return [job.value async for job in client.jobs("d", wait=None)]
+
+        if kind == "trio":
+            assert await work_async() == [b"v"]
+        elif kind == "asyncio":
+            assert await trio.to_thread.run_sync(asyncio.run, work_async()) == [b"v"]
         else:
             with SyncClient(daemon.address, reconnect=QUICK) as blocking:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import signal
 import socket
@@ -29,7 +30,7 @@ from fastjournal.client.aio.job_loop import LeasePool
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
-from tests.integration.both_clients import KINDS
+from tests.integration.both_clients import KINDS, connected
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -115,7 +116,16 @@ async def work(kind: str, daemon: ScriptedDaemon, bodies: list[Body], **options:
                 await trio.to_thread.run_sync(bodies.pop(0), FromThread(job))
         return
 
+    async def on_asyncio() -> None:
+        async with Client(daemon.address, reconnect=plan) as client:
+            async for job in client.jobs("d", **given):
+                of_thread = FromThread(job, asyncio.get_running_loop())
+                await asyncio.to_thread(bodies.pop(0), of_thread)
+
     def blocking() -> None:
+        if kind == "asyncio":
+            asyncio.run(on_asyncio())
+            return
         with SyncClient(daemon.address, reconnect=plan) as client:
             for job in client.jobs("d", **given):
                 bodies.pop(0)(job)
@@ -124,18 +134,22 @@ async def work(kind: str, daemon: ScriptedDaemon, bodies: list[Body], **options:
 
 
 class FromThread:
-    """A job of the trio client whose methods can be called by a thread."""
+    """A job of an async client whose methods can be called by a thread."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.job = job
+        self.loop = loop
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.job, name)
         if not callable(found):
             return found
-        return lambda *args, **kwargs: trio.from_thread.run(
-            functools.partial(found, *args, **kwargs)
-        )
+        return functools.partial(self._run, found)
+
+    def _run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.loop is not None:
+            return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self.loop).result()
+        return trio.from_thread.run(functools.partial(method, *args, **kwargs))
 
 
 # --- failed attempts ------------------------------------------------------------------------------
@@ -754,15 +768,8 @@ async def test_connect_waits_the_first_time_where_reconnect_says_so(
     plan = Reconnect(first_pause=0.01, longest_pause=0.05, patience=60, at_start=True)
 
     async def connect() -> None:
-        if kind == "trio":
-            async with Client(address, reconnect=plan) as client:
-                await client.nop()
-        else:
-            await trio.to_thread.run_sync(connect_blocking)
-
-    def connect_blocking() -> None:
-        with SyncClient(address, reconnect=plan) as client:
-            client.nop()
+        async with connected(kind, address, reconnect=plan) as client:
+            await client.nop()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connect)
@@ -779,10 +786,8 @@ async def test_connect_that_never_succeeds_is_an_error_after_the_patience(kind: 
     plan = Reconnect(first_pause=0.01, longest_pause=0.05, patience=0.2, at_start=True)
 
     async def connect() -> None:
-        if kind == "trio":
-            await Client(address, reconnect=plan).__aenter__()
-        else:
-            await trio.to_thread.run_sync(SyncClient(address, reconnect=plan).connect)
+        async with connected(kind, address, reconnect=plan):
+            raise AssertionError("nobody listens there")
 
     began = time.monotonic()
     with pytest.raises(CannotConnectError) as caught:

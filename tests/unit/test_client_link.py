@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 import trio
 import trio.testing
+from anyio.abc import ByteStream
 
-from fastjournal.client.aio.transport import TrioTransport
+from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import parse_address
 from fastjournal.client.core.calls import Call
@@ -20,13 +22,34 @@ from fastjournal.protocol import Reply, ServerConnection
 SILENCE_S = 60.0
 
 
+class MemoryStream(ByteStream):
+    """A stream of trio's tests, as those of anyio are used."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if data := await self._stream.receive_some(max_bytes):
+            return bytes(data)
+        raise anyio.EndOfStream
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send_all(item)
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class Bench:
     """A link, and the other end of its connection."""
 
     def __init__(self) -> None:
         ours, self.theirs = trio.testing.memory_stream_pair()
         address = parse_address("127.0.0.1:1")
-        self.link = TrioTransport(ours, Multiplexer(reply_bytes_max=10**6), address)
+        self.link = AsyncTransport(MemoryStream(ours), Multiplexer(reply_bytes_max=10**6), address)
 
     async def ask(self, call: Call[object]) -> None:
         """Send a request as a client does, and wait for its reply."""
@@ -50,7 +73,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
+async def bench() -> Bench:
     return Bench()
 
 

@@ -1,19 +1,19 @@
-"""``Client``: the trio client. Concurrent tasks share one connection."""
+"""``Client``: the client for trio and asyncio. Concurrent tasks share one connection."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from random import Random
 from types import TracebackType
 from typing import TypeVar
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
-from fastjournal.client.aio.connection import TrioConnection
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.job_loop import JobLoop, LeasePool
 from fastjournal.client.aio.listen import Listener
-from fastjournal.client.aio.methods import TrioMethods
+from fastjournal.client.aio.methods import AsyncMethods
 from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
@@ -31,8 +31,10 @@ from fastjournal.times import Duration
 T = TypeVar("T")
 
 
-class Client(TrioMethods):
-    """Connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
+class Client(AsyncMethods):
+    """Connection to a daemon that any number of tasks share: ``async with Client() as c``.
+
+    It runs under trio and under asyncio (by anyio), in one event loop.
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
     releases the leases of the reply, as soon as that comes; a change that it asked for may have
@@ -76,7 +78,7 @@ class Client(TrioMethods):
         self.address = parse_address(address)
         self._claims = Claims()
         timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
-        self.connection = TrioConnection(
+        self.connection = AsyncConnection(
             self.address,
             make_access(tls, auth),
             plan=reconnect,
@@ -86,9 +88,9 @@ class Client(TrioMethods):
             rng=rng or Random(),
             start_soon=self.start_soon,
         )
-        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._nursery: trio.Nursery | None = None
-        self._tasks: set[trio.CancelScope] = set()
+        self._group: TaskGroup | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+        """Around each task of this client."""
         self.pools: set[LeasePool] = set()
         """Leases of the job loops of this client."""
 
@@ -106,12 +108,11 @@ class Client(TrioMethods):
         await self.connection.connect()
 
     async def __aenter__(self) -> Client:
-        self._nursery_manager = trio.open_nursery()
-        self._nursery = await self._nursery_manager.__aenter__()
+        self._group = await anyio.create_task_group().__aenter__()
         self.connection.is_open = True
         try:
             await self.connect()
-        except BaseException:  # cancelled too: the nursery must not stay open
+        except BaseException:  # cancelled too: the task group must not stay open
             await self.__aexit__(None, None, None)
             raise
         return self
@@ -122,26 +123,26 @@ class Client(TrioMethods):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._nursery is not None, "left without having been entered"
-        assert self._nursery_manager is not None
-        self._nursery.cancel_scope.shield = True
+        group = self._group
+        assert group is not None, "left without having been entered"
+        group.cancel_scope.shield = True
         if self.connection.transport is not None:
             await self._give_back(failure_of(error))
             self.connection.end()
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.
-        for scope in self._tasks:
+        self._group, self.connection.is_open = None, False
+        for scope in self._scopes:
             scope.cancel()
-        self._nursery, self.connection.is_open = None, False
-        await self._nursery_manager.__aexit__(None, None, None)
+        await group.__aexit__(None, None, None)
 
     async def _give_back(self, failure: BodyFailure | None) -> None:
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
-        with trio.move_on_after(CLIENT_LAST_WORDS_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.connection.pay)
+        with anyio.move_on_after(CLIENT_LAST_WORDS_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.connection.pay)
                 for pool in self.pools:
-                    nursery.start_soon(pool.let_go, failure)
+                    group.start_soon(pool.let_go, failure)
             await self.connection.settle()
 
     # --- more than one request ------------------------------------------------------------------
@@ -222,17 +223,16 @@ class Client(TrioMethods):
 
         A cancelled scope around the client does not reach it: it releases the leases then.
         """
-        if self._nursery is not None:
-            scope = trio.CancelScope(shield=True)
-            self._tasks.add(scope)
-            self._nursery.start_soon(self._run_task, scope, task)
+        if self._group is not None:
+            self._group.start_soon(self._run_task, task)
 
-    async def _run_task(
-        self, scope: trio.CancelScope, task: Callable[[], Awaitable[object]]
-    ) -> None:
-        with scope:
+    async def _run_task(self, task: Callable[[], Awaitable[object]]) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            self._scopes.add(scope)
+            if self._group is None:  # the block was left before the task began
+                scope.cancel()
             await task()
-        self._tasks.discard(scope)
+        self._scopes.discard(scope)
 
     def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
         return Listener(self, call)

@@ -1,4 +1,4 @@
-"""Connection of a trio Client: shared by its tasks, made again where it is lost."""
+"""Connection of a Client: shared by its tasks, made again where it is lost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-import trio
+import anyio
+import anyio.lowlevel
 
 from fastjournal.client.aio.streams import open_stream
-from fastjournal.client.aio.transport import TrioTransport
+from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
@@ -30,7 +31,7 @@ StartSoon = Callable[[Callable[[], Awaitable[object]]], None]
 """Starts a task that ends with the client."""
 
 
-class TrioConnection:
+class AsyncConnection:
     """One transport at a time, and what is made of its losses.
 
     Args:
@@ -60,18 +61,18 @@ class TrioConnection:
         self.plan = plan
         self.rng = rng
         self.reply_timeout_s = reply_timeout_s
-        self.transport: TrioTransport | None = None
+        self.transport: AsyncTransport | None = None
         self.is_open = False
         """The client is inside its block."""
         self._access = access
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
         self._start_soon = start_soon
-        self._connecting = trio.Lock()
+        self._connecting = anyio.Lock()
         self._effort: _SharedEffort | None = None
         self._owed: list[Request] = []
         """Releases that wait for a connection."""
-        self._paying = trio.Lock()
+        self._paying = anyio.Lock()
 
     async def connect(self) -> None:
         """Connect, unless that is done; see ``Client.connect``."""
@@ -82,7 +83,7 @@ class TrioConnection:
                 raise
             await self.usable_transport()
 
-    async def usable_transport(self) -> TrioTransport:
+    async def usable_transport(self) -> AsyncTransport:
         """Return the transport, or take part in the effort to make one.
 
         Raises:
@@ -90,7 +91,7 @@ class TrioConnection:
         """
         while self.transport is None or self.transport.multiplexer.failed:
             if not self.is_open or self.plan is None:
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
                 raise not_connected()
             effort = self._effort
             if effort is None:
@@ -124,7 +125,7 @@ class TrioConnection:
             owed, self._owed = self._owed, []
             if not owed:
                 return
-            with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
+            with anyio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
                 await self.exchange(*raw(owed))
 
     async def settle(self) -> None:
@@ -160,7 +161,7 @@ class TrioConnection:
                     transport.abandon(in_flight)
             if not pipeline.unanswered():
                 return
-            pipeline.lost(transport.multiplexer, trio.current_time())
+            pipeline.lost(transport.multiplexer, anyio.current_time())
 
     def _owe(self, releases: list[Request]) -> None:
         """Have leases and locks released, by this transport or by the next one."""
@@ -182,7 +183,7 @@ class TrioConnection:
                 self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
             )
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
-            self.transport = TrioTransport(stream, multiplexer, self.address)
+            self.transport = AsyncTransport(stream, multiplexer, self.address)
             self._start_soon(self.transport.run)
 
     async def _reconnect(self, effort: _SharedEffort) -> None:
@@ -191,9 +192,9 @@ class TrioConnection:
         This is a task of the client: whoever waits for it may be cancelled, and the others not.
         """
         try:
-            while (pause_s := effort.tries.pause_s(trio.current_time())) is not None:
-                await trio.sleep(pause_s)
-                timeout_s = effort.tries.try_s(self._connect_timeout_s, trio.current_time())
+            while (pause_s := effort.tries.pause_s(anyio.current_time())) is not None:
+                await anyio.sleep(pause_s)
+                timeout_s = effort.tries.try_s(self._connect_timeout_s, anyio.current_time())
                 try:
                     await self._connect(timeout_s, prove=True)
                 except CannotConnectError as error:
@@ -213,7 +214,7 @@ class _SharedEffort:
     """An effort to connect again, for which all tasks wait that need the connection."""
 
     def __init__(self, plan: Reconnect, rng: Random) -> None:
-        self.tries = ReconnectEffort(plan, rng, trio.current_time())
-        self.over = trio.Event()
+        self.tries = ReconnectEffort(plan, rng, anyio.current_time())
+        self.over = anyio.Event()
         self.failure: FastjournalError | None = not_connected()
         """None: there is a connection. The first value is for a client that ends meanwhile."""

@@ -1,4 +1,4 @@
-"""Job loop with trio: leases jobs, and gives them to the body one by one or to concurrent tasks.
+"""Job loop of tasks: leases jobs, and gives them to the body one by one or to concurrent tasks.
 
 A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then.
 So where that happens in the middle of a job (``JobLoop.__del__``) the client releases the job. A
@@ -14,9 +14,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import trio
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
 
 from fastjournal.client.aio.jobs import Job, let_go
+from fastjournal.client.aio.loop_token import loop_caller
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -42,7 +45,7 @@ class LeasePool:
         """Jobs that were delivered and have not ended: of a loop, first the one whose body runs,
         then those behind it."""
         self.stopped = False
-        self._search = trio.CancelScope()
+        self._search: anyio.CancelScope | None = None
         self._was_answered = False
 
     def renewal_s(self) -> float:
@@ -52,7 +55,8 @@ class LeasePool:
     def stop(self) -> None:
         """Find no more work; a search that is under way ends."""
         self.stopped = True
-        self._search.cancel()
+        if self._search is not None:
+            self._search.cancel()
 
     async def find(self, count: int, *, beside_work: bool = False) -> list[Job]:
         """Lease up to so many jobs; return none where the wait for them is over, or at ``stop``.
@@ -65,17 +69,17 @@ class LeasePool:
             self.options,
             self.plan,
             self.rng,
-            trio.current_time(),
+            anyio.current_time(),
             was_answered=self._was_answered,
             beside_work=beside_work,
         )
         found: list[Job] = []
-        with trio.CancelScope() as self._search:
+        with anyio.CancelScope() as self._search:
             while not (found or self.stopped):
                 try:
-                    entries = await self.client.call(polling.call(trio.current_time(), count))
+                    entries = await self.client.call(polling.call(anyio.current_time(), count))
                 except FastjournalError as error:
-                    await trio.sleep(polling.failed(error, trio.current_time()))
+                    await anyio.sleep(polling.failed(error, anyio.current_time()))
                     continue
                 polling.answered()
                 self._was_answered = True
@@ -83,7 +87,7 @@ class LeasePool:
                 for job in found:
                     self.client.start_soon(job.keep)
                 self.held.extend(found)
-                if not found and polling.is_over(trio.current_time()):
+                if not found and polling.is_over(anyio.current_time()):
                     break
         if found and self.stopped:
             for job in found:
@@ -112,7 +116,8 @@ class JobLoop:
 
     def __init__(self, client: Client, options: WorkerOptions) -> None:
         self._pool = LeasePool(client, options)
-        self._trio: trio.lowlevel.TrioToken | None = None
+        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
+        """None before it begins, and after its end."""
 
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends at once, and leases nothing.
@@ -133,7 +138,7 @@ class JobLoop:
         if pool.held:
             job = pool.held[0]
             if job.finished:
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
             else:
                 await job.complete()
             pool.held.popleft()
@@ -161,18 +166,17 @@ class JobLoop:
         self._end()
 
     def __del__(self) -> None:
-        if self._trio is not None:
-            with contextlib.suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(self._pool.abandon)
+        if self._call_in_loop is not None:
+            self._call_in_loop(self._pool.abandon)
 
     def _begin(self) -> None:
-        if self._trio is None:
-            self._trio = trio.lowlevel.current_trio_token()
+        if self._call_in_loop is None:
+            self._call_in_loop = loop_caller()
             self._pool.client.pools.add(self._pool)
 
     def _end(self) -> None:
         self._pool.client.pools.discard(self._pool)
-        self._trio = None
+        self._call_in_loop = None
 
     # --- side by side ---------------------------------------------------------------------------
 
@@ -197,10 +201,10 @@ class JobLoop:
         """
         if limit is not None:
             check_integer("limit", limit, 1, INSTANT_MAX)
-        tasks = _Tasks(self._pool, work, limit)
+        side_by_side = _Tasks(self._pool, work, limit)
         self._begin()
         try:
-            return await tasks.run()
+            return await side_by_side.run()
         finally:
             await self._pool.let_go(None)
             self._end()
@@ -217,24 +221,24 @@ class _Tasks:
         self._limit = limit
         self._begun = 0
         self._running = 0
-        self._one_ended = trio.Event()
+        self._one_ended = anyio.Event()
 
     async def run(self) -> int:
         """Find work and begin tasks until there is none, or enough; return how many were begun."""
         failure: FastjournalError | None = None
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as group:
             try:
-                await self._begin_tasks(nursery)
+                await self._begin_tasks(group)
             except FastjournalError as error:
                 failure = error  # jobs that run are finished first
         if failure is not None:
             raise failure
         return self._begun
 
-    async def _begin_tasks(self, nursery: trio.Nursery) -> None:
+    async def _begin_tasks(self, group: TaskGroup) -> None:
         pool = self._pool
         while not pool.stopped and self._begun != self._limit:
-            self._one_ended = trio.Event()
+            self._one_ended = anyio.Event()
             if self._room() == 0:
                 await self._one_ended.wait()
                 continue
@@ -242,7 +246,7 @@ class _Tasks:
             for job in found:
                 self._begun += 1
                 self._running += 1
-                nursery.start_soon(self._run_one, job)
+                group.start_soon(self._run_one, job)
             at_once = pool.options.returns_at_once
             if not (found or self._running or (at_once and self._one_ended.is_set())):
                 return

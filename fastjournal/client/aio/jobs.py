@@ -1,4 +1,4 @@
-"""Jobs with trio: a task of the client renews each lease (heartbeat) while the body runs."""
+"""Jobs of tasks: a task of the client renews each lease (heartbeat) while the body runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import trio
+import anyio
 
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
@@ -42,14 +42,14 @@ class Job(LeasedJob):
     """
 
     def __init__(self, entry: Entry, pool: LeasePool) -> None:
-        super().__init__(entry, pool.options, trio.current_time())
-        self.lost = trio.Event()
+        super().__init__(entry, pool.options, anyio.current_time())
+        self.lost = anyio.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
         self._pool = pool
-        self._mutex = trio.Lock()
+        self._mutex = anyio.Lock()
         self._ending = False
-        self._renewal = trio.CancelScope()
-        self._body = trio.CancelScope()
+        self._renewal = anyio.CancelScope()
+        self._body = anyio.CancelScope()
         self._block: contextlib.AbstractAsyncContextManager[None] | None = None
 
     # --- the end --------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Job(LeasedJob):
             # A renewal that is under way is seen through: its reply has the token.
             async with self._mutex:
                 await self._send_until_lease_end(build())
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             # The caller has decided the end of the job: send it as well as can be done now.
             await self._send_last_words(build)
             raise
@@ -144,15 +144,15 @@ class Job(LeasedJob):
     async def _send_until_lease_end(self, call: Call[Any]) -> None:
         pool = self._pool
         policy = EndPolicy(call, pool.plan, pool.rng, lease_ends_s=self._lease_ends_s)
-        with trio.move_on_at(self._lease_ends_s + CLIENT_LAST_WORDS_S):
+        with anyio.CancelScope(deadline=self._lease_ends_s + CLIENT_LAST_WORDS_S):
             while True:
                 try:
                     await self._pool.client.call(call)
                 except FastjournalError as error:
-                    pause_s = policy.pause_s(error, trio.current_time())
+                    pause_s = policy.pause_s(error, anyio.current_time())
                     if pause_s is None:
                         return
-                    await trio.sleep(pause_s)
+                    await anyio.sleep(pause_s)
                 else:
                     return
         # A client with more patience than the lease has still waits for the daemon.
@@ -162,7 +162,7 @@ class Job(LeasedJob):
 
     async def _send_last_words(self, build: Callable[[], Call[Any]]) -> None:
         """Send the request that ends the job once, as well as can be done now."""
-        with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+        with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
             with contextlib.suppress(FastjournalError):
                 async with self._mutex:
                     self._finish()
@@ -214,7 +214,7 @@ class Job(LeasedJob):
         failure: FastjournalError | None = None
         with self._renewal:
             while self.loss is None:
-                await trio.sleep(self._pause_s(failure))
+                await anyio.sleep(self._pause_s(failure))
                 # A renewal that is under way is seen through: its reply has the token.
                 async with self._mutex:
                     if self.finished:
@@ -226,7 +226,7 @@ class Job(LeasedJob):
         """Return the seconds until the next renewal: shorter after one that failed."""
         if failure is None:
             return self._pool.renewal_s()
-        left_s = self._lease_ends_s - trio.current_time()
+        left_s = self._lease_ends_s - anyio.current_time()
         return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
 
     async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
@@ -235,9 +235,9 @@ class Job(LeasedJob):
         Args:
             failure: Why the one before failed.
         """
-        pool, asked_s, ttl_us = self._pool, trio.current_time(), self._options.lease_us
+        pool, asked_s, ttl_us = self._pool, anyio.current_time(), self._options.lease_us
         failure = failure or no_answer_before_lease_end(pool.client.address)
-        with trio.move_on_at(self._lease_ends_s):
+        with anyio.CancelScope(deadline=self._lease_ends_s):
             try:
                 token = await pool.client.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
             except FastjournalError as error:
@@ -252,7 +252,7 @@ class Job(LeasedJob):
 
     def _is_over(self) -> bool:
         """Whether the lease has ended, for sure."""
-        return trio.current_time() >= self._lease_ends_s
+        return anyio.current_time() >= self._lease_ends_s
 
     def _lose(self, error: FastjournalError) -> None:
         super()._lose(error)
@@ -268,11 +268,11 @@ async def let_go(jobs: Sequence[Job], failure: BodyFailure | None) -> None:
         jobs: Those that have ended already are left alone.
         failure: How the body of the first one failed; None: it did not.
     """
-    with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-        async with trio.open_nursery() as nursery:
+    with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+        async with anyio.create_task_group() as group:
             for job in jobs:
                 if not job.finished and job.loss is None:
                     build = job._last_words(failure if job is jobs[0] else None)
-                    nursery.start_soon(job._send_last_words, build)
+                    group.start_soon(job._send_last_words, build)
     for job in jobs:
         job._finish()

@@ -1,4 +1,4 @@
-"""Listening with trio: notifications come on the connection that all tasks share."""
+"""Listening of tasks: notifications come on the connection that all tasks share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import math
 from typing import TYPE_CHECKING
 
-import trio
+import anyio
+import anyio.lowlevel
 
-from fastjournal.client.aio.transport import TrioTransport
+from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.results import Change, Entry, Page
@@ -30,9 +31,9 @@ class Listener:
     def __init__(self, client: Client, call: Call[Page[Entry]]) -> None:
         self._client = client
         self._call = call
-        self._woken = trio.Event()
+        self._woken = anyio.Event()
         self._changes = ChangeBuffer(self._wake)
-        self._transport: TrioTransport | None = None
+        self._transport: AsyncTransport | None = None
         self._quiet_until = math.inf
         """When to ask whether the daemon is there, if nothing is heard before."""
 
@@ -49,19 +50,19 @@ class Listener:
         return self
 
     async def __anext__(self) -> Change:
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         while (change := self._changes.take()) is None:
             if self._changes.lost:
                 await self._subscribe()
                 self._changes.subscribed_again()
                 continue
-            self._woken = trio.Event()
-            with trio.move_on_at(self._quiet_until) as quiet:
+            self._woken = anyio.Event()
+            with anyio.CancelScope(deadline=self._quiet_until) as quiet:
                 await self._woken.wait()
             if quiet.cancelled_caught:
                 with contextlib.suppress(CannotConnectError):
                     await self._client.nop()
-            self._quiet_until = trio.current_time() + LISTENER_PING_S
+            self._quiet_until = anyio.current_time() + LISTENER_PING_S
         return change
 
     def _wake(self) -> None:
@@ -87,5 +88,5 @@ class Listener:
                 self._changes.lost = True
                 raise
             else:
-                self._quiet_until = trio.current_time() + LISTENER_PING_S
+                self._quiet_until = anyio.current_time() + LISTENER_PING_S
                 return

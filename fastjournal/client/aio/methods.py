@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import anyio
+import anyio.lowlevel
 import msgspec
-import trio
 
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
@@ -27,10 +28,10 @@ T = TypeVar("T")
 
 def _method(
     build: Callable[P, Call[T]],
-) -> Callable[Concatenate[TrioMethods, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[AsyncMethods, P], Coroutine[Any, Any, T]]:
     """Return a method that sends the call and returns its result."""
 
-    async def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.call(build(*args, **kwargs))
 
     return method
@@ -38,10 +39,10 @@ def _method(
 
 def _iterator(
     build: Callable[P, Scan[T]],
-) -> Callable[Concatenate[TrioMethods, P], AsyncIterator[T]]:
+) -> Callable[Concatenate[AsyncMethods, P], AsyncIterator[T]]:
     """Return a method that gives what a scan finds, a page in memory at a time."""
 
-    def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         return _Found(self, build(*args, **kwargs))
 
     return method
@@ -49,16 +50,16 @@ def _iterator(
 
 def _listener(
     build: Callable[P, Call[Page[Entry]]],
-) -> Callable[Concatenate[TrioMethods, P], Listener]:
+) -> Callable[Concatenate[AsyncMethods, P], Listener]:
     """Return a method that gives the changes that a call asks for."""
 
-    def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> Listener:
+    def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> Listener:
         return self._listen_to(build(*args, **kwargs))
 
     return wrap(method, build, "listen", "Listener")
 
 
-class TrioMethods(CallMethods, AsyncCaller):
+class AsyncMethods(CallMethods, AsyncCaller):
     """Methods of ``Client``, for any object that can send a call."""
 
     _claims: Claims
@@ -106,13 +107,13 @@ class TrioMethods(CallMethods, AsyncCaller):
                 raise
             try:
                 await self.unlock(key)
-            except trio.Cancelled:
+            except anyio.get_cancelled_exc_class():
                 await self._unlock_at_once(key)
                 raise
 
     async def _unlock_at_once(self, key: str | bytes) -> None:
         """Unlock as well as can be done in a few seconds, also in a cancelled task."""
-        with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+        with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
             with contextlib.suppress(FastjournalError):
                 await self.unlock(key)
 
@@ -120,7 +121,7 @@ class TrioMethods(CallMethods, AsyncCaller):
 class _Found(Generic[T]):
     """Iterates over what a scan finds: the pages one after the other, one in memory."""
 
-    def __init__(self, client: TrioMethods, scan: Scan[T]) -> None:
+    def __init__(self, client: AsyncMethods, scan: Scan[T]) -> None:
         self._client = client
         self._scan = scan
         self._call: Call[Page[T]] | None = scan.first
@@ -132,7 +133,7 @@ class _Found(Generic[T]):
     async def __anext__(self) -> T:
         while not self._page:
             if self._call is None:
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
                 raise StopAsyncIteration
             page = await self._client.call(self._call)
             self._call = None if page.cursor is None else self._scan.following(page.cursor)
@@ -140,4 +141,4 @@ class _Found(Generic[T]):
         return self._page.popleft()
 
 
-add_methods(TrioMethods, _method, _iterator, "AsyncIterator")
+add_methods(AsyncMethods, _method, _iterator, "AsyncIterator")

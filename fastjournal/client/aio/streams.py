@@ -1,15 +1,23 @@
-"""Connecting a trio stream, with TLS and AUTH where they are asked for."""
+"""Connecting a stream of anyio, with TLS and AUTH where they are asked for."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+from typing import Final
 
-import trio
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.streams.tls import TLSStream
 
 from fastjournal.client.core.access import Access, FirstAnswer
 from fastjournal.client.core.address import Address, UnixAddress
 from fastjournal.client.core.failures import cannot_connect
 from fastjournal.limits import RECEIVE_BYTES_MAX
+
+STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+"""Errors of a stream whose connection is lost; with TLS also that it ends without saying so."""
 
 _GOODBYE_S = 0.5
 """To tell a peer that takes nothing that this is the end."""
@@ -17,7 +25,7 @@ _GOODBYE_S = 0.5
 
 async def open_stream(
     address: Address, access: Access, timeout_s: float, *, prove: bool = False
-) -> trio.abc.Stream:
+) -> ByteStream:
     """Return a connected stream, on which AUTH has succeeded where there is a token.
 
     Args:
@@ -26,57 +34,73 @@ async def open_stream(
         timeout_s: Seconds for all of it.
         prove: Without a token too, wait until the daemon has answered something.
 
-    With TLS, a connection that ends without TLS saying so is a trio.BrokenResourceError.
-
     Raises:
         CannotConnectError: Nobody listens there, the name or path leads nowhere, or the daemon does
             not prove who it is.
         RefusedError: The daemon does not take the token; code ``auth-failed``.
     """
     try:
-        with trio.fail_after(timeout_s):
+        with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as patience:
             if isinstance(address, UnixAddress):
-                plain = await trio.open_unix_socket(address.path)
-                return await _enter(plain, address, access, prove)
-            plain = await trio.open_tcp_stream(address.host, address.port)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                plain: SocketStream = await anyio.connect_unix(address.path)
+            else:
+                plain = await anyio.connect_tcp(address.host, address.port)
+                raw = plain.extra(SocketAttribute.raw_socket)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             return await _enter(plain, address, access, prove)
-    except trio.TooSlowError as error:
-        raise cannot_connect(address, OSError("no answer in time")) from error
-    except trio.BrokenResourceError as error:
+    except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
         cause = error.__cause__
         reason = cause if isinstance(cause, OSError) else OSError("the connection was lost")
         raise cannot_connect(address, reason) from error
     except OSError as error:
-        raise cannot_connect(address, error) from error
+        raise cannot_connect(address, _in_words_of_the_system(error)) from error
+    assert patience.cancelled_caught, "a scope that was left without a stream was cancelled"
+    raise cannot_connect(address, OSError("no answer in time"))
 
 
-async def close_stream(stream: trio.abc.Stream) -> None:
+def _in_words_of_the_system(error: OSError) -> OSError:
+    """Return an error without the words of an event loop: asyncio has its own for a refusal."""
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return OSError(cause.errno, os.strerror(cause.errno))
+    return error
+
+
+async def receive_some(stream: ByteStream) -> bytes:
+    """Return the next bytes, ``b""`` where the peer has closed."""
+    try:
+        return await stream.receive(RECEIVE_BYTES_MAX)
+    except anyio.EndOfStream:
+        return b""
+
+
+async def close_stream(stream: ByteStream) -> None:
     """Close a stream, also in a cancelled task; with TLS tell the peer that nothing was cut off."""
-    if isinstance(stream, trio.SSLStream):
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
-            await stream.aclose()
-            return
-    await trio.aclose_forcefully(stream)
+    if isinstance(stream, TLSStream):
+        deadline = anyio.current_time() + _GOODBYE_S
+        with anyio.CancelScope(shield=True, deadline=deadline):
+            with contextlib.suppress(*STREAM_ERRORS, anyio.EndOfStream):
+                await stream.aclose()
+    else:
+        await anyio.aclose_forcefully(stream)
 
 
-async def _enter(
-    plain: trio.SocketStream, address: Address, access: Access, prove: bool
-) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+async def _enter(plain: SocketStream, address: Address, access: Access, prove: bool) -> ByteStream:
     """Do what comes before the first request, or close the stream."""
-    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = plain
+    stream: ByteStream = plain
     try:
         context = access.context_for(address)
         if context is not None:
             assert not isinstance(address, UnixAddress)
-            stream = trio.SSLStream(plain, context, server_hostname=address.host)
-            await stream.do_handshake()
+            stream = await TLSStream.wrap(
+                plain, server_side=False, hostname=address.host, ssl_context=context
+            )
         if asked := access.first_request(address, prove=prove):
-            await stream.send_all(asked)
+            await stream.send(asked)
             answer = FirstAnswer(address)
-            while not answer.receive_data(await stream.receive_some(RECEIVE_BYTES_MAX)):
+            while not answer.receive_data(await receive_some(stream)):
                 pass
     except BaseException:  # cancelled too: the socket is closed
-        await trio.aclose_forcefully(plain)
+        await anyio.aclose_forcefully(plain)
         raise
     return stream

@@ -1,39 +1,41 @@
-"""Transport of trio: the tasks that move bytes through a stream, around a multiplexer."""
+"""Transport of tasks: those that move bytes through a stream, around a multiplexer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-import trio
+import anyio
+from anyio.abc import ByteStream
 
-from fastjournal.client.aio.streams import close_stream
+from fastjournal.client.aio.parking import ParkingLot
+from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.failures import connection_broken, connection_lost, timed_out
 from fastjournal.client.core.in_flight import InFlightRequest
 from fastjournal.client.core.multiplexer import Multiplexer, Tell
 from fastjournal.client.core.pipeline import PipelinedRequest
 from fastjournal.errors import CannotConnectError, FastjournalError
-from fastjournal.limits import CLIENT_SNAPSHOT_S, RECEIVE_BYTES_MAX
+from fastjournal.limits import CLIENT_SNAPSHOT_S
 from fastjournal.protocol import Request
 
 _LAST_WORDS_S = 1.0
 """After a send failed: seconds to receive the error that the daemon sent before it closed."""
 
 
-class TrioTransport:
+class AsyncTransport:
     """One connection: a task that receives and a task that sends, around a multiplexer."""
 
-    def __init__(self, stream: trio.abc.Stream, multiplexer: Multiplexer, address: Address) -> None:
+    def __init__(self, stream: ByteStream, multiplexer: Multiplexer, address: Address) -> None:
         self.multiplexer = multiplexer
         self._stream = stream
         self._address = address
-        self._scope = trio.CancelScope()
-        self._something_to_send = trio.Event()
-        self._room = trio.lowlevel.ParkingLot()
+        self._scope = anyio.CancelScope()
+        self._something_to_send = anyio.Event()
+        self._room = ParkingLot()
         self._woken = 0
         """Tasks that were woken for the room there is, and have not run since."""
-        self._settling = trio.lowlevel.ParkingLot()
+        self._settling = ParkingLot()
         self._ignored_since = math.inf
         """When a request was abandoned for the first time since anything was received."""
 
@@ -41,10 +43,10 @@ class TrioTransport:
         """Move bytes until the connection is over; then everything in flight has its error."""
         try:
             with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._send)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._send)
                     await self._receive()
-                    nursery.cancel_scope.cancel()
+                    group.cancel_scope.cancel()
         finally:
             self.end(connection_lost("the client ended"))
             await close_stream(self._stream)
@@ -83,14 +85,14 @@ class TrioTransport:
         about once, however many wait, and those that are woken together go in one send.
         """
         multiplexer = self.multiplexer
-        if trio.current_time() - self._ignored_since > sum(self._patiences(silence_s)):
+        if anyio.current_time() - self._ignored_since > sum(self._patiences(silence_s)):
             # Nobody has waited for so long: each was cancelled before.
             self.end(timed_out(self._address, silence_s))
         if multiplexer.failed or (multiplexer.has_room and not self._room):
             return
         while True:
             answered = multiplexer.answered
-            with trio.move_on_after(sum(self._patiences(silence_s))) as patience:
+            with anyio.move_on_after(sum(self._patiences(silence_s))) as patience:
                 await self._room.park()
             if not patience.cancelled_caught:
                 self._woken -= 1
@@ -102,16 +104,16 @@ class TrioTransport:
 
     def _pass_room_on(self) -> None:
         if self._room:
-            self._woken += len(self._room.unpark(count=max(self.multiplexer.room - self._woken, 0)))
+            self._woken += self._room.unpark(max(self.multiplexer.room - self._woken, 0))
 
     async def wait_done(self, pending: InFlightRequest, silence_s: float | None) -> None:
         """Return when the request has its reply or its error."""
         if pending.done:
             return
-        done = trio.Event()
+        done = anyio.Event()
         pending.notify = done.set
         for patience_s in self._patiences(silence_s):
-            with trio.move_on_after(patience_s):
+            with anyio.move_on_after(patience_s):
                 await done.wait()
                 return
         self.end(timed_out(self._address, silence_s))
@@ -127,7 +129,7 @@ class TrioTransport:
         if pending.done:
             return
         self.multiplexer.abandon(pending)
-        self._ignored_since = min(self._ignored_since, trio.current_time())
+        self._ignored_since = min(self._ignored_since, anyio.current_time())
         self._something_to_send.set()
 
     def owe(self, requests: list[Request]) -> None:
@@ -144,33 +146,33 @@ class TrioTransport:
         multiplexer = self.multiplexer
         try:
             while not multiplexer.failed:
-                multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
+                multiplexer.receive_data(await receive_some(self._stream))
                 self._ignored_since = math.inf
                 self._pass_room_on()
                 if multiplexer.wants_to_send:
                     self._something_to_send.set()
                 elif multiplexer.settled:
                     self._settling.unpark_all()
-        except trio.BrokenResourceError as error:
+        except STREAM_ERRORS as error:
             self.end(_lost(error))
 
     async def _send(self) -> None:
         try:
             while True:
                 await self._something_to_send.wait()
-                self._something_to_send = trio.Event()
+                self._something_to_send = anyio.Event()
                 while data := self.multiplexer.data_to_send():
                     self._pass_room_on()
-                    await self._stream.send_all(data)
-        except trio.BrokenResourceError as error:
+                    await self._stream.send(data)
+        except STREAM_ERRORS as error:
             # The receiver may still find what the daemon said before it closed.
-            with trio.move_on_after(_LAST_WORDS_S):
-                await trio.sleep_forever()
+            with anyio.move_on_after(_LAST_WORDS_S):
+                await anyio.sleep_forever()
             self.end(_lost(error))
 
 
-def _lost(error: trio.BrokenResourceError) -> CannotConnectError:
-    cause = error.__cause__
+def _lost(error: Exception) -> CannotConnectError:
+    cause = error if isinstance(error, OSError) else error.__cause__
     return connection_broken(
         cause if isinstance(cause, OSError) else OSError("the socket is broken")
     )

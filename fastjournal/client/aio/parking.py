@@ -1,0 +1,44 @@
+"""Parking lot: tasks that wait in a FIFO queue until others wake some of them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+
+class ParkingLot:
+    """Queue of tasks that wait; first come, first served."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[anyio.Event] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def park(self) -> None:
+        """Wait until this task is woken.
+
+        Where the wait is cancelled in the moment in which it was woken, the next one is woken.
+        """
+        woken = anyio.Event()
+        self._waiting.append(woken)
+        try:
+            await woken.wait()
+        except BaseException:  # cancelled
+            if woken.is_set():
+                self.unpark(1)
+            else:
+                self._waiting.remove(woken)
+            raise
+
+    def unpark(self, count: int) -> int:
+        """Wake the first tasks; return how many."""
+        count = min(count, len(self._waiting))
+        for _ in range(count):
+            self._waiting.popleft().set()
+        return count
+
+    def unpark_all(self) -> None:
+        """Wake all tasks."""
+        self.unpark(len(self._waiting))
