@@ -12,7 +12,8 @@
      '- JavaMissingError      Spark needs Java, and there is none
 
 Every one has ``code`` (a short stable name), and where they apply ``path``, ``offset`` (bytes from
-the start of that file) and ``hint`` (what to do). ``maybe_done`` says that the daemon may have
+the start of that file), ``hint`` (what to do), ``key`` and ``address`` (of the daemon); ``str``
+shows them. ``maybe_done`` says that the daemon may have
 carried out what failed, for instance because the connection was lost before the answer came.
 """
 
@@ -35,6 +36,10 @@ class FastjournalError(Exception):
     code = "error"
     maybe_done = False
     """The daemon may have carried out the request all the same."""
+    key: bytes | None = None
+    """Key, or domain, of the request that failed; None: it was about none, or several."""
+    address: str | None = None
+    """Address of the daemon, where one was asked."""
 
     def __init__(
         self,
@@ -58,7 +63,11 @@ class FastjournalError(Exception):
         if self.path is not None:
             where = self.path if self.offset is None else f"{self.path} at offset {self.offset}"
             text = f"{where}: {text}"
-        return text if self.hint is None else f"{text} ({self.hint})"
+        about = [] if not self.key else [f"key {self.key.decode('utf-8', 'backslashreplace')!r}"]
+        if self.address is not None and self.address not in text:
+            about.append(f"daemon {self.address}")
+        notes = [note for note in (", ".join(about), self.hint) if note]
+        return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 class BadRequestError(FastjournalError, ValueError):
@@ -87,6 +96,9 @@ class RefusedError(FastjournalError):
     """The daemon refused a request; ``code`` is its error code, the message its sentence."""
 
     code = "refused"
+
+    def __str__(self) -> str:
+        return f"{self.code}: {super().__str__()}"
 
 
 class LeaseLostError(RefusedError):

@@ -14,7 +14,6 @@ from fastjournal.errors import (
     FastjournalError,
     LogFailedError,
     ProtocolError,
-    RefusedError,
     SpoolFailedError,
 )
 from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
@@ -67,8 +66,7 @@ def run(arguments: list[str]) -> int:
         if _in_json(arguments):
             _write_error(error.code, error.message, error.hint, code)
             return code
-        text = f"{error.code}: {error}" if isinstance(error, RefusedError) else str(error)
-        note(f"fj-cli: {text}")
+        note(f"fj-cli: {error}")
         return code
     except OSError as error:
         if _in_json(arguments):

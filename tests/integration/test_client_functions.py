@@ -16,6 +16,7 @@ from fastjournal import (
     ValueType,
     build_journal_key,
 )
+from fastjournal.client import calls
 from tests.integration.both_clients import KINDS, AnyClient, all_of, connected
 from tests.integration.daemon_process import DaemonProcess
 
@@ -238,3 +239,21 @@ async def test_ranges_prefixes_and_expressions(client: AnyClient) -> None:
         await client.release(entry.key, entry.token)
     with refused("bad-regex"):
         await keys("regex", "(")
+
+
+async def test_error_names_its_code_key_and_daemon(
+    client: AnyClient, daemon: DaemonProcess
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        await client.get("no such\n\N{SNOWMAN}")
+    error = caught.value
+    assert (error.code, error.address) == ("not-found", daemon.address)
+    assert error.key == "no such\n\N{SNOWMAN}".encode()
+    assert str(error) == (
+        "not-found: nothing stands under this key"
+        f" (key 'no such\\n\N{SNOWMAN}', daemon {daemon.address})"
+    )
+    (refusal,) = await client.call_many([calls.get("gone")])
+    assert (refusal.key, refusal.address) == (b"gone", daemon.address)
+    with pytest.raises(RefusedError, match=r"^bad-key: .*key 'd:1', daemon"):
+        await client.pause("d:1", 60)

@@ -587,7 +587,8 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
     for number in range(2):
         with SyncClient(daemon.address, reconnect=QUICK) as worker:
             for job in worker.jobs("d", attempts_max=3):
-                assert job.attempts == number
+                assert (job.attempts, job.domain) == (number, b"d")
+                assert job.last_error() == (f"failure {number - 1}" if number else None)
                 job.fail(f"failure {number}", delay=0)
                 break
         assert producer.entry_stats(key_of("1")).last_error == f"failure {number}"
@@ -603,3 +604,16 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
     assert stats.state == "buried"
     assert stats.last_error == "failure 1"
     assert stats.buried_reason == "failure 2 at attempt 3"
+
+
+async def test_job_says_its_domain_attempts_and_last_error(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    producer.delete(key_of("2"))
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", retry_delay=0):
+            if job.attempts:
+                assert await job.last_error() == "no route"
+                break
+            assert (job.domain, await job.last_error()) == (b"d", None)
+            await job.fail("no route")

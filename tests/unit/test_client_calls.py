@@ -263,7 +263,7 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
 
 
 def test_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_none() -> None:
-    with pytest.raises(RefusedError, match=r"^attempted by another$") as caught:
+    with pytest.raises(RefusedError, match=r"^lease-lost: attempted by another") as caught:
         calls.delete("k", token=1).result(Reply(error="lease-lost attempted by another"))
     assert caught.value.code == "lease-lost"
     with pytest.raises(RefusedError, match="no longer yours") as caught:

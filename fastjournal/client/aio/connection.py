@@ -115,8 +115,10 @@ class AsyncConnection:
         try:
             await self._carry(pipeline)
             return read(pipeline.requests)
-        except BaseException:  # cancelled too
+        except BaseException as error:  # cancelled too
             self._owe(pipeline.gains())
+            if isinstance(error, FastjournalError):
+                error.address = str(self.address)
             raise
 
     async def pay(self) -> None:

@@ -54,6 +54,15 @@ class Job(LeasedJob):
 
     # --- the end --------------------------------------------------------------------------------
 
+    async def last_error(self) -> str | None:
+        """Ask the daemon for the error of the last attempt that failed; None: there was none.
+
+        Raises:
+            RefusedError: ``not-found``: the entry is gone.
+            CannotConnectError: The daemon stayed away.
+        """
+        return (await self._pool.client.call(self._state())).last_error
+
     async def complete(self) -> None:
         """The work is done: the entry goes.
 
@@ -118,7 +127,7 @@ class Job(LeasedJob):
         build()  # a bad argument ends nothing
         if self.loss is not None:
             self._finish()
-            raise lost_lease() from self.loss
+            raise lost_lease(self.key) from self.loss
         self._ending = True
         try:
             # A renewal that is under way is seen through: its reply has the token.
@@ -199,7 +208,7 @@ class Job(LeasedJob):
                 await let_go([self], failure_of(error))
                 raise
         if self._body.cancelled_caught:
-            raise lost_lease() from self.loss
+            raise lost_lease(self.key) from self.loss
         if not self.finished:
             try:
                 await self.complete()

@@ -15,7 +15,7 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.results import Entry, Written
+from fastjournal.client.core.results import Entry, EntryStats, Written
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.protocol import Meta
@@ -74,6 +74,11 @@ class LeasedJob:
         return self.entry.key
 
     @property
+    def domain(self) -> bytes:
+        """Domain (queue) that it is of."""
+        return self.key.partition(b":")[0]
+
+    @property
     def uri(self) -> bytes:
         """Resource that the work is about (deduplication key); empty if there is none."""
         return self.entry.second_key
@@ -113,6 +118,9 @@ class LeasedJob:
     def _lose(self, error: FastjournalError) -> None:
         """Note that somebody else may have the entry."""
         self.loss = error
+
+    def _state(self) -> Call[EntryStats]:
+        return calls.entry_stats(self.key)
 
     # --- the requests that end it ---------------------------------------------------------------
 
@@ -175,16 +183,20 @@ class LeasedJob:
         return exponential_backoff_us(delay_us, options.retry_delay_us_max, self.attempts)
 
 
-def lost_lease() -> LeaseLostError:
+def lost_lease(key: bytes) -> LeaseLostError:
     """Return the error of a job whose lease was lost before its end."""
-    return LeaseLostError("the lease was lost while the work was done")
+    error = LeaseLostError("the lease was lost while the work was done")
+    error.key = key
+    return error
 
 
 def lost_job(error: RefusedError) -> LeaseLostError:
     """Return the error that the refusal of a job's end means for its caller."""
     if isinstance(error, LeaseLostError):
         return error
-    return LeaseLostError(
+    lost = LeaseLostError(
         "the entry is gone: its lease ran out, and it was completed or deleted by another",
         hint="another worker may have done the work too: make it idempotent, or the lease longer",
     )
+    lost.key, lost.address = error.key, error.address
+    return lost

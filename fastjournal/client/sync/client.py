@@ -224,4 +224,8 @@ class SyncClient(SyncMethods):
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
-        return self.connection.exchange(*several(many))
+        outcomes = self.connection.exchange(*several(many))
+        for outcome in outcomes:
+            if isinstance(outcome, RefusedError):
+                outcome.address = str(self.address)
+        return outcomes

@@ -107,6 +107,8 @@ class SyncConnection:
                 return read(pipeline.requests)
             except BaseException as error:  # a signal handler may raise anything
                 self._undo(pipeline)
+                if isinstance(error, FastjournalError):
+                    error.address = str(self.dialer.address)
                 if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
                     # a signal handler's exception comes in the middle of anything
                     self._drop()

@@ -77,6 +77,15 @@ class SyncJob(LeasedJob):
             raise
         self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
 
+    def last_error(self) -> str | None:
+        """Ask the daemon for the error of the last attempt that failed; None: there was none.
+
+        Raises:
+            RefusedError: ``not-found``: the entry is gone.
+            CannotConnectError: The daemon stayed away.
+        """
+        return (self._client.call(self._state())).last_error
+
     def complete(self) -> None:
         """The work is done: the entry goes.
 

@@ -80,6 +80,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
         if not reply.error:
             return self.interpret(self.request, reply)
         error = refusal(reply.error)
+        error.key = self.request.key or self.request.second_key or None
         if repeated:
             rule = rule_of(self.request)
             if error.code in rule.done_codes:
