@@ -22,7 +22,7 @@ from fastjournal.client.core.access import load_access
 from fastjournal.client.core.address import Address, parse_address
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
-from fastjournal.loglines import configure_log
+from fastjournal.loglines import LogFormat, configure_log
 from fastjournal.options import access_options
 from fastjournal.printable import safe_text
 from fastjournal.spool.slots import (
@@ -103,6 +103,13 @@ def _addresses(
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Least level of the lines on standard error.",
 )
+@click.option(
+    "--log-format",
+    default="text",
+    show_default=True,
+    type=click.Choice(["text", "json"]),
+    help="Form of these lines.",
+)
 def command(
     spool: str,
     servers: tuple[Address, ...],
@@ -112,13 +119,14 @@ def command(
     once: bool,
     seed: int | None,
     log_level: str,
+    log_format: LogFormat,
     **files: str | None,
 ) -> int:
     """Send the records of a spool to fastjournald and erase each one that is safe there.
 
     Stopped or killed at any moment and started again, it loses nothing and doubles nothing.
     """
-    configure_log(log_level, "%(levelname)s %(message)s")
+    configure_log(log_level, "%(levelname)s %(message)s", log_format)
     try:
         load_access(**files)
         shared_by = group_id(group)

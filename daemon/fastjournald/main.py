@@ -221,7 +221,7 @@ def _progress(progress: Progress) -> None:
 
 
 def _configure_log(config: Config) -> None:
-    configure_log(config.log_level, "%(asctime)s %(levelname)s %(message)s")
+    configure_log(config.log_level, "%(asctime)s %(levelname)s %(message)s", config.log_format)
     if config.max_value > limits.VALUE_BYTES_MAX:
         LOG.warning(
             "event=not-for-workq option=max-value "

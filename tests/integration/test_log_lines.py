@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
-from fastjournal.loglines import LineFormatter
+from fastjournal.loglines import JournalHandler, LineFormatter, fields_of
 from fastjournal.spool import Spool
 from fastjournal.spool.slots import SLOT_SUFFIX
 from tests.integration.daemon_process import DaemonProcess
@@ -112,3 +114,77 @@ def test_log_keeps_the_lines_of_a_traceback() -> None:
     assert lines[0] == "ERROR event=a\\nb"
     assert lines[-1] == "ValueError: why"
     assert len(lines) > 2
+
+
+def test_log_in_json_has_the_fields_of_each_event(tmp_path: Path) -> None:
+    directory = tmp_path / HOSTILE
+    directory.mkdir()
+    options = ("--listen", f"unix:{tmp_path}/socket", "--log-format", "json")
+    with DaemonProcess(directory, *options) as daemon:
+        with SyncClient(daemon.address) as client:
+            client.set("k", b"v")
+            client.snapshot()
+        assert daemon.stop() == 0
+    lines = daemon.said().rstrip("\n").split("\n")
+    events = [json.loads(line) for line in lines]
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    names = [event["event"] for event in events]
+    assert names.count("snapshot") == 1
+    # a name in a path feigns no event of its own
+    assert names.count("stopped") == 1
+    [snapshot] = [event for event in events if event["event"] == "snapshot"]
+    assert str(directory) in snapshot["message"]
+    assert {event["level"] for event in events} <= {"info", "warning"}
+    for event in events:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event["time"])
+        assert event["message"].startswith(f"event={event['event']}")
+
+
+def test_log_lines_of_the_journal_have_priorities(tmp_path: Path) -> None:
+    """The journal is told by its device and number: a file takes its place here."""
+    with open(tmp_path / "journal", "wb") as journal:
+        status = os.fstat(journal.fileno())
+        for stream, prefix in ((f"{status.st_dev}:{status.st_ino}", True), ("1:2", False)):
+            (tmp_path / "ready").unlink(missing_ok=True)
+            before = (tmp_path / "journal").stat().st_size
+            daemon = subprocess.Popen(
+                [
+                    *(installed("fastjournald"), "--cmdlog-path", str(tmp_path / "log")),
+                    *("--listen", "127.0.0.1:0", "--ready-file", str(tmp_path / "ready")),
+                    *("--max-value", "20000000"),
+                ],
+                stderr=journal,
+                env={**os.environ, "JOURNAL_STREAM": stream},
+            )
+            _wait_for(tmp_path / "ready", daemon)
+            daemon.terminate()
+            assert daemon.wait(60) == 0
+            lines = (tmp_path / "journal").read_text()[before:].splitlines()
+            warnings = [line for line in lines if "event=not-for-workq" in line]
+            assert [line.startswith("<4>") for line in warnings] == [prefix]
+            assert all(line.startswith("<") == prefix for line in lines)
+            assert any(line.startswith("<6>") for line in lines) == prefix
+
+
+def test_log_of_the_journal_marks_each_line_of_a_traceback() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "event=x", (), sys.exc_info())
+    lines = JournalHandler().format(record).splitlines()
+    assert len(lines) > 3
+    assert all(line.startswith("<3>") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("event=a b=1 c='x y' d=\"it's\"", {"event": "a", "b": "1", "c": "x y", "d": "it's"}),
+        ("event=a path=/x event=b level=z", {"event": "a", "path": "/x"}),
+        (r"event=a e='\x00\n' f=", {"event": "a", "e": "\0\n", "f": ""}),
+        ("event=a b='unfinished c=d", {"event": "a", "b": "'unfinished", "c": "d"}),
+        ("what people say", {}),
+    ],
+)
+def test_log_fields_are_those_of_the_message(message: str, fields: dict[str, str]) -> None:
+    assert fields_of(message) == fields

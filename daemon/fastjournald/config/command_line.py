@@ -116,4 +116,9 @@ OPTIONS: list[click.Parameter] = [
         type=click.Choice(["debug", "info", "warning", "error"]),
         help="Lowest level of log lines on standard error.  [info]",
     ),
+    click.Option(
+        ["--log-format"],
+        type=click.Choice(["text", "json"]),
+        help="Form of log lines: text, or one JSON object a line.  [text]",
+    ),
 ]

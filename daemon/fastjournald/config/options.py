@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from fastjournal import limits
 from fastjournal.errors import ConfigError
+from fastjournal.loglines import LogFormat
 from fastjournald.config.addresses import Tcp, parse_place
 from fastjournald.engine.settings import Settings
 
@@ -102,6 +103,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     http: str = ""
     """Empty: off."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
 
     @property
     def snapshot_directory(self) -> str:
