@@ -90,6 +90,7 @@ format: $(VENV)/.ready ## write the format and the fixes that ruff knows
 pages: $(VENV)/.ready ## write the parts of docs/ that are made from declarations and marks of tests
 	$(BIN)/python -m tests.docs.protocol_pages
 	$(BIN)/python -m tests.docs.decision_pages
+	$(BIN)/python -m tests.docs.manual_pages
 
 .PHONY: bench
 bench: $(VENV)/.ready ## measure speed and memory, beside Redis and beanstalkd where installed

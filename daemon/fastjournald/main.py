@@ -59,9 +59,8 @@ times a sync, and a reply waits for that while scans keep the event loop busy.""
 LOG = logging.getLogger("fastjournald")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    prepare_stdio()
+def new_command() -> click.Command:
+    """Return the command line of the daemon."""
     command = click.Command(
         "fastjournald",
         params=list(OPTIONS),
@@ -70,9 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",
         context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
     )
-    command = click.version_option(package_name="fastjournal")(command)
+    return click.version_option(package_name="fastjournal")(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    prepare_stdio()
     try:
-        status = command.main(args=arguments, standalone_mode=False)
+        status = new_command().main(args=arguments, standalone_mode=False)
     except click.ClickException as error:
         click.echo(safe_text(f"fastjournald: {error.format_message()}"), err=True)
         status = EXIT_USAGE

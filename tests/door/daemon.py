@@ -11,6 +11,6 @@ from fastjournald.group_commit.commit import (
 )
 from fastjournald.group_commit.sync_thread import SyncThread
 from fastjournald.histogram import Histogram
-from fastjournald.main import _progress, main
+from fastjournald.main import _progress, main, new_command
 from fastjournald.runtime import Counters
 from fastjournald.server import Server

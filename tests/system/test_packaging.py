@@ -72,9 +72,14 @@ def test_wheel_of_the_sdist_holds_the_same_files_as_the_wheel_of_the_tree(
 def test_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
     names = contents(wheel).keys()
     tops = {name.split("/")[0] for name in names}
-    (info,) = tops - PACKAGES
+    data, info = sorted(tops - PACKAGES)
 
+    assert data.endswith(".data")
     assert info.endswith(".dist-info")
+    assert {name for name in names if name.startswith(data)} == {
+        f"{data}/data/share/man/man{page[-1]}/{page}"
+        for page in ("fj-cli.1", "fj-nightly.1", "fastjournald.8", "fj-forwarder.8")
+    }
     assert tops > PACKAGES
     assert f"{info}/licenses/LICENSE" in names
     assert {f"{package}/py.typed" for package in PACKAGES} <= names

@@ -47,6 +47,10 @@ def test_install_writes_every_file_below_destdir_with_its_paths_filled_in(tmp_pa
     files = {str(p.relative_to(tmp_path)): p for p in tmp_path.rglob("*") if p.is_file()}
     assert set(files) == {
         *(f"opt/fastjournal/lib/systemd/system/{unit}" for unit in UNITS),
+        "opt/fastjournal/share/man/man1/fj-cli.1",
+        "opt/fastjournal/share/man/man1/fj-nightly.1",
+        "opt/fastjournal/share/man/man8/fastjournald.8",
+        "opt/fastjournal/share/man/man8/fj-forwarder.8",
         "opt/fastjournal/lib/sysusers.d/fastjournal.conf",
         "opt/fastjournal/lib/tmpfiles.d/fastjournal.conf",
         "etc/fastjournal/fastjournald.toml",
