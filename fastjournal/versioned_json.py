@@ -31,6 +31,7 @@ def decode_versioned(
     version: int,
     path: str,
     hint: str | None = None,
+    older: int | None = None,
 ) -> Contents:
     """Return the contents of a file.
 
@@ -40,6 +41,7 @@ def decode_versioned(
         format_name: Format that it has to have.
         version: Version that this release reads.
         path: Path of the file, for the error.
+        older: An older version that it reads too, whose files lack only optional members.
         hint: Advice for a file that cannot be understood; None: read it with the release that
             wrote it.
 
@@ -48,7 +50,7 @@ def decode_versioned(
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-        if (head.format, head.version) == (format_name, version):
+        if head.format == format_name and head.version in (version, older):
             return msgspec.json.decode(data, type=contents)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LogCorruptError(

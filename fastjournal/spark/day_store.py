@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.errors import LogCorruptError, LogFailedError
-from fastjournal.spark.files import read_file, resolve, translating
+from fastjournal.spark.files import below, pyarrow_uri, read_file, resolve, translating
 
 STAGING = "_staging"
 _PUBLISH = "_publish.json"
@@ -57,11 +57,6 @@ class _Publish(msgspec.Struct):
     a file has none."""
 
 
-def pyarrow_uri(uri: str) -> str:
-    """Return a URI as pyarrow knows it: its S3 has the scheme ``s3``."""
-    return f"s3://{uri[6:]}" if uri.startswith("s3a://") else uri
-
-
 def hadoop_uri(uri: str) -> str:
     """Return a path or URI as Spark's own writers know it: its S3 has the scheme ``s3a``."""
     if uri.startswith("s3://"):
@@ -81,6 +76,8 @@ class DayStore:
 
     def __init__(self, output: str) -> None:
         self.uri = pyarrow_uri(output).rstrip("/")
+        self.guard: Callable[[], None] = lambda: None
+        """Raises ``LogLockedError`` where the lock of the output was lost."""
         self.files, self.path = resolve(self.uri)
         self._local = isinstance(self.files, pa.fs.LocalFileSystem)
         with translating("write", self.path):
@@ -97,10 +94,11 @@ class DayStore:
 
     def staged(self, name: str) -> str:
         """Return the path or URI of a table, or of one day of it, while it is built."""
-        return f"{self.uri}/{STAGING}/{name}"
+        return below(self.uri, f"{STAGING}/{name}")
 
     def begin(self) -> None:
         """Finish a publication that a crash cut, and remove what another one has built."""
+        self.guard()
         self._finish()
         self._delete(f"{self.path}/{STAGING}")
         self.files.create_dir(f"{self.path}/{STAGING}", recursive=True)
@@ -123,7 +121,7 @@ class DayStore:
         path = f"{self.path}/{name}"
         with translating("write", path):
             self._replace(f"{self.path}/{STAGING}/{name}", path)
-        return path if self._local else f"{self.uri}/{name}"
+        return path if self._local else below(self.uri, name)
 
     def describe(self, day: date, state: DayState) -> None:
         """Write the description of a day into the staging tree."""
@@ -152,6 +150,7 @@ class DayStore:
                 self._sync(f"{staging}/{path}")
             self._sync_parents(staging, paths)
             self._sync(begun)
+            self.guard()
             self.files.move(begun, f"{self.path}/{_PUBLISH}")
             self._sync(self.path)
         self._finish()

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
-from fastjournal.disk import Disk
+from fastjournal.spark.table_files import TableFiles
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 _FORMAT = "fastjournal-events"
 _VERSION = 1
+_PRUNES = 2
+"""Version of commits that prune: an earlier release would look for files that are gone."""
 
 
 class TakenSegment(msgspec.Struct, frozen=True):
@@ -61,8 +63,22 @@ class Commit(msgspec.Struct, frozen=True):
     pauses: list[tuple[bytes, int]]
     limits: list[tuple[bytes, tuple[int, int, int, int]]]
     rows: int
+    kept_from: str | None = None
+    """UTC day before which no file counts from this commit on; None: it prunes nothing."""
     format: str = _FORMAT
     version: int = _VERSION
+
+    def pruning(self, kept_from: str) -> Commit:
+        """Return the commit behind this one that only prunes."""
+        return msgspec.structs.replace(
+            self,
+            number=self.number + 1,
+            segments=[],
+            gaps=[],
+            rows=0,
+            kept_from=kept_from,
+            version=_PRUNES,
+        )
 
 
 def gap_table(gaps: Iterable[MissingSegments]) -> pa.Table:
@@ -70,25 +86,33 @@ def gap_table(gaps: Iterable[MissingSegments]) -> pa.Table:
     return pa.Table.from_pylist([msgspec.structs.asdict(gap) for gap in gaps], _GAP_SCHEMA)
 
 
-def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
+def read_commits(files: TableFiles, directory: str) -> Iterator[Commit]:
     """Yield the commits in a directory, in their order.
 
     Raises:
         LogCorruptError: One cannot be understood.
         LogFailedError: One cannot be read.
     """
-    for name in disk.listdir(directory):
+    for name in files.names(directory):
         if name.endswith(".json"):
             path = f"{directory}/{name}"
-            yield decode_commit(disk.read(path), path)
+            yield decode_commit(files.read(path), path)
+
+
+def kept_from(commits: Iterable[Commit]) -> str:
+    """Return the UTC day before which no file counts; empty: all count."""
+    return max((commit.kept_from or "" for commit in commits), default="")
 
 
 def files_of(commits: Iterable[Commit]) -> Iterator[tuple[int, str]]:
     """Yield number of the segment, and path from the directory of the table, of each file."""
-    for commit in commits:
+    found = list(commits)
+    first = kept_from(found)
+    for commit in found:
         for segment in commit.segments:
             for file in segment.files:
-                yield segment.number, file
+                if file.partition("/")[0].removeprefix("day=") >= first:
+                    yield segment.number, file
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
@@ -101,4 +125,6 @@ def decode_commit(data: bytes, path: str) -> Commit:
     Raises:
         LogCorruptError: It cannot be understood.
     """
-    return decode_versioned(data, Commit, format_name=_FORMAT, version=_VERSION, path=path)
+    return decode_versioned(
+        data, Commit, format_name=_FORMAT, version=_PRUNES, older=_VERSION, path=path
+    )

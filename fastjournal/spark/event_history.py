@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,11 +20,19 @@ import pyarrow.parquet
 
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.event_commits import Commit, decode_commit, files_of
+from fastjournal.spark.days import begin_us
+from fastjournal.spark.event_commits import Commit, decode_commit, files_of, kept_from
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_records import EventRecord, segment_records
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
-from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
+from fastjournal.spark.files import (
+    LOG_IN_USE,
+    SegmentFile,
+    below,
+    read_file,
+    resolve,
+    translating,
+)
 from fastjournal.spark.paths import list_directory, open_log
 from fastjournal.spark.rows import read_bytes, segment_rows
 
@@ -114,15 +123,29 @@ def event_span(directory: str | os.PathLike[str]) -> EventSpan | None:
     if table is None:
         return LogHistory(str(directory)).span()
     commits = list(_commits(table))
-    taken = [segment for commit in commits for segment in commit.segments]
+    kept = kept_from(commits)
+    begin = begin_us(date.fromisoformat(kept)) if kept else 0
+    taken = [
+        segment
+        for commit in commits
+        for segment in commit.segments
+        if segment.last_us is None or segment.last_us >= begin
+    ]
     if not taken:
         return None
+    first = min(segment.number for segment in taken)
+    begins = [max(one.first_us, begin) for one in taken if one.first_us is not None]
     return EventSpan(
-        min(segment.number for segment in taken),
+        first,
         max(segment.number for segment in taken),
-        min((one.first_us for one in taken if one.first_us is not None), default=None),
+        min(begins, default=None),
         max((one.last_us for one in taken if one.last_us is not None), default=None),
-        [(gap.first, gap.last, gap.reason) for commit in commits for gap in commit.gaps],
+        [
+            (gap.first, gap.last, gap.reason)
+            for commit in commits
+            for gap in commit.gaps
+            if not kept or gap.last >= first
+        ],
     )
 
 
@@ -215,11 +238,11 @@ def _table_of(directory: str) -> str | None:
     names = {str(info.base_name) for info in list_directory(directory)}
     if "_commits" in names:
         return directory
-    return f"{directory.rstrip('/')}/events" if "events" in names else None
+    return below(directory, "events") if "events" in names else None
 
 
 def _commits(table: str) -> Iterator[Commit]:
     files, _ = resolve(table)
-    for info in list_directory(f"{table}/_commits"):
+    for info in list_directory(below(table, "_commits")):
         if str(info.base_name).endswith(".json"):
             yield decode_commit(read_file(files, info.path), info.path)

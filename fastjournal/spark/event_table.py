@@ -3,12 +3,13 @@
     EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-0.parquet   rows of one segment and day
     EVENTS/_state/000000003.parquet         jobs that are alive at the end of a commit
     EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
-    EVENTS/_commits/000000003.json          names all of them; written last, and renamed into place
-    EVENTS/_lock                            flock of the one process that writes
+    EVENTS/_commits/000000003.json          names all of them; written last, atomically
 
-Files count when a commit names them. A crash before that leaves files that the next run removes,
-for it takes the same segments again; a crash behind it leaves archived segments that the next run
-unlinks, for the commits have their names. The column ``segment`` is in the path.
+It stands on a disk of this machine or in an object store (``table_files``). Files count when a
+commit names them. A crash before that leaves files that the next run removes; a crash behind it
+leaves archived segments that the next run unlinks, for the commits have their names. The column
+``segment`` is in the path. One process at a time writes: the caller holds a lock, ``guard`` checks
+it before a commit.
 
 A segment that grew while the daemon had no archive comes twice, with two checksums. The table takes
 only those records of the longer version that are behind the end of the shorter one.
@@ -17,7 +18,8 @@ only those records of the longer version that are behind the end of the shorter 
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import closing
+from collections.abc import Callable
+from datetime import date
 
 import google_crc32c
 import msgspec
@@ -26,13 +28,14 @@ import pyarrow.parquet
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.event_commits import (
     Commit,
     MissingSegments,
     TakenSegment,
     files_of,
     gap_table,
+    kept_from,
     read_commits,
 )
 from fastjournal.spark.event_days import EventDay, RecordSpan, day_of
@@ -41,17 +44,20 @@ from fastjournal.spark.event_gaps import gaps_between
 from fastjournal.spark.event_records import segment_records
 from fastjournal.spark.event_rows import job_table, table_jobs
 from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64
 
 
 class EventTable:
-    """The table ``events`` in a directory of this machine.
+    """The table ``events`` in a directory.
 
     Args:
-        disk: Where it is.
-        directory: The directory; it is created.
+        disk: Where the archive is.
+        directory: The directory of the table; it is created.
+        files: File system of the table; None: the disk.
         segments_a_commit: Segments after which a commit is made: a crash costs the work on so many.
+        guard: Raises ``LogLockedError`` where the lock of the caller was lost.
 
     Raises:
         LogCorruptError: A commit cannot be understood.
@@ -59,14 +65,20 @@ class EventTable:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, *, segments_a_commit: int = SEGMENTS_A_COMMIT
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        files: TableFiles | None = None,
+        segments_a_commit: int = SEGMENTS_A_COMMIT,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
+        self._files: TableFiles = DiskFiles(disk) if files is None else files
         self._segments_a_commit = segments_a_commit
         self._directory = directory
-        for name in ("_commits", "_state", "_gaps"):
-            disk.mkdir(f"{directory}/{name}")
-        self.commits = list(read_commits(disk, f"{directory}/_commits"))
+        self._guard = guard
+        self.commits = list(read_commits(self._files, f"{directory}/_commits"))
         """All commits, in their order."""
 
     @property
@@ -84,6 +96,11 @@ class EventTable:
         """Paths of the Parquet files that count."""
         return [f"{self._directory}/{file}" for _, file in files_of(self.commits)]
 
+    @property
+    def kept_from(self) -> str:
+        """UTC day before which events were pruned; empty: none were."""
+        return kept_from(self.commits)
+
     # --- writing ----------------------------------------------------------------------------------
 
     def update(self, archive: str) -> int:
@@ -93,17 +110,33 @@ class EventTable:
             archive: Directory of the archive.
 
         Raises:
-            LogLockedError: Another process does so.
+            LogLockedError: The lock of the caller was lost.
             LogFailedError: Something could not be read or written; what is committed counts.
         """
-        with closing(self._disk.lock(f"{self._directory}/_lock")):
-            self.commits = list(read_commits(self._disk, f"{self._directory}/_commits"))
-            waiting = self._waiting(archive)
-            rows = 0
-            step = self._segments_a_commit
-            for begin in range(0, len(waiting), step):
-                rows += self._commit(archive, waiting[begin : begin + step])
-            return rows
+        self._remove_uncommitted()
+        waiting = self._waiting(archive)
+        rows = 0
+        step = self._segments_a_commit
+        for begin in range(0, len(waiting), step):
+            rows += self._commit(archive, waiting[begin : begin + step])
+        return rows
+
+    def prune(self, first: date) -> None:
+        """Remove the events of the days before one; a commit names that day before files go.
+
+        Segments stay known, and so do gaps: an archive that comes late adds no event to these days.
+
+        Args:
+            first: The first day that stays.
+
+        Raises:
+            LogLockedError: The lock of the caller was lost.
+            LogFailedError: Something could not be written; the next run removes what is left.
+        """
+        days = {file.partition("/")[0].removeprefix("day=") for _, file in files_of(self.commits)}
+        if days and min(days) < str(first):
+            self._put_commit(self.commits[-1].pruning(str(first)))
+        self._remove_uncommitted()
 
     def _waiting(self, archive: str) -> list[ArchivedSegment]:
         """Return the segments to take, a shorter version before a longer; unlink taken ones."""
@@ -186,7 +219,6 @@ class EventTable:
         if google_crc32c.value(data) != file.crc32c:
             raise LogCorruptError("the archived segment has another checksum", path=file.name)
         name = f"segment={file.number:09d}-{file.crc32c:08x}"
-        self._remove_uncommitted(name)
         segment = SegmentFile(file.name, file.number, len(data), False, False, file.crc32c)
         skipped = _taken_bytes([*self.taken, *taken], file.number, data)
         span = RecordSpan(skipped)
@@ -195,8 +227,9 @@ class EventTable:
         for event in extractor.extract(span.records(segment_records(data, segment))):
             days[day_of(event.time)].add(event)
         files = []
+        for day in [day for day in days if day < self.kept_from]:
+            del days[day]
         for day, events in sorted(days.items()):
-            self._disk.mkdir(f"{self._directory}/day={day}/{name}")
             files.append(f"day={day}/{name}/part-0.parquet")
             self._write(files[-1], events.table())
         count = sum(day.rows for day in days.values())
@@ -225,44 +258,47 @@ class EventTable:
         if not self.commits:
             return History()
         commit = self.commits[-1]
-        data = self._disk.read(f"{self._directory}/{commit.state}")
+        data = self._files.read(f"{self._directory}/{commit.state}")
         jobs = table_jobs(pa.parquet.read_table(pa.BufferReader(data)))
         return History(jobs, dict(commit.pauses), dict(commit.limits))
 
     # --- files ------------------------------------------------------------------------------------
 
     def _write(self, name: str, table: pa.Table) -> None:
-        """Write a Parquet file, durably; one that a crash has left is replaced."""
+        """Write a Parquet file; one that a crash has left is replaced."""
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(table, sink, compression="zstd")
-        self._write_bytes(f"{self._directory}/{name}", sink.getvalue().to_pybytes())
-
-    def _write_bytes(self, path: str, data: bytes) -> None:
-        if self._disk.exists(path):
-            self._disk.unlink(path)
-        with closing(self._disk.create(path)) as file:
-            file.write(data)
-            file.sync()
-        self._disk.sync_directory(path.rpartition("/")[0])
+        self._files.put(f"{self._directory}/{name}", sink.getvalue().to_pybytes())
 
     def _put_commit(self, commit: Commit) -> None:
-        path = f"{self._directory}/_commits/{commit.number:09d}.json"
-        self._write_bytes(f"{path}.new", msgspec.json.format(msgspec.json.encode(commit)) + b"\n")
-        self._disk.rename(f"{path}.new", path)
-        self._disk.sync_directory(f"{self._directory}/_commits")
+        name = f"{commit.number:09d}.json"
+        if not commit.gaps:
+            # one that a crash has left without its commit
+            self._files.delete(f"{self._directory}/_gaps/{commit.number:09d}.parquet")
+        self._guard()
+        if name in self._files.names(f"{self._directory}/_commits"):
+            raise LogLockedError(
+                f"another process has written commit {commit.number}",
+                path=self._directory,
+                hint="let one fj-nightly write a table, and run it again",
+            )
+        data = msgspec.json.format(msgspec.json.encode(commit)) + b"\n"
+        self._files.put(f"{self._directory}/_commits/{name}", data)
         self.commits.append(commit)
-        for name in self._disk.listdir(f"{self._directory}/_state"):
+        for name in self._files.names(f"{self._directory}/_state"):
             if f"_state/{name}" != commit.state:
-                self._unlink(f"{self._directory}/_state/{name}")
+                self._files.delete(f"{self._directory}/_state/{name}")
 
-    def _remove_uncommitted(self, name: str) -> None:
-        """Remove files of a segment that a crash left without a commit."""
-        for day in self._disk.listdir(self._directory):
-            path = f"{self._directory}/{day}/{name}"
-            if day.startswith("day=") and self._disk.exists(path):
-                for file in self._disk.listdir(path):
-                    self._disk.unlink(f"{path}/{file}")
-                self._disk.rmdir(path)
+    def _remove_uncommitted(self) -> None:
+        """Remove files of events that a crash left without a commit."""
+        committed = {file for _, file in files_of(self.commits)}
+        for file in self._files.walk(self._directory):
+            if file.startswith("day=") and file not in committed:
+                self._files.delete(f"{self._directory}/{file}")
+        days = {file.partition("/")[0] for file in committed}
+        for name in self._files.names(self._directory):
+            if name.startswith("day=") and name not in days:
+                self._files.remove_empty(f"{self._directory}/{name}")
 
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):

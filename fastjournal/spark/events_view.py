@@ -7,11 +7,13 @@ from collections.abc import Collection
 from datetime import date
 from typing import TYPE_CHECKING
 
-from fastjournal.disk import OsDisk
 from fastjournal.spark.columns import sql_schema
 from fastjournal.spark.day_store import hadoop_uri
-from fastjournal.spark.event_commits import read_commits
+from fastjournal.spark.event_commits import files_of, read_commits
 from fastjournal.spark.event_rows import EVENT_COLUMNS
+from fastjournal.spark.files import below
+from fastjournal.spark.store_frames import needs_pyarrow, read_parquet
+from fastjournal.spark.table_files import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,30 +27,35 @@ def events(
     """Return the events of all commits, with their UTC day in the column ``day``.
 
     Args:
-        spark: Any session on this machine.
-        output: Directory in which ``events`` stands, as ``fj-nightly --output`` has it.
+        spark: Any session; executors reach the directory.
+        output: Directory in which ``events`` stands, as ``fj-nightly --output`` has it: a path or
+            URI.
         days: UTC days; files of others are not looked at. None: all.
 
     Raises:
         LogCorruptError: A commit cannot be understood.
         LogFailedError: There is no such table, or it cannot be read.
     """
-    table = f"{os.path.abspath(output)}/events"
-    # without a scheme Spark would look in the file system of fs.defaultFS
-    place = hadoop_uri(table)
+    table, files, path = open_table(os.fspath(output))
     wanted = None if days is None else {f"day={day}" for day in days}
-    files = [
-        f"{place}/{file}"
-        for commit in read_commits(OsDisk(), f"{table}/_commits")
-        for segment in commit.segments
-        for file in segment.files
+    names = [
+        file
+        for _, file in files_of(read_commits(files, f"{path}/_commits"))
         if wanted is None or file.partition("/")[0] in wanted
     ]
     stored = [column for column in EVENT_COLUMNS if column.name != "segment"]
     schema = f"{sql_schema(stored)}, day DATE, segment STRING"
-    if files:
-        found = spark.read.schema(schema).option("basePath", place).parquet(*files)
-    else:
+    # without a scheme Spark would look in the file system of fs.defaultFS
+    place = hadoop_uri(table)
+    if not names:
         found = spark.createDataFrame([], schema)
-    names = [column.name for column in EVENT_COLUMNS]
-    return found.selectExpr("day", *(_SEGMENT if name == "segment" else name for name in names))
+    elif needs_pyarrow(table):
+        texts = schema.replace("day DATE", "day STRING")
+        uris = [below(table, name) for name in names]
+        found = read_parquet(spark, uris, texts, ("day", "segment"))
+        found = found.withColumn("day", found["day"].cast("date"))
+    else:
+        paths = [f"{place}/{name}" for name in names]
+        found = spark.read.schema(schema).option("basePath", place).parquet(*paths)
+    columns = [column.name for column in EVENT_COLUMNS]
+    return found.selectExpr("day", *(_SEGMENT if name == "segment" else name for name in columns))

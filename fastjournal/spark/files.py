@@ -156,13 +156,24 @@ def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]
         )
 
 
+def pyarrow_uri(uri: str) -> str:
+    """Return a URI as pyarrow knows it: its S3 has the scheme ``s3``."""
+    return f"s3://{uri[6:]}" if uri.startswith("s3a://") else uri
+
+
+def below(uri: str, name: str) -> str:
+    """Return the path or URI of something in a directory; options of the URI stay at the end."""
+    place, mark, options = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+
 def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:
     """Return the pyarrow file system and the path in it of a path or URI.
 
     Raises:
         LogFailedError: The scheme is unknown, or its file system cannot be reached.
     """
-    text = str(uri)
+    text = pyarrow_uri(str(uri))
     with translating("open", text):
         if ":" in text.partition("/")[0]:
             files, path = pa.fs.FileSystem.from_uri(text)

@@ -35,11 +35,20 @@ from fastjournal.spark.day_store import REPORTS, DayState, DayStore, hadoop_uri
 from fastjournal.spark.days import begin_us, days_to_prune, stale_days, trend_days
 from fastjournal.spark.event_table import EventTable
 from fastjournal.spark.export import export_snapshot
-from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.files import LogDirectory, below
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.paths import list_directory
 from fastjournal.spark.report.diagnosis import Slow, diagnose
 from fastjournal.spark.report.figures import Figures, Row, hours_of, load
 from fastjournal.spark.report.page import render
 from fastjournal.spark.session import translating
+from fastjournal.spark.store_frames import (
+    needs_pyarrow,
+    read_parquet,
+    stored_schema,
+    write_parquet,
+)
+from fastjournal.spark.table_files import open_table
 
 JOBS_VERSION = 1
 """Raised when a job computes another table: days are computed again."""
@@ -56,11 +65,13 @@ class Night(msgspec.Struct):
     day: date
     store: DayStore
     history: str
-    """Directory of this machine in which ``events`` stands."""
+    """Path or URI of the directory in which ``events`` stands."""
     archive: str | None = None
     snapshot: str | None = None
     """Snapshot of which the state is computed; None: the state stays as it is stored."""
     keep_days: int | None = None
+    keep_events: int | None = None
+    """Days whose events stay, that of the report and those before it; None: all."""
 
 
 class Outcome(msgspec.Struct):
@@ -123,7 +134,8 @@ def run_night(
     """
     store = night.store
     store.begin()
-    table = EventTable(OsDisk(), f"{night.history}/events")
+    _, files, path = open_table(night.history)
+    table = EventTable(OsDisk(), path, files=files, guard=store.guard)
     if night.archive is not None:
         tell("taking the archive into the table of events")
         table.update(night.archive)
@@ -137,6 +149,8 @@ def run_night(
     known = {day: one.source for day, one in states.items() if one.source is not None}
     # days that pruning removes again are not computed
     wanted = trend_days(night.day)[-(night.keep_days or 0) :]
+    # the tables of days whose events were pruned stay as they were computed
+    wanted = [one for one in wanted if str(one) >= table.kept_from]
     stale = stale_days(wanted, sources, known)
     if stale or manifest is not None:
         tell("starting Spark")
@@ -166,6 +180,8 @@ def run_night(
     outcome = _report(night, states, table)
     store.end()
     store.prune(TABLES, days_to_prune(states, night.day, night.keep_days))
+    if night.keep_events is not None:
+        table.prune(night.day - timedelta(days=night.keep_events - 1))
     return outcome
 
 
@@ -205,7 +221,11 @@ def _write(frame: DataFrame, name: str, store: DayStore) -> None:
     """Write a table into the staging tree: a file a day, its rows in one order."""
     columns = [column for column in frame.columns if column != "dt"]
     ordered = frame.repartition("dt").sortWithinPartitions("dt", *columns)
-    ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(store.staged(name)))
+    place = store.staged(name)
+    if needs_pyarrow(place):
+        write_parquet(ordered, place, by="dt")
+    else:
+        ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(place))
 
 
 def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> None:
@@ -215,8 +235,8 @@ def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> Non
     if str(spark.sparkContext.master).startswith("local"):
         export_snapshot(night.snapshot, staged)
     else:
-        fastjournal.spark.entries(spark, night.snapshot).write.parquet(hadoop_uri(staged))
-    entries = spark.read.parquet(hadoop_uri(staged))
+        _write_whole(fastjournal.spark.entries(spark, night.snapshot), staged)
+    entries = _read_whole(spark, staged)
     journal = state_jobs.journal(entries, manifest.taken_us)
     backlog = state_jobs.backlog(journal)
     events = jobs.of_days(fastjournal.spark.events(spark, night.history, days=[day]), [day])
@@ -229,7 +249,25 @@ def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> Non
     }
     for name, table in tables.items():
         ordered = table.coalesce(1).sortWithinPartitions(*table.columns)
-        ordered.write.mode("overwrite").parquet(hadoop_uri(store.staged(f"{name}/dt={day}")))
+        _write_whole(ordered, store.staged(f"{name}/dt={day}"))
+
+
+def _write_whole(frame: DataFrame, place: str) -> None:
+    if needs_pyarrow(place):
+        write_parquet(frame, place)
+    else:
+        frame.write.mode("overwrite").parquet(hadoop_uri(place))
+
+
+def _read_whole(spark: SparkSession, place: str) -> DataFrame:
+    """Return the rows of a directory of Parquet files."""
+    if not needs_pyarrow(place):
+        return spark.read.parquet(hadoop_uri(place))
+    names = sorted(str(one.base_name) for one in list_directory(place))
+    files = [below(place, name) for name in names if name.endswith(".parquet")]
+    if not files:
+        return spark.createDataFrame([], sql_schema(ENTRY_COLUMNS))
+    return read_parquet(spark, files, stored_schema(files[0]))
 
 
 def _report(night: Night, states: Mapping[str, DayState], table: EventTable) -> Outcome:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.fs
 from pyspark.sql import SparkSession
 
 from fastjournal.clock import SystemClock
 from fastjournal.disk import OsDisk
-from fastjournal.errors import BadRequestError, LogLockedError
+from fastjournal.errors import LogLockedError
 from fastjournal.spark.day_store import checked_output
 from fastjournal.spark.days import checked_day, last_ended_day
-from fastjournal.spark.files import LogDirectory, modes_of
+from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
 from fastjournal.spark.java import prepare_environment
 from fastjournal.spark.night_run import Night, check_archive, run_night, snapshot_manifest
 from fastjournal.spark.report.console import print_report
 from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, start_session
+from fastjournal.spark.store_lock import StoreLock
 
 __all__ = ["needs_snapshot", "prepare", "print_report", "run_night", "start"]
 
@@ -48,19 +52,14 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     prepare_environment()
     _restrict(snapshot)
     store = checked_output(options["output"])
-    if history is None and not store.local:
-        raise BadRequestError(
-            "the table of events cannot be in an object store",
-            hint="name a directory of this machine with --history",
-        )
-    history = store.path if history is None else os.path.abspath(history)
-    os.makedirs(history, exist_ok=True)
-    try:
-        stack.enter_context(closing(OsDisk().lock(f"{history}/_nightly.lock")))
-    except LogLockedError as error:
-        raise LogLockedError(
-            "another fj-nightly works here", path=history, hint="wait until it has ended"
-        ) from error
+    history = store.uri if history is None else pyarrow_uri(history)
+    guards = [_lock(place, stack) for place in dict.fromkeys((history, store.uri))]
+
+    def check_locks() -> None:
+        for guard in guards:
+            guard()
+
+    store.guard = check_locks
     return Night(
         day=day,
         store=store,
@@ -68,7 +67,23 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         archive=archive,
         snapshot=snapshot,
         keep_days=options["keep_days"],
+        keep_events=options["keep_events"],
     )
+
+
+def _lock(place: str, stack: ExitStack) -> Callable[[], None]:
+    """Lock a directory; return what checks that the lock holds."""
+    files, path = resolve(place)
+    if not isinstance(files, pa.fs.LocalFileSystem):
+        return stack.enter_context(StoreLock(files, path)).check
+    os.makedirs(path, exist_ok=True)
+    try:
+        stack.enter_context(closing(OsDisk().lock(f"{path}/_nightly.lock")))
+    except LogLockedError as error:
+        raise LogLockedError(
+            "another fj-nightly works here", path=path, hint="wait until it has ended"
+        ) from error
+    return lambda: None
 
 
 def needs_snapshot(night: Night) -> bool:

@@ -63,7 +63,7 @@ _EXIT_LOCKED = 75
 @click.option(
     "--history",
     metavar="DIRECTORY",
-    help="Directory of this machine in which the table events stands.  [default: --output]",
+    help="Directory in which the table events stands; a path or URI.  [default: --output]",
 )
 @click.option(
     "--date",
@@ -75,6 +75,12 @@ _EXIT_LOCKED = 75
     type=click.IntRange(1),
     metavar="N",
     help="Remove tables and reports of days before the last N.  [default: keep all]",
+)
+@click.option(
+    "--keep-events",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove events of days before the last N; tables and reports stay.  [default: keep all]",
 )
 @click.option(
     "--keep-snapshots",

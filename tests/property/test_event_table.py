@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -255,3 +256,40 @@ def test_event_table_names_no_gap_where_the_longer_version_of_a_segment_is_left(
     table = EventTable(disk, EVENTS)
     assert table.update(ARCHIVE) == 3
     assert [(gap.first, gap.reason) for gap in table.gaps] == [(1, "dropped")]
+
+
+def test_event_table_prunes_days_once_their_commit_is_durable_whatever_fails() -> None:
+    seen = Counter[bool]()
+    for step in range(1, 60):
+        ledger = EventLedger(3)
+        run = LedgerRun(ledger, 120, lambda _: None)
+        run.run()
+        disk = run.log.disk
+        table = EventTable(disk, EVENTS)
+        table.update(ARCHIVE)
+        truth = counts_of(run, table)
+        days = sorted({day for day, _ in truth})
+        first = date.fromisoformat(days[len(days) // 2])
+        disk.fail_at(step)
+        try:
+            table.prune(first)
+            failed = False
+        except LogFailedError:
+            failed = True
+        run.log.lose_power(step)
+        run.recovered()
+        run.archive_sealed()
+        table = EventTable(run.log.disk, EVENTS)
+        kept = {pair: count for pair, count in truth.items() if pair[0] >= str(first)}
+        seen[bool(table.kept_from)] += 1
+        assert counts_of(run, table) == (kept if table.kept_from else truth)
+        table.prune(first)
+        assert counts_of(run, table) == kept
+        left = {name for name in run.log.disk.listdir(EVENTS) if name.startswith("day=")}
+        assert left == {f"day={day}" for day in days if day >= str(first)}
+        assert EventTable(run.log.disk, EVENTS).update(ARCHIVE) == 0, "no segment comes again"
+        if not failed:
+            break
+    assert not failed
+    assert seen[True] > 1
+    assert seen[False] > 1

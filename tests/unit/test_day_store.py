@@ -14,7 +14,8 @@ import pytest
 
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark import day_store
-from fastjournal.spark.day_store import DayState, DayStore, checked_output, hadoop_uri, pyarrow_uri
+from fastjournal.spark.day_store import DayState, DayStore, checked_output, hadoop_uri
+from fastjournal.spark.files import pyarrow_uri
 
 DAY = date(2026, 11, 20)
 TABLES = [("hours", DAY), ("churn", DAY)]
@@ -57,7 +58,7 @@ def object_store(directory: Path) -> DayStore:
     files: Any = pyarrow.fs.SubTreeFileSystem(str(directory.parent), pyarrow.fs.LocalFileSystem())
     store = DayStore.__new__(DayStore)
     store.uri, store.files, store._local = f"s3://bucket/{directory.name}", files, False
-    store.path = directory.name
+    store.path, store.guard = directory.name, lambda: None
     return store
 
 

@@ -1,0 +1,136 @@
+"""Nightly run on an S3 server: the installed command, its kill, and readers of its tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+
+import fastjournal.spark
+from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.spark.store_lock import StoreLock
+from fastjournal.spark.table_files import StoreFiles
+from fj_cli.demo.changes import load_changes
+from fj_cli.demo.history import Ledger, Simulation
+from tests.integration.programs import installed
+from tests.spark.s3_server import BUCKET, s3_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
+DAY = date(2026, 11, 21)
+OUTPUT = f"s3://{BUCKET}/night"
+LOCKED = 75
+WAIT_S = 400
+
+
+class Simulated(NamedTuple):
+    """Simulated days with their archive and snapshot."""
+
+    ledger: Ledger
+    archive: Path
+    snapshot: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of a run."""
+        given = ["--snapshot", self.snapshot, "--archive", str(self.archive), "--output", OUTPUT]
+        return [installed("fj-nightly"), *given, "--date", str(DAY), "--master", "local[2]"]
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
+    directory = tmp_path_factory.mktemp("s3")
+    changes = load_changes()[-600:]
+    ledger = Simulation(directory / "log", changes, until_us=UNTIL_US, days=3).run()
+    archive = directory / "archive"
+    archive.mkdir()
+    for info in ledger.segments:
+        os.link(directory / "log" / info.name, archive / f"{info.number:09d}-{info.crc32c:08x}.log")
+    state = ArchiveState(FORMAT, VERSION, len(ledger.segments) + 1, None, ())
+    write_state(OsDisk(), str(archive), state)
+    snapshots = str(directory / "snapshots")
+    snapshot = take_snapshot(OsDisk(), str(directory / "log"), snapshots, ledger.segments, UNTIL_US)
+    with s3_server():
+        yield Simulated(ledger, archive, snapshot)
+
+
+def listed() -> set[str]:
+    """Return the objects of the output."""
+    files, path = pyarrow.fs.FileSystem.from_uri(OUTPUT)
+    return set(StoreFiles(files).walk(path))
+
+
+def kill_with_events(arguments: list[str]) -> None:
+    """Run and kill it when events are there that no commit names."""
+    with subprocess.Popen(arguments) as process:
+        deadline = time.monotonic() + WAIT_S
+        while not any(name.startswith("events/day=") for name in listed()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "it goes on"
+            time.sleep(0.01)
+        process.kill()
+
+
+@pytest.mark.spark
+def test_event_table_on_s3_has_each_event_once_though_fj_nightly_was_killed(
+    simulated: Simulated, spark: SparkSession
+) -> None:
+    kill_with_events(simulated.arguments)
+    # the claim of the process that was killed on this machine counts no more
+    subprocess.run(simulated.arguments, check=True)
+    truth = Counter[tuple[str, str]]()
+    for (day, _, kind), count in simulated.ledger.events.items():
+        truth[day, kind] += count
+
+    view = fastjournal.spark.events(spark, OUTPUT).select("day", "event").collect()
+    assert Counter((str(row.day), row.event) for row in view) == truth
+    source = spark.read.format("fastjournal").option("view", "events").load(f"s3a{OUTPUT[2:]}")
+    assert source.count() == truth.total()
+    plain = pq.read_table(f"{OUTPUT}/events", columns=["day", "event"]).to_pylist()
+    assert Counter((str(row["day"]), row["event"]) for row in plain) == truth
+
+    day = truth_of_day(truth)
+    throughput = pq.read_table(f"{OUTPUT}/throughput/dt={DAY}").to_pylist()
+    assert {kind: sum(row[kind] for row in throughput) for kind in day} == day
+    entries = pq.read_table(f"{OUTPUT}/entries/dt={DAY}", columns=["key"])
+    assert entries.num_rows == len(simulated.ledger.live)
+    backlog = pq.read_table(f"{OUTPUT}/backlog/dt={DAY}").to_pylist()
+    assert sum(row["entries"] for row in backlog) == len(simulated.ledger.live)
+    assert f"reports/{DAY}.html" in listed()
+    assert list(simulated.archive.glob("*.log")) == []
+    assert not any(name.startswith(("_staging/", "_locks/")) for name in listed())
+
+
+def truth_of_day(truth: Counter[tuple[str, str]]) -> dict[str, int]:
+    return {kind: count for (day, kind), count in truth.items() if day == str(DAY)}
+
+
+def test_lock_of_an_object_store_refuses_a_second_fj_nightly(simulated: Simulated) -> None:
+    files, path = pyarrow.fs.FileSystem.from_uri(OUTPUT)
+    before = len(list(simulated.archive.glob("*.log")))
+    with StoreLock(files, path):
+        found = subprocess.run(simulated.arguments, capture_output=True, text=True, check=False)
+    assert found.returncode == LOCKED
+    assert "another fj-nightly works here" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert len(list(simulated.archive.glob("*.log"))) == before
+
+
+def test_output_without_a_bucket_is_an_error_before_any_work(simulated: Simulated) -> None:
+    arguments = [one.replace(BUCKET, "nowhere") for one in simulated.arguments]
+    found = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert found.returncode == 74
+    assert "the output cannot be written" in found.stderr
