@@ -37,7 +37,10 @@ class EventsReader(DataSourceReader):
         self._columns = columns
         for column in columns:
             if column.source not in EVENT_SCHEMA.names:
-                raise BadRequestError(f"the view events has no column {column.name}")
+                raise BadRequestError(
+                    f"the view events has no column {column.name}",
+                    hint="mode=permissive counts in a stream of events; event_span tells of gaps",
+                )
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each file of a table, and for each log."""

@@ -15,6 +15,7 @@ from fastjournal.foreign.formats import Format
 
 LOG_VIEWS = ("records", "entries")
 VIEWS = (*LOG_VIEWS, "events", "spool")
+STREAM_VIEWS = ("records", "events")
 MODES = ("failfast", "permissive")
 PARTITION_BYTES = 64 * 1024 * 1024
 """A segment of usual size is one partition: cmdlog-seg-size is no larger."""
@@ -36,10 +37,12 @@ OPTIONS = (
     Option("paths"),
     Option("view", VIEWS),
     Option("journal", tuple(Format), views=LOG_VIEWS),
-    Option("mode", MODES, views=(*LOG_VIEWS, "spool")),
-    Option("columnNameOfCorruptRecord", views=(*LOG_VIEWS, "spool")),
+    Option("mode", MODES),
+    Option("columnNameOfCorruptRecord"),
     Option("instants", ("timestamp", "us")),
-    Option("maxBytesPerTrigger", views=("records",)),
+    Option("maxBytesPerTrigger", views=STREAM_VIEWS),
+    Option("stateDirectory", views=("events",)),
+    Option("cleanSource", ("off", "delete"), views=STREAM_VIEWS),
     Option("maxPartitionBytes", views=("records",)),
 )
 
@@ -133,6 +136,26 @@ class Options:
                 f"option {name}={text} is not a number of bytes", hint=str(PARTITION_BYTES)
             )
         return int(text)
+
+    @property
+    def cleans(self) -> bool:
+        """Whether a stream unlinks archived segments that it has read."""
+        return self.choice("cleanSource") == "delete"
+
+    @property
+    def state_directory(self) -> str:
+        """Directory of the state of a stream of events.
+
+        Raises:
+            BadRequestError: None is given.
+        """
+        text = self.text("stateDirectory")
+        if not text:
+            raise BadRequestError(
+                "a stream of events needs the option stateDirectory",
+                hint="name a directory beside its checkpointLocation, which executors reach",
+            )
+        return text
 
     @property
     def journal(self) -> Format | None:

@@ -13,6 +13,7 @@ Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -26,7 +27,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fastjournal.errors import LogCorruptError
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.archive_cleaning import unlink_read
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.paths import newest_snapshot, open_log
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
@@ -59,6 +61,10 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns: Columns to build, in this order.
         permissive: Damage becomes a row.
         bytes_max: Most bytes of a batch; None: all that are there.
+        cleans: Archived segments are unlinked when their batch is committed.
+
+    Raises:
+        BadRequestError: The directory is no archive, and is to be cleaned.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         *,
         permissive: bool,
         bytes_max: int | None,
+        cleans: bool = False,
     ) -> None:
         self._directory = directory
         self._columns = columns
@@ -75,6 +82,12 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bytes_max = bytes_max
         self._target: Offset | None = None
         """Where a query with the trigger AvailableNow ends."""
+        self._cleans = cleans
+        if cleans and self._log().segments and not self._log().is_archive:
+            raise BadRequestError(
+                f"{directory} is no archive, and cleanSource=delete cleans one",
+                hint="leave the option out: the daemon cleans its log",
+            )
 
     def initialOffset(self) -> Offset:  # noqa: N802 - PySpark's name
         """Return the position before the first record."""
@@ -149,6 +162,12 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         for batch in batches:
             yield cast_batch(batch, self._columns)
+
+    def commit(self, end: Offset) -> None:
+        """Unlink the archived segments of a batch that is done for ever, where asked to."""
+        if self._cleans:
+            last = end["segment"] if end["sealed"] else end["segment"] - 1
+            unlink_read(self._directory, last, end["offset"] if end["sealed"] else sys.maxsize)
 
     def _log(self) -> LogDirectory:
         return open_log(newest_snapshot(self._directory) or self._directory)

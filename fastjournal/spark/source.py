@@ -26,9 +26,10 @@ from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
 from fastjournal.spark.event_history import history_files
 from fastjournal.spark.event_rows import EVENT_COLUMNS
+from fastjournal.spark.event_stream import EventsStream
 from fastjournal.spark.events_reader import EventsReader
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
-from fastjournal.spark.options import Options
+from fastjournal.spark.options import STREAM_VIEWS, Options
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import (
     check_journal,
@@ -103,20 +104,31 @@ class FastjournalSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
-        """Return the reader of a stream of the view ``records``."""
+        """Return the reader of a stream of the view ``records`` or ``events``."""
         columns = self.check_schema(schema)
         options = self._checked
         directories = find_directories(options)
-        if options.view != "records" or options.foreign is not None or len(directories) != 1:
+        is_one = len(directories) == 1 and options.foreign is None
+        if options.view not in STREAM_VIEWS or not is_one:
             raise BadRequestError(
-                "a stream reads the view records of one directory",
+                "a stream reads the view records or events of one directory",
                 hint="read other views, journals and lists of paths with spark.read",
+            )
+        if options.view == "events":
+            return EventsStream(
+                directories[0],
+                columns,
+                state_directory=options.state_directory,
+                permissive=options.permissive,
+                bytes_max=options.bytes_per_trigger,
+                cleans=options.cleans,
             )
         return RecordsStream(
             directories[0],
             columns,
             permissive=options.permissive,
             bytes_max=options.bytes_per_trigger,
+            cleans=options.cleans,
         )
 
     def check_directories(self, *, stream: bool = False) -> list[str]:

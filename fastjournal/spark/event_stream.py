@@ -1,0 +1,249 @@
+"""Stream of the events of an archive: each segment once, with the live jobs as state.
+
+An offset is ``{"segment": N, "bytes": B, "crc32c": C, "stream": ID}``: all segments up to that one,
+and so many bytes of it, were read. A batch is whole segments, read by one task: a lease may begin
+in any segment before. ``stream_state`` keeps the live jobs between two batches. ``ID`` names the
+stream: its first offset makes it, and all later ones have it.
+
+A segment that grew while the daemon had no archive comes into the archive again; the stream takes
+the rest of it. Segments that are missing or damaged end the query, or are rows of the column
+``_corrupt`` in mode ``permissive``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.archive_cleaning import unlink_read
+from fastjournal.spark.columns import CORRUPT_COLUMN
+from fastjournal.spark.event_days import RecordSpan
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_records import segment_records
+from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
+from fastjournal.spark.files import LogDirectory, SegmentFile, read_file, resolve
+from fastjournal.spark.paths import open_log
+from fastjournal.spark.record_stream import Offset
+from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.stream_state import StreamState
+
+_HINT = "option mode=permissive reads on behind them; ARCHIVE.json may tell the reason"
+
+
+class EventsPartition(InputPartition):
+    """Segments of one batch, in order, and the offsets around them."""
+
+    def __init__(self, segments: list[SegmentFile], start: Offset, end: Offset) -> None:
+        super().__init__(end["segment"])
+        self.segments = segments
+        self.start = start
+        self.end = end
+
+
+class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a stream of events.
+
+    Args:
+        directory: The archive.
+        columns: Columns to build, in this order.
+        state_directory: Where the state between two batches stands; a path or URI.
+        permissive: Missing and damaged segments become rows.
+        bytes_max: Most bytes of segments in a batch, which has one at least; None: all.
+        cleans: Segments are unlinked when their batch is committed.
+
+    Raises:
+        BadRequestError: The directory is no archive.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        columns: Sequence[RequestedColumn],
+        *,
+        state_directory: str,
+        permissive: bool,
+        bytes_max: int | None,
+        cleans: bool,
+    ) -> None:
+        self._directory = directory
+        self._columns = columns
+        self._state_directory = state_directory
+        self._permissive = permissive
+        self._bytes_max = bytes_max
+        self._cleans = cleans
+        self._target: Offset | None = None
+        """Where a query with the trigger AvailableNow ends."""
+        self._log()
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - PySpark's name
+        """Return the position before the first segment."""
+        return Offset(segment=0, bytes=0, crc32c=0, stream="")
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
+        """Return the bound of a batch."""
+        return ReadAllAvailable() if self._bytes_max is None else ReadMaxBytes(self._bytes_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
+        """Take the end of what is there now as the end of the query."""
+        self._target = self._end(self.initialOffset(), None, None)
+
+    def latestOffset(  # noqa: N802 - PySpark's name
+        self, start: Offset, limit: ReadLimit
+    ) -> Offset:
+        """Return the end of the next batch, at the end of a segment."""
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        return self._end(start, bytes_max, self._target)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the one partition of a batch.
+
+        Raises:
+            LogCorruptError: A segment between the offsets is missing, in mode ``failfast``.
+        """
+        if _place(start) == _place(end):
+            return []
+        segments = [one for one in self._segments(start) if _place_of(one) <= _place(end)]
+        if not self._permissive:
+            missing = _missing(start, segments, end)
+            if missing:
+                raise LogCorruptError(f"{missing[0]} missing", path=self._directory, hint=_HINT)
+        return [EventsPartition(segments, start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a batch, and write the state behind it."""
+        assert isinstance(partition, EventsPartition)
+        start, end = partition.start, partition.end
+        state = StreamState(self._state_directory, end["stream"])
+        history = state.load(_name(start)) if start["segment"] else History()
+        for text in _missing(start, partition.segments, end):
+            yield self._cast(_corrupt_batch(f"{self._directory}: {text} missing"))
+        extractor = EventExtractor(history)
+        for segment in partition.segments:
+            try:
+                data = self._whole(segment, start)
+                events = extractor.extract(self._records(data, segment, start))
+                # a damaged segment ends this before the first record changes the state
+                for batch in _batches(events):
+                    yield self._cast(batch)
+            except LogCorruptError as error:
+                if not self._permissive:
+                    raise
+                yield self._cast(_corrupt_batch(str(error)))
+        state.save(_name(end), history)
+
+    def commit(self, end: Offset) -> None:
+        """Remove states before a batch that is done for ever, and its segments where asked to."""
+        StreamState(self._state_directory, end["stream"]).remove_before(_name(end))
+        if self._cleans:
+            unlink_read(self._directory, *_place(end))
+
+    def _log(self) -> LogDirectory:
+        log = open_log(self._directory)
+        if log.segments and not log.is_archive:
+            raise BadRequestError(
+                f"{self._directory} is no archive, and a stream of events reads one",
+                hint="name the daemon's --archive-dir",
+            )
+        return log
+
+    def _segments(self, start: Offset) -> list[SegmentFile]:
+        """Return the segments, or their rests, behind an offset."""
+        return [one for one in self._log().segments if _place_of(one) > _place(start)]
+
+    def _end(self, start: Offset, bytes_max: int | None, target: Offset | None) -> Offset:
+        end, left = start, bytes_max
+        stream = start["stream"] or uuid.uuid4().hex
+        for segment in self._segments(start):
+            if target is not None and _place_of(segment) > _place(target):
+                break
+            if left is not None:
+                if end is not start and segment.bytes > left:
+                    break
+                left -= segment.bytes
+            assert segment.crc32c is not None
+            number, size = _place_of(segment)
+            end = Offset(segment=number, bytes=size, crc32c=segment.crc32c, stream=stream)
+        return end
+
+    def _whole(self, segment: SegmentFile, start: Offset) -> bytes:
+        """Return the contents of a segment, whose checksum is right."""
+        data = read_file(resolve(self._directory)[0], segment.path)
+        if google_crc32c.value(data) != segment.crc32c:
+            raise LogCorruptError("the segment has another checksum", path=segment.path)
+        if segment.number == start["segment"]:
+            before = google_crc32c.value(data[: start["bytes"]])
+            if before != start["crc32c"]:
+                raise LogCorruptError(
+                    f"its first {start['bytes']} bytes are not those that were read before",
+                    path=segment.path,
+                )
+        return data
+
+    def _records(self, data: bytes, segment: SegmentFile, start: Offset) -> Iterator[Any]:
+        skipped = start["bytes"] if segment.number == start["segment"] else 0
+        return RecordSpan(skipped).records(segment_records(data, segment))
+
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if CORRUPT_COLUMN.name not in batch.schema.names:
+            none = pa.nulls(batch.num_rows, pa.string())
+            batch = batch.append_column(CORRUPT_COLUMN.name, none)
+        names = [column.source for column in self._columns]
+        return cast_batch(batch.select(names), self._columns)
+
+
+def _batches(events: Iterator[Event]) -> Iterator[pa.RecordBatch]:
+    found = list[Event]()
+    for event in events:
+        found.append(event)
+        if len(found) == BATCH_ROWS:
+            yield event_batch(found)
+            found.clear()
+    if found:
+        yield event_batch(found)
+
+
+def _corrupt_batch(text: str) -> pa.RecordBatch:
+    """Return one row that tells of something missing or damaged."""
+    nulls = [pa.nulls(1, field.type) for field in EVENT_SCHEMA]
+    return pa.RecordBatch.from_arrays(
+        [*nulls, pa.array([text])], names=[*EVENT_SCHEMA.names, CORRUPT_COLUMN.name]
+    )
+
+
+def _missing(start: Offset, segments: Sequence[SegmentFile], end: Offset) -> list[str]:
+    """Return texts of the numbers that are missing between two offsets."""
+    numbers = [one.number for one in segments]
+    if start["segment"]:
+        numbers.insert(0, start["segment"])
+    if not numbers or numbers[-1] < end["segment"]:
+        numbers.append(end["segment"] + 1)
+    found = []
+    for before, number in pairwise(numbers):
+        if number > before + 1:
+            found.append(f"segments {before + 1} to {number - 1} of the archive are")
+    return found
+
+
+def _place(offset: Offset) -> tuple[int, int]:
+    return offset["segment"], offset["bytes"]
+
+
+def _place_of(segment: SegmentFile) -> tuple[int, int]:
+    return segment.number, segment.bytes
+
+
+def _name(offset: Offset) -> str:
+    return f"{offset['segment']:09d}-{offset['bytes']:012d}-{offset['crc32c']:08x}"

@@ -1,0 +1,218 @@
+"""Stream of events without a Spark session: each event once, whatever is repeated or cleaned."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import google_crc32c
+
+from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark.event_stream import EventsStream
+from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.record_stream import Offset, RecordsStream
+from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.vectorised.groups import find_group_end
+from tests.property.event_ledger import EventLedger, day_of
+from tests.property.ledger_run import LedgerRun
+
+OPERATIONS = 300
+Rows = list[dict[str, Any]]
+
+
+def open_stream(archive: Path, **options: str) -> EventsStream:
+    given = {
+        "path": str(archive),
+        "view": "events",
+        "instants": "us",
+        "stateDirectory": str(archive.parent / "state"),
+    }
+    source = FastjournalSource(given | options)
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, EventsStream)
+    return stream
+
+
+def read(stream: EventsStream, start: Offset, end: Offset) -> Rows:
+    return [
+        row
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def next_offset(stream: EventsStream, start: Offset) -> Offset:
+    """Return the end of the next batch, as it comes back from the checkpoint."""
+    end: Offset = json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))
+    return end
+
+
+def batches(stream: EventsStream, start: Offset) -> Iterator[tuple[Offset, Offset, Rows]]:
+    """Yield begin, end and rows of the batches until nothing is new."""
+    while (end := next_offset(stream, start)) != start:
+        yield start, end, read(stream, start, end)
+        start = end
+
+
+def begin_archive(directory: Path) -> Path:
+    archive = directory / "archive"
+    archive.mkdir()
+    write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, 1, None, ()))
+    return archive
+
+
+def segments_of(archive: Path) -> list[str]:
+    return sorted(path.name for path in archive.glob("*.log"))
+
+
+def ledger_segments(seed: int) -> tuple[EventLedger, list[tuple[str, bytes]]]:
+    """Return a ledger that has worked, and the segments of its log."""
+    ledger = EventLedger(seed)
+    run = LedgerRun(ledger, OPERATIONS, lambda _: None)
+    run.run()
+    return ledger, sorted(run.kept.items())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stream_of_events_equals_the_ledger_over_restarts_and_repeated_batches(
+    seed: int, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    ledger, segments = ledger_segments(seed)
+    archive = begin_archive(tmp_path)
+    options = {"maxBytesPerTrigger": str(draw.choice((1, 9000)))} | {"cleanSource": "delete"}
+    found: Rows = []
+    start = open_stream(archive, **options).initialOffset()
+    uncommitted: Offset | None = None
+    while segments or uncommitted is not None:
+        for name, data in segments[:4]:
+            (archive / name).write_bytes(data)
+        segments = segments[4:]
+        stream = open_stream(archive, **options)
+        uncommitted = None
+        for begin, end, rows in batches(stream, start):
+            there = segments_of(archive)
+            if draw.random() < 0.5:
+                # killed before Spark knew that the batch was done: a new reader repeats it
+                stream = open_stream(archive, **options)
+                assert read(stream, begin, end) == rows
+            assert segments_of(archive) == there, "nothing goes before the commit"
+            found += rows
+            start = uncommitted = end
+            if draw.random() < 0.7:
+                stream.commit(end)
+                uncommitted = None
+                assert [one for one in segments_of(archive) if int(one[:9]) <= end["segment"]] == []
+                (state,) = (tmp_path / "state").rglob("*.state")
+                assert state.name.startswith(f"{end['segment']:09d}-")
+    counted = Counter((day_of(row["time"]), row["event"]) for row in found)
+    assert counted == {(day, str(kind)): n for (day, kind), n in ledger.counts.items()}
+
+
+def test_stream_of_events_keeps_segments_unless_it_is_asked_to_clean(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    for name, data in segments:
+        (archive / name).write_bytes(data)
+    stream = open_stream(archive)
+    ((_, end, _),) = batches(stream, stream.initialOffset())
+    stream.commit(end)
+    assert segments_of(archive) == [name for name, _ in segments]
+
+
+def test_stream_of_records_unlinks_archived_segments_of_committed_batches(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    for name, data in segments:
+        (archive / name).write_bytes(data)
+    # in the middle of the third one
+    size = sum(len(data) for _, data in segments[:2]) + len(segments[2][1]) // 2
+    given = {"path": str(archive), "cleanSource": "delete", "maxBytesPerTrigger": str(size)}
+    source = FastjournalSource(given)
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, RecordsStream)
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert (end["segment"], end["sealed"]) == (3, False)
+    assert len(segments_of(archive)) == len(segments)
+    stream.commit(end)
+    assert segments_of(archive) == [name for name, _ in segments[2:]]
+    following = stream.latestOffset(end, stream.getDefaultReadLimit())
+    assert following["segment"] > 3
+    assert stream.partitions(end, following)
+
+
+def test_stream_of_events_ends_at_a_gap_or_tells_of_it_in_a_row(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    for number, (name, data) in enumerate(segments[:6]):
+        if number not in (2, 3):
+            (archive / name).write_bytes(data if number != 4 else data[:-1])
+    stream = open_stream(archive)
+    end = next_offset(stream, stream.initialOffset())
+    with pytest.raises(LogCorruptError, match="segments 3 to 4 of the archive are missing"):
+        read(stream, stream.initialOffset(), end)
+    stream = open_stream(archive, mode="permissive")
+    rows = read(stream, stream.initialOffset(), end)
+    texts = [row["_corrupt"] for row in rows if row["_corrupt"] is not None]
+    assert "segments 3 to 4 of the archive are missing" in texts[0]
+    assert "the segment has another checksum" in texts[1]
+    assert len(texts) == 2
+    assert {row["segment"] for row in rows if row["_corrupt"] is None} == {1, 2, 6}
+
+
+def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) -> None:
+    _, segments = ledger_segments(2)
+    archive = begin_archive(tmp_path)
+    data = segments[0][1]
+    segment = SegmentFile("1", 1, len(data), True, False)
+    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
+    (archive / f"000000001-{google_crc32c.value(shorter):08x}.log").write_bytes(shorter)
+    stream = open_stream(archive)
+    ((_, end, first),) = batches(stream, stream.initialOffset())
+    (archive / segments[0][0]).write_bytes(segments[0][1])
+    ((_, _, rest),) = batches(open_stream(archive), end)
+    (tmp_path / "whole").mkdir()
+    whole = begin_archive(tmp_path / "whole")
+    (whole / segments[0][0]).write_bytes(segments[0][1])
+    stream = open_stream(whole)
+    ((_, _, both),) = batches(stream, stream.initialOffset())
+    assert first + rest == both
+    assert first
+    assert rest
+
+
+def test_stream_of_events_says_what_it_needs(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    (archive / segments[0][0]).write_bytes(segments[0][1])
+    with pytest.raises(BadRequestError, match=r"needs the option stateDirectory .*checkpoint"):
+        open_stream(archive, stateDirectory="")
+    with pytest.raises(BadRequestError, match="cleanSource=archive is not one of off, delete"):
+        open_stream(archive, cleanSource="archive")
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "000000001.log").write_bytes(segments[0][1])
+    with pytest.raises(BadRequestError, match="is no archive, and a stream of events reads one"):
+        open_stream(log)
+    source = FastjournalSource({"path": str(log), "cleanSource": "delete"})
+    schema = source.schema()
+    with pytest.raises(BadRequestError, match="is no archive, and cleanSource=delete cleans one"):
+        source.streamReader(schema)
+    stream = open_stream(archive)
+    ((_, end, _),) = batches(stream, stream.initialOffset())
+    (state,) = (tmp_path / "state").rglob("*.state")
+    state.unlink()
+    (archive / segments[1][0]).write_bytes(segments[1][1])
+    with pytest.raises(LogFailedError, match=r"state of the stream .* is not there .*stateDir"):
+        list(batches(stream, end))
