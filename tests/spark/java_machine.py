@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+CODEGEN_MODE = "spark.sql.codegen.factoryMode"
+"""Setting of Spark: whether expressions are compiled to bytecode, as they are for users."""
+
+
 class JavaMachine:
     """A Java machine for one Spark session at a time, of this process or of others.
 
@@ -35,6 +39,8 @@ class JavaMachine:
                 # two that stay two, so that what belongs together can be apart
                 "spark.sql.shuffle.partitions": "2",
                 "spark.sql.adaptive.coalescePartitions.enabled": "false",
+                # a few rows each: to compile an expression costs more than to interpret it
+                CODEGEN_MODE: "NO_CODEGEN",
                 "spark.sql.warehouse.dir": str(self._directory / "warehouse"),
             }
             with pytest.MonkeyPatch.context() as patch:

@@ -20,8 +20,14 @@ from fastjournal.testing.logs import SegmentBuilder
 JOB = """
 import json, sys
 import fastjournal.spark
+from fastjournal.spark.session import SMALL_OPTIONS
 
-options = {"spark.archives": "environment.tar.gz#environment", "spark.executor.memory": "512m"}
+options = {
+    **SMALL_OPTIONS,
+    "spark.executor.extraJavaOptions": SMALL_OPTIONS["spark.driver.extraJavaOptions"],
+    "spark.archives": "environment.tar.gz#environment",
+    "spark.executor.memory": "512m",
+}
 spark = fastjournal.spark.start_session("local-cluster[1,1,512]", options=options)
 def where(_):
     import fastjournal
@@ -44,7 +50,9 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
     package = Path(fastjournal.__file__).parent
-    shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    # with its bytecode, as tools that pack environments do: else two processes compile all of it;
+    # without files that another process is writing
+    shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("*.pyc.*"))
     # the other packages, hundreds of megabytes, stay where they are
     (site / "others.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
     with tarfile.open(tmp_path / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
