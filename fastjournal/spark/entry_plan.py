@@ -91,8 +91,7 @@ def find_wanted(engine: Engine, facts: Any, *, permissive: bool) -> Wanted:
     members = engine.store(
         "members", _MEMBERS.format(**_functions(engine)), jobs=jobs, further=further
     )
-    tangled = _find_tangled(engine, members)
-    labels = _find_labels(engine, members, tangled)
+    labels = _find_labels(engine, members)
     kept = engine.store("kept", _KEPT, jobs=jobs, labels=labels)
     own = engine.query(_OWN, jobs=jobs, labels=labels)
     return Wanted(
@@ -107,9 +106,17 @@ def _functions(engine: Engine) -> dict[str, str]:
     return {"array": engine.array, "unnest": engine.unnest} | {n: f"{{{n}}}" for n in names}
 
 
-def _find_tangled(engine: Engine, members: Any) -> Any:
-    """Return the nodes of all jobs that are connected with an entry that is not independent."""
+def _find_labels(engine: Engine, members: Any) -> Any:
+    """Return node and label of the tangled jobs: those of one component have the same label."""
     found = engine.store("tangled_0", _TANGLED, members=members)
+    if engine.is_empty(found):
+        # all entries are independent: there is nothing to walk from, and no component
+        return engine.store("labels", _NO_LABELS, tangled=found)
+    return _label_components(engine, members, _walk(engine, members, found))
+
+
+def _walk(engine: Engine, members: Any, found: Any) -> Any:
+    """Return the nodes of all jobs that are connected with those found: breadth-first search."""
     before = found
     for step in range(engine.hops_max):
         terms = engine.store(f"hop_terms_{step}", _TERMS, members=members, nodes=before)
@@ -123,8 +130,8 @@ def _find_tangled(engine: Engine, members: Any) -> Any:
     return engine.store("tangled", _REST, found=found, new=before, members=members)
 
 
-def _find_labels(engine: Engine, members: Any, tangled: Any) -> Any:
-    """Return node and label of the tangled jobs: those of one component have the same label."""
+def _label_components(engine: Engine, members: Any, tangled: Any) -> Any:
+    """Return node and label of connected jobs, by large-star and small-star rounds."""
     pairs = engine.store("pairs", _PAIRS, members=members, tangled=tangled)
     for step in range(engine.rounds_max):
         large = engine.store(f"large_{step}", _LARGE_STAR, pairs=pairs)
@@ -187,6 +194,7 @@ SELECT DISTINCT m.node FROM {members} AS m JOIN (
 ) AS bad ON m.term = bad.term
 WHERE NOT m.gone
 """
+_NO_LABELS = "SELECT node, min(node) AS label FROM {tangled} GROUP BY node"
 _TERMS = "SELECT DISTINCT m.term FROM {members} AS m JOIN {nodes} AS n ON m.node = n.node"
 _REACHED = "SELECT DISTINCT m.node FROM {members} AS m JOIN {terms} AS t ON m.term = t.term"
 _NEW = "SELECT r.node FROM {reached} AS r ANTI JOIN {found} AS f ON r.node = f.node"

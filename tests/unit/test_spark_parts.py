@@ -130,6 +130,38 @@ def test_replay_takes_only_entries_that_other_records_changed(
     assert replayed_rows == [10]
 
 
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the relations that the plan stores."""
+    names: list[str] = []
+    store = local_entries._DuckDb.store
+
+    def told(engine: Any, name: str, sql: str, **relations: str) -> str:
+        names.append(name)
+        return store(engine, name, sql, **relations)
+
+    monkeypatch.setattr(local_entries._DuckDb, "store", told)
+    return names
+
+
+def test_plan_looks_for_components_only_where_entries_share_a_term(
+    tmp_path: Path, stored: list[str]
+) -> None:
+    segment = SegmentBuilder()
+    jobs = [segment.entry(b"key %d" % number, uri=b"uri %d" % number) for number in range(9)]
+    segment.lease(jobs[:3], segment.now_us + 60 * SECOND)
+    segment.complete(jobs[0], b"key 0")
+    log = write_log(tmp_path / "log", segment)
+    rounds = {"hop_0", "pairs", "large_0", "small_0"}
+    assert rows_of(log, tmp_path / "alone") == replayed(log)
+    assert "tangled_0" in stored
+    assert not rounds & set(stored)
+    segment.entry(b"other", uri=b"uri 8")
+    (log / segment_name(1)).write_bytes(bytes(segment))
+    assert rows_of(log, tmp_path / "together") == replayed(log)
+    assert rounds <= set(stored)
+
+
 def test_hash_of_many_keys_is_that_of_each() -> None:
     keys = [b"", b"a", b"1234567", b"12345678", b"123456789", b"\xff" * 64, bytes(65), b"k" * 4096]
     segment = SegmentBytes(b"".join(keys) + bytes(END_BYTES))
