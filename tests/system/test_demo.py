@@ -17,6 +17,7 @@ import pytest
 
 from fj_cli.demo.changes import Change, Slice, expected_executions, load_changes, slices
 from fj_cli.demo.services import installed
+from tests.spark.java_machine import JavaMachine
 
 DAY_S = 24 * 3600
 
@@ -28,6 +29,20 @@ from fj_cli.demo import changes
 from fj_cli.main import main
 whole = changes.load_changes()
 changes.load_changes = lambda: whole[:{EVENTS}]
+main()
+"""
+
+FEW_EVENTS = 1_500
+"""Newest events of the file, which make the history in the test of the report: a week of it."""
+
+PLAY_NOTHING = f"""
+import msgspec
+from fj_cli.demo import play, weeks
+from fj_cli.main import main
+played = play.Result(**dict.fromkeys(play.Result.__struct_fields__, 1))
+played = msgspec.structs.replace(played, lost=0, doubled=0)
+play.Play.run = lambda _: played
+weeks.CHANGES, weeks.DAYS = {FEW_EVENTS}, 7
 main()
 """
 
@@ -80,6 +95,30 @@ def test_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     assert rows["executions"] == rows["expected"] == rows["entries"]
     assert rows["lost"] == rows["doubled"] == "0"
     assert rows["daemon killed"] == "2"
+
+
+@pytest.mark.spark
+def test_demo_ends_with_the_report_of_what_was_slow(
+    java_machine: JavaMachine, short_path: Path
+) -> None:
+    # what comes before it is tested above, and that its figures are right in tests/spark
+    run = subprocess.run(
+        [sys.executable, "-c", PLAY_NOTHING, "demo", f"--directory={short_path}/demo"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | java_machine.lend(),
+    )
+    assert run.returncode == 0, run.stderr
+    *_, told = run.stdout.splitlines()
+    words, _, path = told.rpartition(": ")
+    assert words == "report of four simulated weeks, on what was slow yesterday"
+    assert Path(path).parent == short_path / "demo" / "weeks" / "report" / "reports"
+    page = Path(path).read_text(encoding="utf-8")
+    assert "gohugo.io: work took long" in page
+    assert "peps.python.org: nobody takes its work" in page
+    # fj-nightly, which the demonstration runs, says the same in short
+    assert "gohugo.io" in run.stdout
 
 
 def test_demo_that_fails_keeps_what_tells_why(tmp_path: Path) -> None:
