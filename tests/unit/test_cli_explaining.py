@@ -1,0 +1,76 @@
+"""Reasons of fj-cli explain: one for each state of an entry, from one reply."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fastjournal.client import EntryExplanation
+from fj_cli.explaining import order_text, reasons_of, state_of
+
+NOW = 1_000_000_000
+KEY = "pages:128:1:it's"
+DUE = EntryExplanation(keys=[KEY, "http://u/"], state="ready", now_us=NOW, domain="pages")
+
+
+def with_fields(**fields: object) -> EntryExplanation:
+    return msgspec.structs.replace(DUE, **fields)
+
+
+def codes(entry: EntryExplanation) -> list[str]:
+    return [reason.code for reason in reasons_of(entry)]
+
+
+def test_due_entry_has_no_reason_and_a_place() -> None:
+    assert reasons_of(DUE) == []
+    assert state_of(DUE) == "due"
+    assert "the first of its domain" in order_text(DUE)
+    assert "1 entry before it" in order_text(with_fields(ready_before=1))
+    assert "1,000 entries before it" in order_text(with_fields(ready_before=1000))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"state": "delayed", "not_before_us": NOW + 1}, ["delayed"]),
+        (
+            {"state": "delayed", "not_before_us": NOW + 9, "first_due_us": NOW - 5},
+            ["postponed"],
+        ),
+        (
+            {"state": "delayed", "not_before_us": NOW + 9, "last_error": "e", "accessed_us": 5},
+            ["back-off"],
+        ),
+        ({"state": "delayed", "locked_until_us": NOW + 1}, ["locked"]),
+        (
+            {"state": "delayed", "locked_until_us": NOW + 1, "uri_leased_by": "x"},
+            ["locked", "uri-in-work"],
+        ),
+        ({"domain_paused_until_us": NOW + 1}, ["paused"]),
+        ({"domain_paused_until_us": NOW}, []),
+        ({"domain_waits_until_us": NOW + 1, "domain_is_full": True}, ["limited", "limited"]),
+        ({"read_only": 1}, ["read-only"]),
+        ({"state": "worked on", "domain_is_full": True}, ["leased"]),
+        ({"state": "buried", "read_only": 1}, ["buried"]),
+        ({"state": "deleted"}, ["tombstone"]),
+        ({"state": "plain", "domain": None}, ["plain"]),
+    ],
+)
+def test_reason_follows_from_the_fields(fields: dict[str, object], expected: list[str]) -> None:
+    assert codes(with_fields(**fields)) == expected
+
+
+def test_advice_quotes_the_key_for_a_shell() -> None:
+    (reason,) = reasons_of(with_fields(state="buried", attempts=2, buried_reason="no route"))
+    assert reason.text == "buried after 2 failed attempts: no route"
+    assert "fj-cli kick 'pages:128:1:it'\"'\"'s'" in reason.advice[0]
+
+
+def test_superseded_and_expired_leases_say_what_follows() -> None:
+    (reason,) = reasons_of(
+        with_fields(state="worked on", superseded=True, superseded_by="newer", attempts=1)
+    )
+    assert "after 1 failed attempt" in reason.text
+    assert reason.text.endswith("dropped when the lease ends: newer")
+    (reason,) = reasons_of(with_fields(state="worked on", expires_us=NOW - 1))
+    assert "its expiry is over" in reason.text

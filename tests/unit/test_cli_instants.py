@@ -1,0 +1,52 @@
+"""Instants for people: local time, and how far from now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fj_cli.instants import show_instant, show_local, show_relative
+
+NOW = 1_795_449_600_000_000
+"""2026-11-23T16:00:00Z."""
+SECOND = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("distance", "shown"),
+    [
+        (0, "now"),
+        (999, "now"),
+        (1_500, "in 1 ms"),
+        (-59 * SECOND, "59 s ago"),
+        (60 * SECOND, "in 1 m"),
+        (3 * 60 * SECOND + 59 * SECOND, "in 3 m"),
+        (-2 * 3600 * SECOND, "2 h ago"),
+        (86_400 * SECOND, "in 1 d"),
+        (-4000 * 86_400 * SECOND, "4,000 d ago"),
+    ],
+)
+def test_relative_instant_has_its_largest_unit(distance: int, shown: str) -> None:
+    assert show_relative(NOW + distance, NOW) == shown
+
+
+def test_local_instant_of_another_day_has_its_date() -> None:
+    assert show_local(NOW, NOW) == "17:00:00"
+    assert show_local(NOW + 6 * 3600 * SECOND, NOW) == "23:00:00"
+    assert show_local(NOW + 7 * 3600 * SECOND, NOW) == "2026-11-24 00:00"
+    assert show_instant(NOW - 60 * SECOND, NOW) == "16:59:00 (1 m ago)"
+
+
+def test_instant_beyond_the_calendar_is_shown_in_seconds() -> None:
+    assert show_local(2**64 - 1, NOW).startswith(("@18446744073709", "586", "+586"))
