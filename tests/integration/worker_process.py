@@ -24,9 +24,9 @@ def add(client: SyncClient, *names: str, value: bytes | None = None) -> list[byt
 
 
 def reports(stderr: bytes) -> list[dict[str, Any]]:
-    """Return what a worker said with --json, without the summary and lines for people."""
+    """Return what a worker said with --json, without summary, error and lines for people."""
     found = [json.loads(line) for line in stderr.splitlines() if line.startswith(b"{")]
-    return [report for report in found if report["result"] != "summary"]
+    return [report for report in found if report.get("result", "summary") != "summary"]
 
 
 def results(stderr: bytes) -> list[str]:
