@@ -10,7 +10,7 @@
             ...
 
 ``Spool`` appends to local files and needs no daemon, ``SyncClient`` talks to one from any program,
-``Client`` from a trio program. All else is in the modules: ``fastjournal.protocol``,
+``Client`` from a trio or asyncio program. All else is in the modules: ``fastjournal.protocol``,
 ``fastjournal.cmdlog``, ``fastjournal.spool``, ``fastjournal.spark``.
 
 Importing this package loads none of its parts; each is loaded when it is first named.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         JobLoop,
         Jobs,
         Listener,
+        Mirror,
         Page,
         Reconnect,
         SyncClient,
@@ -92,6 +93,7 @@ __all__ = [
     "LogFailedError",
     "LogLockedError",
     "Meta",
+    "Mirror",
     "Page",
     "ProtocolError",
     "Reconnect",
@@ -130,6 +132,7 @@ _HOMES = {
             "JobLoop",
             "Jobs",
             "Listener",
+            "Mirror",
             "Page",
             "Reconnect",
             "SyncClient",

@@ -1,8 +1,8 @@
 """The two clients over one sans-IO core.
 
 ``calls`` builds each request and reads its reply, ``multiplexer`` matches replies to requests, and
-``SyncClient`` (blocking sockets) and ``Client`` (trio) only move the bytes. Trio is loaded when
-``Client``, or a class of what it gives, is first named.
+``SyncClient`` (blocking sockets) and ``Client`` (trio, asyncio) only move the bytes. Anyio is
+loaded when ``Client``, or a class of what it gives, is first named.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastjournal.client.aio.job_loop import JobLoop
     from fastjournal.client.aio.jobs import Job
     from fastjournal.client.aio.listen import Listener
+    from fastjournal.client.aio.mirror import Mirror
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -53,6 +54,7 @@ __all__ = [
     "JobLoop",
     "Jobs",
     "Listener",
+    "Mirror",
     "Page",
     "Reconnect",
     "SyncClient",
@@ -64,15 +66,16 @@ __all__ = [
 ]
 
 
-_WITH_TRIO = {
+_WITH_ANYIO = {
     "Client": "fastjournal.client.aio.client",
     "Job": "fastjournal.client.aio.jobs",
     "JobLoop": "fastjournal.client.aio.job_loop",
     "Listener": "fastjournal.client.aio.listen",
+    "Mirror": "fastjournal.client.aio.mirror",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_TRIO:
-        return getattr(import_module(_WITH_TRIO[name]), name)
+    if name in _WITH_ANYIO:
+        return getattr(import_module(_WITH_ANYIO[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.job_loop import JobLoop, LeasePool
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.methods import AsyncMethods
+from fastjournal.client.aio.mirror import Mirror
 from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
@@ -217,6 +218,20 @@ class Client(AsyncMethods):
             patience=patience,
         )
         return JobLoop(self, options)
+
+    def mirror(self, prefix: str | bytes) -> Mirror:
+        """Local copy of the entries under a prefix: ``async with client.mirror("color:") as copy``.
+
+        The copy is a mapping from keys to entries, which a subscription keeps current.
+
+        Args:
+            prefix: All keys that begin with this; empty: all keys.
+
+        Raises:
+            RefusedError: From the block: ``forbidden``, ``busy`` (too many listen).
+            CannotConnectError: From the block: the daemon stays away.
+        """
+        return Mirror(self, prefix)
 
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
         """Start a task that ends with this client and raises nothing.
