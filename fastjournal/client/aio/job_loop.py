@@ -18,8 +18,8 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.aio.jobs import Job, let_go
-from fastjournal.client.aio.loop_token import loop_caller
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -171,7 +171,7 @@ class JobLoop:
 
     def _begin(self) -> None:
         if self._call_in_loop is None:
-            self._call_in_loop = loop_caller()
+            self._call_in_loop = running_loop().call_soon
             self._pool.client.pools.add(self._pool)
 
     def _end(self) -> None:

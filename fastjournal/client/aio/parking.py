@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-import anyio
+from fastjournal.client.aio.event_loop import Event, EventLoop
 
 
 class ParkingLot:
     """Queue of tasks that wait; first come, first served."""
 
-    def __init__(self) -> None:
-        self._waiting: deque[anyio.Event] = deque()
+    def __init__(self, loop: EventLoop) -> None:
+        self._new_event = loop.new_event
+        self._waiting: deque[Event] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -21,7 +22,7 @@ class ParkingLot:
 
         Where the wait is cancelled in the moment in which it was woken, the next one is woken.
         """
-        woken = anyio.Event()
+        woken = self._new_event()
         self._waiting.append(woken)
         try:
             await woken.wait()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import anyio
 from anyio.abc import ByteStream
 
+from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.aio.parking import ParkingLot
 from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
 from fastjournal.client.core.address import Address
@@ -31,11 +32,12 @@ class AsyncTransport:
         self._stream = stream
         self._address = address
         self._scope = anyio.CancelScope()
-        self._something_to_send = anyio.Event()
-        self._room = ParkingLot()
+        self._loop = running_loop()
+        self._something_to_send = self._loop.new_event()
+        self._room = ParkingLot(self._loop)
         self._woken = 0
         """Tasks that were woken for the room there is, and have not run since."""
-        self._settling = ParkingLot()
+        self._settling = ParkingLot(self._loop)
         self._ignored_since = math.inf
         """When a request was abandoned for the first time since anything was received."""
 
@@ -85,14 +87,14 @@ class AsyncTransport:
         about once, however many wait, and those that are woken together go in one send.
         """
         multiplexer = self.multiplexer
-        if anyio.current_time() - self._ignored_since > sum(self._patiences(silence_s)):
+        if self._loop.now() - self._ignored_since > sum(self._patiences(silence_s)):
             # Nobody has waited for so long: each was cancelled before.
             self.end(timed_out(self._address, silence_s))
         if multiplexer.failed or (multiplexer.has_room and not self._room):
             return
         while True:
             answered = multiplexer.answered
-            with anyio.move_on_after(sum(self._patiences(silence_s))) as patience:
+            with self._loop.move_on_after(sum(self._patiences(silence_s))) as patience:
                 await self._room.park()
             if not patience.cancelled_caught:
                 self._woken -= 1
@@ -110,10 +112,10 @@ class AsyncTransport:
         """Return when the request has its reply or its error."""
         if pending.done:
             return
-        done = anyio.Event()
+        done = self._loop.new_event()
         pending.notify = done.set
         for patience_s in self._patiences(silence_s):
-            with anyio.move_on_after(patience_s):
+            with self._loop.move_on_after(patience_s):
                 await done.wait()
                 return
         self.end(timed_out(self._address, silence_s))
@@ -129,7 +131,7 @@ class AsyncTransport:
         if pending.done:
             return
         self.multiplexer.abandon(pending)
-        self._ignored_since = min(self._ignored_since, anyio.current_time())
+        self._ignored_since = min(self._ignored_since, self._loop.now())
         self._something_to_send.set()
 
     def owe(self, requests: list[Request]) -> None:
@@ -160,7 +162,7 @@ class AsyncTransport:
         try:
             while True:
                 await self._something_to_send.wait()
-                self._something_to_send = anyio.Event()
+                self._something_to_send = self._loop.new_event()
                 while data := self.multiplexer.data_to_send():
                     self._pass_room_on()
                     await self._stream.send(data)
