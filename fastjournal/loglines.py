@@ -27,6 +27,8 @@ LogFormat: TypeAlias = Literal["text", "json"]
 FIELD = re.compile(r"""(?:^|(?<= ))([a-z_-]+)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\S*)""")
 """Field of a message: a name, and a word or a quoted text."""
 
+_WORD = re.compile(r"""[^\s'"]+""")
+
 OWN_FIELDS = ("time", "level", "message", "traceback")
 """Names that no field of a message takes."""
 
@@ -67,6 +69,11 @@ def fields_of(message: str) -> dict[str, str]:
         if name not in OWN_FIELDS:
             fields.setdefault(name, _unquoted(text))
     return fields
+
+
+def field_text(text: str) -> str:
+    """Return a text as the value of a field, quoted where it is not one word."""
+    return text if _WORD.fullmatch(text) else repr(text)
 
 
 def _unquoted(text: str) -> str:

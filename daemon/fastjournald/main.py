@@ -28,7 +28,7 @@ from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
-from fastjournal.loglines import configure_log
+from fastjournal.loglines import configure_log, field_text
 from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
@@ -141,7 +141,9 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
             # left by a daemon that was killed
             remove_ready_file(config.ready_file)
         for path in remove_partial_snapshots(disk, config.snapshot_directory):
-            LOG.warning("event=removed path=%s what='a snapshot that was interrupted'", path)
+            LOG.warning(
+                "event=removed path=%s what='a snapshot that was interrupted'", field_text(path)
+            )
         if config.archive_dir:
             make_archive_directory(disk, config.cmdlog_path, config.archive_dir)
             locks.enter_context(closing(lock_append(disk, config.archive_dir)))

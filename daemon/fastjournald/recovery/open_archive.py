@@ -10,6 +10,7 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk
 from fastjournal.errors import ConfigError, LogFailedError
+from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
 from fastjournald.wal.segment_usage import SegmentUsage
 
@@ -66,7 +67,9 @@ def try_link(disk: Disk, log_directory: str, directory: str) -> None:
                 path=directory,
                 hint="name a directory beside the log, which this user may write to",
             ) from error
-        LOG.warning("event=archive-trial-failed path=%s error=%r", directory, str(error))
+        LOG.warning(
+            "event=archive-trial-failed path=%s error=%r", field_text(directory), str(error)
+        )
 
 
 def open_archive(disk: Disk, config: Config, usage: SegmentUsage, writer: LogWriter) -> Archive:
@@ -86,5 +89,7 @@ def open_archive(disk: Disk, config: Config, usage: SegmentUsage, writer: LogWri
     warning = archive.resume(writer.sealed, usage.sealed_as, writer.next_number)
     usage.archived_before = archive.next
     if warning:
-        LOG.warning("event=archive-of-another-log path=%s reason=%r", archive.directory, warning)
+        LOG.warning(
+            "event=archive-of-another-log path=%s reason=%r", field_text(archive.directory), warning
+        )
     return archive

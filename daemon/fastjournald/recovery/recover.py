@@ -16,6 +16,7 @@ from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
+from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
 from fastjournald.engine.context import new_journal
 from fastjournald.engine.engine import Engine
@@ -179,7 +180,7 @@ def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
     path = f"{directory}/{last.name}"
     if disk.free_bytes(directory) < last.bytes:
         # on a full disk workers must still be able to finish
-        LOG.warning("event=not-written-anew path=%s reason='the disk is full'", path)
+        LOG.warning("event=not-written-anew path=%s reason='the disk is full'", field_text(path))
         return False
     write_file(disk, f"{path}.rw", disk.read(path), like=path)
     disk.rename(f"{path}.rw", path)
@@ -242,7 +243,7 @@ def _report(recovered: Recovered) -> None:
         LOG.warning(
             "event=found kind=%s path=%s offset=%d bytes=%d kept=%s what=%r",
             diagnostic.kind,
-            diagnostic.path,
+            field_text(diagnostic.path),
             diagnostic.offset,
             diagnostic.bytes,
             diagnostic.kept,

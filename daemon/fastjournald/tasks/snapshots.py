@@ -10,6 +10,7 @@ import trio
 
 from fastjournal.cmdlog.snapshot import prune_snapshots, take_snapshot
 from fastjournal.errors import LogFailedError
+from fastjournal.loglines import field_text
 from fastjournal.protocol import (
     ErrorCode,
     Function,
@@ -84,7 +85,7 @@ class Snapshots:
             reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
             runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
         else:
-            LOG.info("event=snapshot path=%s segments=%d", path, len(segments))
+            LOG.info("event=snapshot path=%s segments=%d", field_text(path), len(segments))
             reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
 
     async def _prune(self, keep: int) -> None:
@@ -98,4 +99,4 @@ class Snapshots:
             LOG.error("event=snapshot-not-removed error=%r", str(error))
         else:
             for path in removed:
-                LOG.info("event=snapshot-removed path=%s keep=%d", path, keep)
+                LOG.info("event=snapshot-removed path=%s keep=%d", field_text(path), keep)
