@@ -37,6 +37,7 @@ import pyarrow.parquet
 
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.files import (
     LogDirectory,
     create_directory,
@@ -46,7 +47,7 @@ from fastjournal.spark.files import (
     resolve,
     translating,
 )
-from fastjournal.spark.local_entries import cores, sorted_entries
+from fastjournal.spark.local_entries import sorted_entries
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 from fastjournal.versioned_json import decode_versioned
 
@@ -124,7 +125,7 @@ def export_snapshot(
             hint="name the directory that 'fj-cli snapshot' printed",
         )
     if processes is None:
-        processes = cores() if source.manifest.bytes > PART_BYTES else 1
+        processes = processors() if source.manifest.bytes > PART_BYTES else 1
     target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (

@@ -6,13 +6,18 @@ reads these files (``fastjournal.spark.local_entries``).
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from fastjournal.spark.domain_runs import write_runs
 from fastjournal.spark.entry_facts import FACTS_SCHEMA, read_facts
 from fastjournal.spark.entry_fetch import (
     REPLAYED_SCHEMA,
@@ -28,9 +33,20 @@ from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets
 _COMPRESSION = "lz4"
 
 
-def ignore_interrupts() -> None:
-    """Leave the end of a process to its parent, also where a terminal interrupts both."""
+def start_process() -> None:
+    """Leave the end of a process to its parent, also where a terminal interrupts both.
+
+    A killed parent cannot end it, and the pipes of a pool stay open while a process of it lives.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def write_facts(directory: str, segment: SegmentFile, path: str) -> int:
@@ -44,7 +60,7 @@ def write_entries(directory: str, segment: SegmentFile, offsets: Offsets, path: 
     """Write the entries of records that need no replay; return the size of the segment."""
     files, _ = resolve(directory)
     names = ENTRY_ARROW_SCHEMA.names
-    _write(path, ENTRY_ARROW_SCHEMA, read_entries(files, segment, offsets, names))
+    write_runs(path, read_entries(files, segment, offsets, names))
     return segment.bytes
 
 
@@ -61,7 +77,7 @@ def write_replayed(
 
 def write_replay(batches: Sequence[pa.RecordBatch], path: str) -> int:
     """Write the entries that records leave; return the number of the records."""
-    _write(path, ENTRY_ARROW_SCHEMA, replay_labels(batches, ENTRY_ARROW_SCHEMA.names))
+    write_runs(path, replay_labels(batches, ENTRY_ARROW_SCHEMA.names))
     return sum(map(len, batches))
 
 

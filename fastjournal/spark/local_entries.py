@@ -1,8 +1,9 @@
 """Live entries of a log on one machine, sorted by domain: all cores, and memory with a bound.
 
-Tasks in processes decode segments (``fastjournal.spark.export_tasks``); DuckDB joins, groups and
-sorts what they write, with a memory limit and files in a temporary directory. The algorithm is that
-of ``fastjournal.spark.entry_plan``. A log of one part runs in this process.
+Tasks in processes decode segments (``fastjournal.spark.export_tasks``); DuckDB joins and groups
+what they write, with a memory limit and files in a temporary directory. The algorithm is that of
+``fastjournal.spark.entry_plan``; ``fastjournal.spark.domain_runs`` sorts the entries. A log of one
+part runs in this process.
 """
 
 from __future__ import annotations
@@ -16,73 +17,23 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from fastjournal.errors import LogFailedError
 from fastjournal.spark import export_tasks
+from fastjournal.spark.domain_runs import merge_runs
+from fastjournal.spark.duckdb_engine import DuckDb, parquet_files, translating_duckdb
 from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, offset_of
 from fastjournal.spark.entry_fetch import Base
 from fastjournal.spark.entry_plan import Wanted, find_wanted
 from fastjournal.spark.files import LogDirectory, SegmentFile
-from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 
-MEMORY_MIB = 256
-"""Bound of what DuckDB keeps in memory; the rest goes to its temporary files."""
-BATCH_ROWS = 2048
-"""Rows that come out of the sort at once: few, as values may be large."""
 REPLAY_BYTES = 4 * 1024 * 1024
 """Bytes of records that a task replays, and more where one label has more."""
 REPLAY_ROWS = 8_192
-_THREAD_MIB = 64
-"""Memory that a thread of DuckDB needs at least."""
 _BEHIND = 2
 """Tasks for each process that wait or run."""
-
-
-class _DuckDb:
-    """Engine of the plan: DuckDB, with tables in a file."""
-
-    array = "list_value"
-    unnest = "unnest"
-    hops_max = 16
-    rounds_max = 64
-
-    def __init__(self, scratch: Path) -> None:
-        self.connection = duckdb.connect(
-            str(scratch / "tables.duckdb"),
-            config={
-                "memory_limit": f"{MEMORY_MIB}MiB",
-                "temp_directory": str(scratch),
-                "preserve_insertion_order": False,
-                "threads": max(min(cores(), MEMORY_MIB // _THREAD_MIB), 1),
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            },
-        )
-        self.connection.execute("SET enable_progress_bar = false")
-
-    def store(self, name: str, sql: str, **relations: str) -> str:
-        """Make a table; see ``entry_plan.Engine``."""
-        self.connection.execute(f"CREATE TABLE {name} AS {sql.format(**relations)}")
-        return name
-
-    def query(self, sql: str, **relations: str) -> str:
-        """Return a subquery; see ``entry_plan.Engine``."""
-        return f"({sql.format(**relations)})"
-
-    def is_empty(self, relation: str) -> bool:
-        """Return whether a relation has no rows."""
-        return self.connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None
-
-    def batches(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query."""
-        yield from self.connection.sql(sql).to_arrow_reader(rows)
-
-    def table(self, sql: str) -> pa.Table:
-        """Return the rows of a query."""
-        return self.connection.sql(sql).to_arrow_table()
 
 
 class _Here(Executor):
@@ -95,18 +46,13 @@ class _Here(Executor):
         return done
 
 
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
 def _executor(processes: int) -> Iterator[Executor]:
     if processes <= 1:
         yield _Here()
         return
     pool = ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=export_tasks.ignore_interrupts
+        processes, get_context("spawn"), initializer=export_tasks.start_process
     )
     try:
         yield pool
@@ -118,14 +64,8 @@ def _executor(processes: int) -> Iterator[Executor]:
 def _translating(scratch: Path) -> Iterator[None]:
     """Raise what DuckDB, or the end of a process, raises in the block as a ``LogFailedError``."""
     try:
-        yield
-    except duckdb.Error as error:
-        text = str(error).partition("\n")[0]
-        raise LogFailedError(
-            f"cannot sort the entries: {text}",
-            path=scratch,
-            hint="set TMPDIR to a directory on a disk with more room",
-        ) from error
+        with translating_duckdb(scratch):
+            yield
     except BrokenExecutor as error:
         raise LogFailedError(
             "a process that decodes was ended from outside",
@@ -192,7 +132,7 @@ class _Entries:
         self._source = source
         self._uri = uri
         self._scratch = scratch
-        self._engine = _DuckDb(scratch)
+        self._engine = DuckDb(scratch)
         self._files: list[str] = []
         """Files with entries."""
         self._records: list[str] = []
@@ -212,7 +152,7 @@ class _Entries:
         if not self._source.segments:
             return
         engine = self._engine
-        facts = _read_all(self._path("facts", segment) for segment in self._source.segments)
+        facts = parquet_files(self._path("facts", segment) for segment in self._source.segments)
         facts = f"(SELECT * FROM {facts})"
         told = self._engine.table(CHAIN_FACTS.format(facts=facts))
         check_facts(self._source, zip(*(one.to_pylist() for one in told.columns), strict=True))
@@ -268,7 +208,7 @@ class _Entries:
         """Yield the tasks that replay records, those of a label in one task."""
         if not self._records:
             return
-        sql = f'SELECT * FROM {_read_all(self._records)} ORDER BY label, segment, "offset"'
+        sql = f'SELECT * FROM {parquet_files(self._records)} ORDER BY label, segment, "offset"'
         gathered: list[pa.RecordBatch] = []
         for batch in self._engine.batches(sql, REPLAY_ROWS):
             if gathered and sum(one.nbytes for one in gathered) >= REPLAY_BYTES:
@@ -291,13 +231,4 @@ class _Entries:
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries, by domain."""
-        if not self._files:
-            return
-        sql = f"SELECT * FROM {_read_all(self._files)} ORDER BY domain NULLS FIRST"
-        for batch in self._engine.batches(sql, BATCH_ROWS):
-            yield batch.cast(ENTRY_ARROW_SCHEMA)
-
-
-def _read_all(paths: Iterable[str]) -> str:
-    names = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-    return f"read_parquet([{names}])"
+        yield from merge_runs(self._engine, self._files)

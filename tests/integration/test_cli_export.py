@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -94,6 +96,40 @@ sys.exit(run(sys.argv[1:]))
     assert process.returncode == 128 + number
     assert list(scratch.iterdir()) == []
     assert list(out.iterdir()) == []
+
+
+def test_export_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    snapshot = take_snapshot(tmp_path)
+    code = """
+import os, sys, time
+from fastjournal.spark import export_snapshot
+
+def tell(done, size):
+    with open("/proc/self/task/%d/children" % os.getpid()) as children:
+        print(children.read(), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    export_snapshot(*sys.argv[1:], processes=2, on_progress=tell)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, snapshot, str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    children = [int(number) for number in process.stdout.readline().split()]
+    assert len(children) >= 2, "the process of the semaphores, and those of the pool"
+    # the descriptors stay valid where numbers of processes come again
+    ends = [os.pidfd_open(child) for child in children]
+    process.kill()
+    process.communicate(timeout=60)
+    try:
+        for end in ends:
+            assert select.select([end], [], [], 60)[0]
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def test_export_without_pyarrow_says_what_to_install(tmp_path: Path) -> None:

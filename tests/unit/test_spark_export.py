@@ -21,12 +21,12 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark import export, local_entries
+from fastjournal.spark import domain_runs, duckdb_engine, export, local_entries
 from fastjournal.spark.export import export_snapshot
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
-TRACED = (export.__file__, local_entries.__file__)
+TRACED = tuple(module.__file__ for module in (export, local_entries, duckdb_engine, domain_runs))
 TAKEN_US = 1_795_165_406_070_796
 
 
@@ -116,7 +116,7 @@ def test_export_equals_the_replay(processes: int, snapshot: Path, tmp_path: Path
 def test_export_without_room_for_its_sort_says_what_to_change(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_entries, "MEMORY_MIB", 1)
+    monkeypatch.setattr(duckdb_engine, "MEMORY_MIB", 1)
     with pytest.raises(
         LogFailedError, match=r"cannot sort the entries: .* \(set TMPDIR to "
     ) as told:

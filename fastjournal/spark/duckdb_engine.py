@@ -1,0 +1,106 @@
+"""Engine of the export: DuckDB, with a memory limit, and tables in a temporary directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from fastjournal.errors import LogFailedError
+
+MEMORY_MIB = 256
+"""Bound of what DuckDB keeps in memory; the rest goes to its temporary files."""
+_THREAD_MIB = 64
+"""Memory that a thread of DuckDB needs at least."""
+
+
+class DuckDb:
+    """Engine of the plan: DuckDB, with tables in a file."""
+
+    array = "list_value"
+    unnest = "unnest"
+    hops_max = 16
+    rounds_max = 64
+
+    def __init__(self, scratch: Path) -> None:
+        self.connection = duckdb.connect(
+            str(scratch / "tables.duckdb"),
+            config={
+                "memory_limit": f"{MEMORY_MIB}MiB",
+                "temp_directory": str(scratch),
+                "preserve_insertion_order": False,
+                "threads": max(min(processors(), MEMORY_MIB // _THREAD_MIB), 1),
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        self._scratch = scratch
+        self.connection.execute("SET enable_progress_bar = false")
+        self.connection.execute("SET parquet_metadata_cache = true")
+
+    def store(self, name: str, sql: str, **relations: str) -> str:
+        """Make a table; see ``entry_plan.Engine``."""
+        self.connection.execute(f"CREATE TABLE {name} AS {sql.format(**relations)}")
+        return name
+
+    def query(self, sql: str, **relations: str) -> str:
+        """Return a subquery; see ``entry_plan.Engine``."""
+        return f"({sql.format(**relations)})"
+
+    def is_empty(self, relation: str) -> bool:
+        """Return whether a relation has no rows."""
+        return self.connection.execute(f"SELECT 1 FROM {relation} LIMIT 1").fetchone() is None
+
+    def batches(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        reader = self.connection.sql(sql).to_arrow_reader(rows)
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, pa.ArrowException) as error:
+                # DuckDB raises these while rows come out
+                raise _failed(error, self._scratch) from error
+            yield batch
+
+    def table(self, sql: str) -> pa.Table:
+        """Return the rows of a query."""
+        return self.connection.sql(sql).to_arrow_table()
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def parquet_files(paths: Iterable[str]) -> str:
+    """Return the relation of the rows of Parquet files."""
+    return f"read_parquet([{', '.join(map(quoted, paths))}])"
+
+
+@contextmanager
+def translating_duckdb(scratch: Path) -> Iterator[None]:
+    """Raise what DuckDB raises in the block as a ``LogFailedError``."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _failed(error, scratch) from error
+
+
+def _failed(error: Exception, scratch: Path) -> LogFailedError:
+    text = str(error).partition("\n")[0]
+    return LogFailedError(
+        f"cannot sort the entries: {text}",
+        path=scratch,
+        hint="set TMPDIR to a directory on a disk with more room",
+    )
