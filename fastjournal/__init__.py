@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
     from fastjournal.protocol import Meta, State, ValueType
     from fastjournal.spool import Spool
+    from fastjournal.uris import domain_of
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -111,12 +112,14 @@ __all__ = [
     "ValueType",
     "Written",
     "build_journal_key",
+    "domain_of",
     "parse_journal_key",
 ]
 
 _HOMES = {
     **dict.fromkeys(("Meta", "State", "ValueType"), "fastjournal.protocol"),
     "Spool": "fastjournal.spool",
+    "domain_of": "fastjournal.uris",
     **dict.fromkeys(
         (
             "WAIT_WITHOUT_END",

@@ -36,6 +36,7 @@ from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
 from fastjournal.times import Duration, Instant, duration_us, future_us
+from fastjournal.uris import domain_of
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
 """Functions that a spool accepts: they change something, and no caller needs the reply."""
@@ -106,7 +107,7 @@ class Spool:
     def append(
         self,
         *,
-        domain: str | bytes,
+        domain: str | bytes | None = None,
         uri: str | bytes | None = None,
         priority: int = PRIORITY_DEFAULT,
         not_before: Instant | None = None,
@@ -121,7 +122,8 @@ class Spool:
         """Append a persistent SET of one journal entry.
 
         Args:
-            domain: The queue; not empty, without ``:``.
+            domain: The queue; not empty, without ``:``. None: the host of the URI
+                (``fastjournal.domain_of``).
             uri: Resource that the work is about: one entry of a URI waits at a time, the newest.
             priority: 0 (first) to 255 (last).
             not_before: Instant before which the work must not start. Without it: the timestamp,
@@ -150,16 +152,16 @@ class Spool:
             timestamp_us = self._next_timestamp()
         else:
             timestamp_us = check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
-        expires_us = ttl_us = None
+        expires_us = None
         if expires is not None:
             expires_us = future_us("expires", expires, self._clock.now_us())
-        if ttl is not None:
-            ttl_us = duration_us("ttl", ttl)
+        ttl_us = None if ttl is None else duration_us("ttl", ttl)
         if overwrite is not False:
             _check_bool("overwrite", overwrite)
         uri = None if uri is None else encode_text("URI", uri)
         if uri is not None and not 0 < len(uri) <= KEY_BYTES_MAX:
             raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
+        domain = domain_of(uri or b"") if domain is None else domain
         if id is None:
             id = default_id(timestamp_us, uri, self._writer_id)
         if not_before is None and not_before_us is None:

@@ -1,0 +1,40 @@
+"""Domain of a URI: its host, as the name of a queue."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from fastjournal.errors import BadRequestError
+
+_HINT = "name the domain, or give a URI with a host, such as https://example.org/"
+
+
+def domain_of(uri: str | bytes) -> str:
+    """Return the domain (queue) of a URI: its host in lower case, with its port.
+
+    A host that is not ASCII has its IDNA form (``xn--...``). A port that the URI names, and the
+    colons of an IPv6 address, follow as ``%3A``, because a domain holds no colon:
+    ``http://Example.org:8080/`` is of ``example.org%3A8080``.
+
+    Raises:
+        BadRequestError: It has no host, or none that a name can have; code ``bad-key``.
+    """
+    try:
+        text = uri.decode() if isinstance(uri, bytes) else uri
+        parts = urlsplit(text)
+        host, port = (parts.hostname or "").removesuffix("."), parts.port
+        if host and not host.isascii():
+            host = _idna(host)
+    except ValueError as error:  # also of the port, of UTF-8 and of IDNA
+        raise BadRequestError(
+            f"{uri!r} has no domain: {error}", code="bad-key", hint=_HINT
+        ) from None
+    if not host or any(character <= " " for character in host):
+        raise BadRequestError(f"{uri!r} has no host", code="bad-key", hint=_HINT)
+    return (host if port is None else f"{host}:{port}").replace(":", "%3A")
+
+
+def _idna(host: str) -> str:
+    import idna  # noqa: PLC0415 - its tables are large, and most hosts are ASCII
+
+    return idna.encode(host, uts46=True).decode()
