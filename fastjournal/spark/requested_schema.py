@@ -76,7 +76,9 @@ class RequestedColumn(NamedTuple):
             source = f"CASE WHEN {bounds} THEN timestamp_micros({source}) END"
         elif self.kind == "instant":
             source = f"nullif({source}, 0)"
-        return f"{source} AS `{self.name}`"
+        # a user names it by columnNameOfCorruptRecord
+        name = self.name.replace("`", "``")
+        return f"{source} AS `{name}`"
 
 
 def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:

@@ -249,6 +249,10 @@ def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(
         data[segment.offsets[1] + 40] ^= 1
         (tmp_path / segment_name(1)).write_bytes(data)
         assert spark.sql("SELECT bad FROM told WHERE bad IS NOT NULL").count() == 1
+        for view in ("records", "entries"):
+            named = {"mode": "permissive", "columnNameOfCorruptRecord": "b`d"}
+            frame = read(spark, tmp_path, view, **named)
+            assert frame.where("`b``d` IS NOT NULL").count() == 1
     finally:
         spark.sql("DROP TABLE told")
         spark.catalog.dropTempView("seen")

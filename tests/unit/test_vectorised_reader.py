@@ -32,6 +32,12 @@ COLUMNS = list(READABLE.values())
 INTERNAL = {column.name for column in INTERNAL_COLUMNS}
 PUBLIC = [name for name in NAMES if name not in INTERNAL]
 SLICES = (2, 5)
+DATA = Path(__file__).parent.parent / "format" / "data"
+RECORDED = [
+    DATA / "before-sealed-sizes",
+    *sorted(path for path in (DATA / "workq").iterdir() if path.is_dir()),
+]
+"""Logs of an older fastjournald, and of workq itself."""
 
 
 SCHEMA = pa.schema([(column.name, column.arrow) for column in COLUMNS])
@@ -117,6 +123,11 @@ def test_reader_equals_the_oracle_on_random_logs(
     every_kind(tmp_path, seed)
     monkeypatch.setattr(chunk, "CHUNK_RECORDS", records)
     check(tmp_path)
+
+
+@pytest.mark.parametrize("log", RECORDED, ids=lambda log: log.name)
+def test_reader_equals_the_oracle_on_recorded_logs(log: Path) -> None:
+    check(log)
 
 
 def sample() -> SegmentBuilder:

@@ -37,11 +37,8 @@ class Places(NamedTuple):
 
 
 class KeyParts(NamedTuple):
-    """Keys of entries and completions, and the parts of those that are journal keys."""
+    """Parts of the keys that are journal keys."""
 
-    start: Offsets
-    end: Offsets
-    missing: Mask
     is_journal: Mask
     colons: tuple[Offsets, Offsets, Offsets]
     priority: Numbers
@@ -96,7 +93,7 @@ class Chunk:
         return self.arrays.segment.hexadecimal(at, JOB_ID_BYTES // 8)
 
     @cached_property
-    def keys(self) -> KeyParts:
+    def keys(self) -> Places:
         """Keys of entries and of completions."""
         arrays = self.arrays
         places = self._places()
@@ -106,9 +103,12 @@ class Chunk:
         results = arrays.results
         is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
         _put(places, results.rows, results.content, is_completion)
-        return self._parts(*places)
+        return places
 
-    def _parts(self, start: Offsets, end: Offsets, missing: Mask) -> KeyParts:
+    @cached_property
+    def key_parts(self) -> KeyParts:
+        """Parts of the keys that are journal keys."""
+        start, end, missing = self.keys
         segment = self.arrays.segment
         base, stop = int(start[0]), int(end[-1])
         places = np.flatnonzero(segment.bytes[base:stop] == _COLON) + base
@@ -136,7 +136,7 @@ class Chunk:
             for row in np.flatnonzero(is_journal & (digits > _CERTAIN_DIGITS)):
                 key = segment.bytes[start[row] : end[row]].tobytes()
                 is_journal[row] = split_journal_key(key) is not None
-        return KeyParts(start, end, missing, is_journal, (one, two, three), priority)
+        return KeyParts(is_journal, (one, two, three), priority)
 
 
 def _put(places: Places, rows: Offsets, slices: Slices, chosen: Mask) -> None:

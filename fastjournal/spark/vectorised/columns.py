@@ -7,24 +7,18 @@ null; the reader fills it from the record by record reader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import JOB_ID_AT, JOB_ID_BYTES, Command
 from fastjournal.spark.columns import ARROW_TYPES, COMMAND_NAMES, MICROSECONDS_MAX, TIMESTAMPS
-from fastjournal.spark.record_kinds import REMOVALS, Kind
 from fastjournal.spark.vectorised.byte_arrays import (
-    Integers,
-    Mask,
-    Slices,
     as_latin1,
-    as_text,
 )
 from fastjournal.spark.vectorised.chunk import Chunk
-from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS
+from fastjournal.spark.vectorised.entry_columns import VECTORS_OF_ENTRIES
+from fastjournal.spark.vectorised.vector_column import VectorColumn, nothing
 
 _NAMES = {command.value: name for command, name in COMMAND_NAMES.items()}
 _COMMANDS = pa.array([_NAMES.get(number) for number in range(256)], pa.string())
@@ -79,19 +73,6 @@ def _half(first: int) -> Callable[[Chunk], pa.Array]:
         return pa.array(chunk.arrays.segment.unsigned64(at).view(np.int64))
 
     return column
-
-
-_KINDS = np.full(256, Kind.CHANGE, np.int64)
-_KINDS[list(REMOVALS)] = Kind.REMOVAL
-
-
-def _kind(chunk: Chunk) -> pa.Array:
-    arrays = chunk.arrays
-    kind = _KINDS[arrays.command]
-    kind[arrays.entries.rows] = Kind.ENTRY
-    valid = np.ones(len(arrays), np.bool_)
-    valid[arrays.heads.rows] = False
-    return chunk.numbers(np.arange(len(arrays)), kind, valid, "int")
 
 
 # --- columns of jobs and results ------------------------------------------------------------------
@@ -166,145 +147,6 @@ def _lease_token(chunk: Chunk) -> pa.Array:
     return found.take(pa.array(np.arange(count, dtype=np.int32), mask=missing))
 
 
-def _nothing(kind: str) -> Callable[[Chunk], pa.Array]:
-    return lambda chunk: pa.nulls(len(chunk.arrays), ARROW_TYPES[kind])
-
-
-# --- columns of entries ---------------------------------------------------------------------------
-
-
-def _hash_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
-    def column(chunk: Chunk) -> pa.Array:
-        arrays = chunk.arrays
-        field = arrays.entries.fields[name]
-        assert isinstance(field, Slices)
-        valid = arrays.entries.valid if field.none is None else arrays.entries.valid & ~field.none
-        end = np.where(valid, field.end, field.start)
-        hashes = arrays.segment.hashes(field.start, end)
-        return chunk.numbers(arrays.entries.rows, hashes, valid, "long")
-
-    return column
-
-
-_hash_of_key = _hash_of_entry("key")
-
-
-def _key_hash(chunk: Chunk) -> pa.Array:
-    results = chunk.arrays.results
-    is_completion = results.ours & (chunk.arrays.command[results.rows] == Command.COMPLETE)
-    end = np.where(is_completion, results.content.end, results.content.start)
-    hashes = chunk.arrays.segment.hashes(results.content.start, end)
-    completed = chunk.numbers(results.rows, hashes, is_completion, "long")
-    return pc.coalesce(_hash_of_key(chunk), completed)
-
-
-def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
-    def column(chunk: Chunk) -> pa.Array:
-        arrays = chunk.arrays
-        field = arrays.entries.fields.get(name)
-        if field is None:
-            zeros = np.zeros(len(arrays.entries.rows), np.int64)
-            return chunk.numbers(arrays.entries.rows, zeros, arrays.entries.valid, kind)
-        assert isinstance(field, Integers)
-        return chunk.numbers(arrays.entries.rows, field.numbers, arrays.entries.valid, kind)
-
-    return column
-
-
-def _bytes_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
-    def column(chunk: Chunk) -> pa.Array:
-        arrays = chunk.arrays
-        field = arrays.entries.fields[name]
-        assert isinstance(field, Slices)
-        return chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
-
-    return column
-
-
-def _mask_of_entries(chunk: Chunk) -> Mask:
-    found = np.zeros(len(chunk.arrays), np.bool_)
-    found[chunk.arrays.entries.rows] = chunk.arrays.entries.valid
-    return found
-
-
-def _foreign(chunk: Chunk) -> pa.Array:
-    return pa.array(np.zeros(len(chunk.arrays), np.bool_), mask=~_mask_of_entries(chunk))
-
-
-def _links(chunk: Chunk) -> pa.Array:
-    forms = pa.array([None, []], ARROW_TYPES["list"])
-    return forms.take(pa.array(_mask_of_entries(chunk).astype(np.int32)))
-
-
-def _timestamp(chunk: Chunk) -> pa.Array:
-    arrays = chunk.arrays
-    field = arrays.entries.fields["timestamp"]
-    assert isinstance(field, Integers)
-    results = arrays.results
-    is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
-    rows = np.concatenate((arrays.entries.rows, results.rows))
-    numbers = np.concatenate((field.numbers, results.timestamp))
-    return chunk.numbers(
-        rows, numbers, np.concatenate((arrays.entries.valid, is_completion)), "long"
-    )
-
-
-def _key(chunk: Chunk) -> pa.Array:
-    keys = chunk.keys
-    return chunk.arrays.segment.binary(keys.start, keys.end, keys.missing)
-
-
-def _domain(chunk: Chunk) -> pa.Array:
-    keys = chunk.keys
-    end = np.where(keys.is_journal, keys.colons[0], keys.start)
-    return as_text(chunk.arrays.segment.binary(keys.start, end, ~keys.is_journal))
-
-
-def _id(chunk: Chunk) -> pa.Array:
-    keys = chunk.keys
-    start = np.where(keys.is_journal, keys.colons[2] + 1, keys.start)
-    end = np.where(keys.is_journal, keys.end, keys.start)
-    return as_text(chunk.arrays.segment.binary(start, end, ~keys.is_journal))
-
-
-def _journal_priority(chunk: Chunk) -> pa.Array:
-    keys = chunk.keys
-    return pa.array(keys.priority.astype(np.int32), mask=~keys.is_journal)
-
-
-def _reason(chunk: Chunk) -> pa.Array:
-    arrays = chunk.arrays
-    results = arrays.results
-    is_failure = results.valid & (arrays.command[results.rows] == Command.FAIL)
-    start = np.where(results.ours, results.content.start, results.result.start)
-    end = np.where(results.ours, results.content.end, results.result.end)
-    failures = chunk.slices(results.rows, Slices(start, end, is_failure))
-    field = arrays.entries.fields.get("reason")
-    if field is None:
-        return as_text(failures)
-    assert isinstance(field, Slices)
-    buried = chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
-    return as_text(pc.coalesce(buried, failures))
-
-
-class VectorColumn(NamedTuple):
-    """A column: its function, and how much of each record it needs."""
-
-    array: Callable[[Chunk], pa.Array]
-    last_field: int = -1
-    """Number of the last field of envelopes that it needs; -1: none."""
-    operations: bool = False
-    """Whether it needs operations and the tokens of leases."""
-    contents: bool = True
-    """Whether it needs more of a record than its frame, command and job id."""
-    patched: bool = True
-    """Whether it is null for a record that is decoded one by one."""
-
-
-def _entry(array: Callable[[Chunk], pa.Array], field: str) -> VectorColumn:
-    return VectorColumn(array, ENVELOPE_FIELDS.index(field), operations=True)
-
-
 VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "segment": VectorColumn(_segment, contents=False, patched=False),
     "offset": VectorColumn(_offset, contents=False, patched=False),
@@ -332,32 +174,9 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "following": VectorColumn(_following, operations=True),
     "token": VectorColumn(_token, operations=True),
     "_token": VectorColumn(_lease_token, operations=True),
-    "number": VectorColumn(_nothing("long"), operations=True),
-    "_chain": VectorColumn(_nothing("bytes"), operations=True),
-    "_kind": _entry(_kind, "taken"),
-    "_key": _entry(_key_hash, "key"),
-    "_uri": _entry(_hash_of_entry("uri"), "uri"),
-    "_links": _entry(_nothing("numbers"), "taken"),
-    "key": _entry(_key, "key"),
-    "domain": _entry(_domain, "key"),
-    "priority": _entry(_journal_priority, "key"),
-    "id": _entry(_id, "key"),
-    "foreign": _entry(_foreign, "key"),
-    "uri": _entry(_bytes_of_entry("uri"), "uri"),
-    "links": _entry(_links, "links"),
-    "value_type": _entry(_number_of_entry("value_type", "int"), "value_type"),
-    "value": _entry(_bytes_of_entry("value"), "value"),
-    "timestamp": _entry(_timestamp, "timestamp"),
-    "created": _entry(_number_of_entry("created"), "created"),
-    "modified": _entry(_number_of_entry("modified"), "modified"),
-    "arrival": _entry(_number_of_entry("arrival"), "arrival"),
-    "not_before": _entry(_number_of_entry("not_before"), "not_before"),
-    "expires": _entry(_number_of_entry("expires"), "expires"),
-    "ttl": _entry(_number_of_entry("ttl"), "ttl"),
-    "attempts": _entry(_number_of_entry("attempts", "int"), "attempts"),
-    "worked_on_until": _entry(_number_of_entry("token"), "token"),
-    "superseded": _entry(_number_of_entry("superseded"), "superseded"),
-    "reason": _entry(_reason, "reason"),
+    "number": VectorColumn(nothing("long"), operations=True),
+    "_chain": VectorColumn(nothing("bytes"), operations=True),
+    **VECTORS_OF_ENTRIES,
 }
 """Columns but those of the whole segment: ``_corrupt``, ``_ours``, ``_bytes``, ``_crc32c``,
 ``_doubt``."""

@@ -11,7 +11,6 @@ Layouts: ``cmdlog.format.layout``, ``cmdlog.format.envelope``, ``cmdlog.format.o
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,13 +29,13 @@ from fastjournal.spark.vectorised.byte_arrays import (
     NIL,
     Integers,
     Mask,
-    Numbers,
     Offsets,
     SegmentBytes,
     Slices,
     Times,
     Unsigned,
 )
+from fastjournal.spark.vectorised.fields import Entries, Heads, Jobs, Results
 
 INT32_MAX = 2**31 - 1
 _ARRIVAL_MAX = 1 << 62
@@ -58,56 +57,6 @@ _KINDS = {
     "reason": _OPTIONAL, "taken": _NONE_YET, "erases": _FLAG, "error": _OPTIONAL,
 }  # fmt: skip
 """Forms of the fields of an envelope; the others are numbers. ``_NONE_YET``: an empty array."""
-
-
-class Jobs(NamedTuple):
-    """Fields of the add and schedule records, an item each."""
-
-    rows: Offsets
-    """Where they stand among the records."""
-    name: Slices
-    ttr_ms: Integers
-    ttl_ms: Integers
-    priority: Integers
-    """Zig-zag."""
-    max_attempts: Integers
-    max_fails: Integers
-    payload: Slices
-    not_before: Times
-    created: Times
-    valid: Mask
-    """Whether all fields have the usual form and fill the record."""
-
-
-class Results(NamedTuple):
-    """Results of the complete and fail records."""
-
-    rows: Offsets
-    result: Slices
-    ours: Mask
-    content: Slices
-    """Key of a completion, reason of a failure."""
-    timestamp: Unsigned
-    """Timestamp of a completion."""
-    valid: Mask
-
-
-class Entries(NamedTuple):
-    """Fields of the envelopes, an item each."""
-
-    rows: Offsets
-    fields: dict[str, Integers | Slices]
-    """Where an envelope is shorter: 0, nil or empty. No envelope has a field that is not here."""
-    valid: Mask
-
-
-class Heads(NamedTuple):
-    """Operations that lead a group: lease and batch."""
-
-    rows: Offsets
-    lease: Mask
-    following: Numbers
-    token: Unsigned
 
 
 class RecordArrays:

@@ -8,6 +8,7 @@ those of the records, or that of the whole file where a manifest has it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import google_crc32c
@@ -78,17 +79,23 @@ def _chain(start: Offsets, behind: Offsets, first: int, size: int) -> Offsets | 
     leads_on = following == np.arange(1, len(start) + 1)
     leads_on[:-1] &= start[1:] == behind[:-1]
     leads_on[-1:] = False
-    breaks = np.flatnonzero(~leads_on)
-    parts: list[Offsets] = []
+    breaks = np.flatnonzero(~leads_on).tolist()
+    kept = np.ones(len(start), np.bool_)
     at = int(np.searchsorted(start, first))
+    kept[:at] = False
+    index = bisect_left(breaks, at)
     while True:
-        last = int(breaks[np.searchsorted(breaks, at)])
-        parts.append(np.arange(at, last + 1))
+        last = breaks[index]
         if behind[last] == size:
-            return np.concatenate(parts)
+            kept[last + 1 :] = False
+            return np.flatnonzero(kept)
         at = int(following[last])
         if at >= len(start) or start[at] != behind[last]:
             return None
+        # heads that stand inside of a record
+        kept[last + 1 : at] = False
+        while breaks[index] < at:
+            index += 1
 
 
 def checksums_are_right(data: bytes, segment: SegmentBytes, frames: Frames) -> bool:
