@@ -1,4 +1,4 @@
-"""Engine of the export: DuckDB, with a memory limit, and tables in a temporary directory."""
+"""DuckDB as the engine of the plan of live entries: named relations, memory with a bound."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _THREAD_MIB = 64
 
 
 class DuckDb:
-    """Engine of the plan: DuckDB, with tables in a file."""
+    """Database of one computation.
 
-    array = "list_value"
-    unnest = "unnest"
-    hops_max = 16
-    rounds_max = 64
+    Args:
+        scratch: Directory for its temporary files.
+        threads: Most threads of a statement; None: one a processor.
+        in_files: Its tables are in a file of the directory; otherwise in memory, as far as they
+            have room there.
+    """
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *, threads: int | None = None, in_files: bool = True) -> None:
         self.connection = duckdb.connect(
-            str(scratch / "tables.duckdb"),
+            str(scratch / "tables.duckdb") if in_files else ":memory:",
             config={
                 "memory_limit": f"{MEMORY_MIB}MiB",
                 "temp_directory": str(scratch),
                 "preserve_insertion_order": False,
-                "threads": max(min(processors(), MEMORY_MIB // _THREAD_MIB), 1),
+                "threads": max(min(threads or processors(), MEMORY_MIB // _THREAD_MIB), 1),
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             },
@@ -42,13 +44,24 @@ class DuckDb:
         self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute("SET parquet_metadata_cache = true")
 
+    def give(self, name: str, table: pa.Table) -> str:
+        """Return the name of a relation of these rows."""
+        self.connection.register(name, table)
+        return name
+
     def store(self, name: str, sql: str, **relations: str) -> str:
-        """Make a table; see ``entry_plan.Engine``."""
+        """Return the relation that a query gives, to be read several times.
+
+        Args:
+            name: To be known by.
+            sql: A query with ``{names}`` of relations.
+            **relations: Those, as this object returned them.
+        """
         self.connection.execute(f"CREATE TABLE {name} AS {sql.format(**relations)}")
         return name
 
     def query(self, sql: str, **relations: str) -> str:
-        """Return a subquery; see ``entry_plan.Engine``."""
+        """Return the relation that a query gives, to be read once or twice."""
         return f"({sql.format(**relations)})"
 
     def is_empty(self, relation: str) -> bool:
@@ -68,9 +81,9 @@ class DuckDb:
                 raise _failed(error, self._scratch) from error
             yield batch
 
-    def table(self, sql: str) -> pa.Table:
+    def table(self, sql: str, **relations: str) -> pa.Table:
         """Return the rows of a query."""
-        return self.connection.sql(sql).to_arrow_table()
+        return self.connection.sql(sql.format(**relations)).to_arrow_table()
 
 
 def processors() -> int:

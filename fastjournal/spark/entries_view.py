@@ -2,37 +2,30 @@
 
 1. Executors read the facts of all records, a segment a partition (``spark.entry_facts``): no
    values. Spark shuffles these slim rows once, by job.
-2. ``spark.entry_plan`` says in SQL which records make the live entries. Its rounds end by counts:
-   nothing else comes to the driver, but one row a segment.
-3. When rows are asked for, executors fetch the chosen records from their segments. Entries that
-   other records changed, or that share keys with other live ones, are replayed by the daemon's own
-   rules (``spark.partition_replay``), those of one component in one place.
+2. Steps on shards find the records that make the live entries (``spark.entry_shards``). Between two
+   steps Spark moves parcels of rows (``spark.shard_rows``). Nothing comes to the driver.
+3. Executors fetch the chosen records from their segments. Entries that other records changed, or
+   that share keys with other live ones, are replayed by the daemon's own rules
+   (``spark.partition_replay``), those of one component in one place.
 
-The relations that the plan reads several times are on the executors' disks until the frame is
-garbage.
+All of this is one plan without an action: Spark computes it when rows are asked for. Parts that it
+needs several times it computes once, because it reuses equal shuffles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark import StorageLevel
 
-from fastjournal.errors import LogCorruptError
-from fastjournal.spark.entry_facts import (
-    CHAIN_FACTS,
-    FACTS_COLUMNS,
-    PLACE_BITS,
-    check_facts,
-    offset_of,
-    read_facts,
-)
+from fastjournal.spark.columns import sql_schema
+from fastjournal.spark.entry_facts import PLACE_BITS, offset_of
 from fastjournal.spark.entry_fetch import (
     REPLAYED_COLUMNS,
     Base,
@@ -40,12 +33,19 @@ from fastjournal.spark.entry_fetch import (
     read_replayed,
     replay_labels,
 )
-from fastjournal.spark.entry_plan import find_wanted
+from fastjournal.spark.entry_shards import find_records, send_facts
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
-from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA, ENTRY_SCHEMA
-from fastjournal.spark.record_kinds import Kind
-from fastjournal.spark.session import translating
-from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.shard import Shard, Step
+from fastjournal.spark.shard_rows import (
+    PARCEL_COLUMNS,
+    PARCEL_SCHEMA,
+    Given,
+    numbers_of,
+    pack_parcels,
+    unpack_parcels,
+)
+from fastjournal.spark.vectorised.byte_arrays import Numbers
 
 if TYPE_CHECKING:
     import os
@@ -53,108 +53,101 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITION_BYTES = 48 * 1024 * 1024
-"""Bytes of the log for each partition of a shuffle."""
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-_NO_BROADCASTS = {
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
-}
-"""A checkpoint keeps the estimated size of its origin: of facts, that of a list of segments."""
-_SEGMENT = f"int(shiftright(place, {PLACE_BITS})) AS segment"
-_NAMES = tuple(ENTRY_ARROW_SCHEMA.names)
+"""Bytes of the log for each shard."""
+_DAMAGE_COLUMNS = "segment INT, offset BIGINT, _corrupt STRING"
+_NAMES = tuple(column.name for column in ENTRY_COLUMNS)
 
 
-class _Spark:
-    """Engine of the plan: Spark, with relations on the disks of the executors."""
+class _Shards:
+    """Relations in parcels, divided into shards; each step has a new one."""
 
-    array = "array"
-    unnest = "explode"
-    hops_max = 8
-    rounds_max = 16
+    def __init__(self, frame: DataFrame, number: int) -> None:
+        self.frame = frame.repartitionById(number, "shard")
+        self._number = number
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def then(self, step: Step) -> _Shards:
+        """Run a step on each shard."""
+        run = partial(run_step, step=step, shards=self._number)
+        return _Shards(self.frame.mapInArrow(run, PARCEL_COLUMNS), self._number)
 
-    def store(self, name: str, sql: str, **relations: Any) -> DataFrame:
-        """Compute a relation, and keep it; see ``entry_plan.Engine``."""
-        return self.query(sql, **relations).localCheckpoint(
-            eager=True, storageLevel=StorageLevel.DISK_ONLY
-        )
+    def with_others(self, other: _Shards, step: Step, *, into: int | None = None) -> _Shards:
+        """Run a step on each shard of two; send to as many shards, or to another number."""
+        number = self._number
 
-    def query(self, sql: str, **relations: Any) -> DataFrame:
-        """Return a frame that is not computed; see ``entry_plan.Engine``."""
-        return self._spark.sql(sql, **relations)
+        def run(_: Any, one: pa.Table, two: pa.Table) -> pa.Table:
+            batches = [*one.to_batches(), *two.to_batches()]
+            found = list(run_step(batches, step=step, shards=number))
+            return pa.Table.from_batches(found, PARCEL_SCHEMA)
 
-    def is_empty(self, relation: DataFrame) -> bool:
-        """Return whether a relation has no rows."""
-        return relation.isEmpty()
+        sides = self.frame.groupBy("shard").cogroup(other.frame.groupBy("shard"))
+        frame = sides.applyInArrow(run, PARCEL_COLUMNS)
+        return _Shards(frame, number if into is None else into)
 
 
 def entries(
-    spark: SparkSession, directory: str | os.PathLike[str], *, mode: str = "failfast"
+    spark: SparkSession,
+    directory: str | os.PathLike[str],
+    *,
+    mode: str = "failfast",
+    names: Sequence[str] = _NAMES,
 ) -> DataFrame:
     """Return what was live at the end of a log or snapshot, one row an entry.
 
-    Reads the log once at this call, without values, and the chosen records when rows are asked for.
+    Reads the log when rows are asked for: once without values, then the chosen records.
 
     Args:
         spark: Any session.
         directory: Path or URI.
         mode: ``failfast`` or ``permissive``; the latter has a column ``_corrupt``, and a row for
             every stretch of damage.
+        names: Columns to read, in the order of the view; one at least.
 
     Raises:
-        LogCorruptError: It is damaged, or a segment is missing, was cut or replaced, in mode
-            ``failfast``.
+        LogCorruptError: A snapshot's files are not those that its manifest lists. Other damage ends
+            the query, in mode ``failfast``.
     """
     permissive = mode.lower() == "permissive"
+    schema = sql_schema([column for column in ENTRY_COLUMNS if column.name in names])
     source = LogDirectory(directory)
-    segments = {segment.number: segment for segment in source.segments}
+    log = LogFiles(str(directory), {segment.number: segment for segment in source.segments})
     parts = max(-(-sum(one.bytes for one in source.segments) // PARTITION_BYTES), 1)
-    uri = str(directory)
-    with translating(), _settings(spark, {_SHUFFLE_PARTITIONS: str(parts), **_NO_BROADCASTS}):
-        facts = _read_facts(spark, uri, list(segments.values()), parts, permissive=permissive)
-        missing = _check_segments(facts, source)
-        if missing is not None and not permissive:
-            raise missing
-        engine = _Spark(spark)
-        wanted = find_wanted(engine, facts, permissive=permissive)
-        # planned here: the settings are others when rows are asked for
-        chosen = engine.store("plain", "SELECT place FROM {plain}", plain=wanted.plain)
-        touched = engine.store("replayed", "SELECT * FROM {rows}", rows=wanted.replayed)
-        bases = {row[0] >> PLACE_BITS: Base(row[1], row[2]) for row in wanted.bases.collect()}
-    fetches = max(min(len(segments), parts), 1)
-    placed = chosen.selectExpr("place", _SEGMENT).repartition(fetches, "segment")
-    plain = placed.sortWithinPartitions("place").mapInArrow(
-        partial(_fetch_entries, uri=uri, segments=segments), ENTRY_SCHEMA
-    )
-    placed = touched.selectExpr("place", "label", _SEGMENT).repartition(fetches, "segment")
-    records = placed.sortWithinPartitions("place").mapInArrow(
-        partial(_fetch_records, uri=uri, segments=segments, bases=bases, permissive=permissive),
-        REPLAYED_COLUMNS,
+    chosen = _choose(spark, log, source, parts, permissive=permissive)
+    plain = chosen.mapInArrow(partial(fetch_entries, log=log, names=names), schema)
+    records = chosen.mapInArrow(
+        partial(fetch_records, log=log, permissive=permissive), REPLAYED_COLUMNS
     )
     replayed = (
         records.repartition(parts, "label")
         .sortWithinPartitions("label", "segment", "offset")
-        .mapInArrow(partial(replay_labels, names=_NAMES), ENTRY_SCHEMA)
+        .mapInArrow(partial(replay_labels, names=names), schema)
     )
     found = plain.unionByName(replayed)
-    return _with_damage(found, facts, missing) if permissive else found
+    if permissive:
+        damage = chosen.mapInArrow(_tell_damage, _DAMAGE_COLUMNS)
+        found = found.unionByName(damage, allowMissingColumns=True)
+    return found
 
 
-def _with_damage(found: DataFrame, facts: DataFrame, missing: LogCorruptError | None) -> DataFrame:
-    damage = facts.where(f"kind = {Kind.DAMAGE:d}").selectExpr(
-        _SEGMENT,
-        f"place & {(1 << PLACE_BITS) - 1}L AS offset",
-        "CAST(note AS STRING) AS _corrupt",
+class LogFiles(NamedTuple):
+    """A log, as the tasks know it."""
+
+    uri: str
+    segments: dict[int, SegmentFile]
+
+
+def _choose(
+    spark: SparkSession, log: LogFiles, source: LogDirectory, parts: int, *, permissive: bool
+) -> DataFrame:
+    """Return the parcels of places of records that make entries, by segment."""
+    count = len(log.segments)
+    read = spark.range(0, count, 1, max(count, 1)).mapInArrow(
+        partial(send_segments, log=log, shards=parts, permissive=permissive), PARCEL_COLUMNS
     )
-    found = found.unionByName(damage, allowMissingColumns=True)
-    if missing is None:
-        return found
-    spark = found.sparkSession
-    return found.unionByName(
-        spark.createDataFrame([(str(missing),)], "_corrupt STRING"), allowMissingColumns=True
-    )
+    facts = _Shards(read, parts)
+    fetches = max(min(count, parts), 1)
+    chosen = find_records(facts, source, shards=parts, fetches=fetches, permissive=permissive).frame
+    with _settings(spark, {"spark.sql.adaptive.enabled": "false"}):
+        return chosen.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
 
 
 @contextmanager
@@ -173,87 +166,87 @@ def _settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
                 spark.conf.set(name, old)
 
 
-def _read_facts(
-    spark: SparkSession, uri: str, segments: list[SegmentFile], parts: int, *, permissive: bool
-) -> DataFrame:
-    count = len(segments)
-    facts = spark.range(0, count, 1, max(count, 1)).mapInArrow(
-        partial(_facts_of, uri=uri, segments=segments, permissive=permissive), FACTS_COLUMNS
-    )
-    by_job = facts.repartition(parts, "high", "low")
-    return by_job.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
-
-
-def _check_segments(facts: DataFrame, source: LogDirectory) -> LogCorruptError | None:
-    """Return what is wrong with the chain of segments."""
-    try:
-        check_facts(source, facts.sparkSession.sql(CHAIN_FACTS, facts=facts).collect())
-    except LogCorruptError as error:
-        return error
-    return None
-
-
 # --- in Spark's workers ---------------------------------------------------------------------------
 
 
-def _facts_of(
-    batches: Iterable[pa.RecordBatch], *, uri: str, segments: list[SegmentFile], permissive: bool
+def run_step(
+    batches: Iterable[pa.RecordBatch], *, step: Step, shards: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read the facts of segments, given by their index."""
-    files, _ = resolve(uri)
+    """Run a step on what came to a shard."""
+    for number, given in unpack_parcels(batches).items():
+        with Shard(number, shards, given) as shard:
+            yield from pack_parcels(step(shard))
+
+
+def send_segments(
+    batches: Iterable[pa.RecordBatch], *, log: LogFiles, shards: int, permissive: bool
+) -> Iterator[pa.RecordBatch]:
+    """Send the facts of segments, given by their index."""
+    files, _ = resolve(log.uri)
+    segments = list(log.segments.values())
     for batch in batches:
         for index in batch.column(0).to_pylist():
-            yield from read_facts(files, segments[index], permissive=permissive)
+            sent = send_facts(files, segments[index], shards, permissive=permissive)
+            yield from pack_parcels(sent)
 
 
-def _by_segment(
-    batches: Iterable[pa.RecordBatch], columns: tuple[str, ...]
-) -> Iterator[tuple[int, list[Numbers]]]:
-    """Yield each segment with its columns; rows are in the order of places."""
-    number, gathered = -1, [[np.zeros(0, np.int64)] for _ in columns]
-    for batch in batches:
-        segments = batch.column("segment").to_numpy()
-        values = [batch.column(name).to_numpy() for name in columns]
-        cuts = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), len(segments)]
-        for first, stop in pairwise(cuts):
-            if first == stop:
-                continue
-            if segments[first] != number:
-                if number >= 0:
-                    yield number, [np.concatenate(parts) for parts in gathered]
-                number, gathered = int(segments[first]), [[] for _ in columns]
-            for parts, column in zip(gathered, values, strict=True):
-                parts.append(column[first:stop])
-    if number >= 0:
-        yield number, [np.concatenate(parts) for parts in gathered]
+def _places(given: Given, name: str) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each segment with its rows of a relation, in the order of places."""
+    if name not in given:
+        return
+    table = given[name].sort_by("place")
+    numbers = table.column("place").to_numpy() >> PLACE_BITS
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for first, stop in pairwise(cuts):
+        yield int(numbers[first]), table.slice(first, stop - first)
 
 
-def _fetch_entries(
-    batches: Iterable[pa.RecordBatch], *, uri: str, segments: dict[int, SegmentFile]
+def _offsets(table: pa.Table) -> Numbers:
+    return offset_of(numbers_of(table, "place"))
+
+
+def fetch_entries(
+    batches: Iterable[pa.RecordBatch], *, log: LogFiles, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Read the entries at places."""
-    files, _ = resolve(uri)
-    for number, (places,) in _by_segment(batches, ("place",)):
-        offsets: Offsets = offset_of(places)
-        yield from read_entries(files, segments[number], offsets, _NAMES)
+    files, _ = resolve(log.uri)
+    for given in unpack_parcels(batches).values():
+        for number, table in _places(given, "plain"):
+            yield from read_entries(files, log.segments[number], _offsets(table), names)
 
 
-def _fetch_records(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    uri: str,
-    segments: dict[int, SegmentFile],
-    bases: dict[int, Any],
-    permissive: bool,
+def fetch_records(
+    batches: Iterable[pa.RecordBatch], *, log: LogFiles, permissive: bool
 ) -> Iterator[pa.RecordBatch]:
     """Read the records at places, to be replayed."""
-    files, _ = resolve(uri)
-    for number, (places, labels) in _by_segment(batches, ("place", "label")):
-        yield from read_replayed(
-            files,
-            segments[number],
-            offset_of(places),
-            labels,
-            bases[number],
-            permissive=permissive,
-        )
+    files, _ = resolve(log.uri)
+    for given in unpack_parcels(batches).values():
+        bases = {
+            row["segment"] >> PLACE_BITS: Base(row["earlier"], row["ahead"])
+            for row in given["bases"].to_pylist()
+        }
+        for number, table in _places(given, "replayed"):
+            yield from read_replayed(
+                files,
+                log.segments[number],
+                _offsets(table),
+                numbers_of(table, "label"),
+                bases[number],
+                permissive=permissive,
+            )
+
+
+def _tell_damage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tell where damage is, and which segment is missing."""
+    schema = pa.schema([("segment", pa.int32()), ("offset", pa.int64()), ("_corrupt", pa.string())])
+    for given in unpack_parcels(batches).values():
+        for name in ("damage", "missing"):
+            for row in given[name].to_pylist() if name in given else ():
+                place, note = row["place"], row["note"]
+                at = (None, None) if place is None else (place >> PLACE_BITS, offset_of(place))
+                text = note if isinstance(note, str) else note.decode()
+                columns = [[value] for value in (*at, text)]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)],
+                    schema=schema,
+                )

@@ -1,9 +1,9 @@
 """Query plan of live entries: SQL that finds which records make the entries of a log.
 
-The one algorithm of the view ``entries`` (in Spark, ``fastjournal.spark.entries_view``) and of the
-export (in DuckDB, ``fastjournal.spark.local_entries``). Replay is sequential, but an entry depends
-only on jobs that share a key, a URI or a link (a *term*) with it. From the facts of the records
-(``fastjournal.spark.entry_facts``):
+The one algorithm of the export, which runs it as a whole (``fastjournal.spark.local_entries``), and
+of the view ``entries``, which runs its statements on shards (``fastjournal.spark.entry_shards``).
+Replay is sequential, but an entry depends only on jobs that share a key, a URI or a link (a *term*)
+with it. From the facts of the records (``fastjournal.spark.entry_facts``):
 
 1. ``jobs``: one row a job. A job is *gone* if its entry was made once, and a removal follows.
 2. An entry that is not gone is *independent* where all others with one of its terms are gone, came
@@ -17,108 +17,94 @@ only on jobs that share a key, a URI or a link (a *term*) with it. From the fact
 4. In a component, jobs are left out that were gone before its first job came that is not, and that
    are not newer than any that stays: so a URI with a long history is no long replay.
 
-Each statement reads relations by name, so that an engine may store, cache or inline them. ``node``,
-the place of a job's first record, stands for the job. The SQL is common to both engines, but for
-the names in ``Engine``.
+``node``, the place of a job's first record, stands for the job.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
+from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.record_kinds import Kind
 
+HOPS_MAX = 16
+"""Bound of the steps of the breadth-first search."""
+ROUNDS_MAX = 64
+"""Bound of the rounds of stars."""
 _SIDES = "CROSS JOIN (VALUES (0), (1)) AS sides(side)"
-_WITH_SIDES = "/*+ BROADCAST(sides) */"
-"""Hint to Spark, which else copies both sides of a cross join; a comment to DuckDB."""
-
-
-class Engine(Protocol):
-    """Database that runs the plan."""
-
-    array: str
-    """Function that makes an array of its arguments."""
-    unnest: str
-    """Function that makes rows of an array, in a SELECT list."""
-    hops_max: int
-    """Bound of the steps of the breadth-first search."""
-    rounds_max: int
-    """Bound of the rounds of stars."""
-
-    def store(self, name: str, sql: str, **relations: Any) -> Any:
-        """Return the relation that a query gives, to be read several times.
-
-        Args:
-            name: To be known by in the engine.
-            sql: A query with ``{names}`` of relations.
-            **relations: Those, as the engine returned them.
-        """
-
-    def query(self, sql: str, **relations: Any) -> Any:
-        """Return the relation that a query gives, to be read once or twice."""
-
-    def is_empty(self, relation: Any) -> bool:
-        """Return whether a relation has no rows, if that is known without delay; else False."""
 
 
 class Wanted(NamedTuple):
-    """Records that make the live entries."""
+    """Relations of the records that make the live entries."""
 
-    plain: Any
+    plain: str
     """Column ``place``: records that are entries as they stand."""
-    replayed: Any
+    replayed: str
     """Columns ``place`` and ``label``: records to replay, those of one label together."""
-    bases: Any
+    bases: str
     """Columns ``segment``, ``earlier`` and ``ahead``, for ``entry_facts.serial_numbers``."""
 
 
-def find_wanted(engine: Engine, facts: Any, *, permissive: bool) -> Wanted:
+def find_wanted(engine: DuckDb, facts: str) -> Wanted:
     """Return which records of a log make its live entries.
 
     Args:
         engine: Where to compute that.
         facts: Relation of ``entry_facts.FACTS_SCHEMA``.
+    """
+    jobs, members = find_members(engine, facts, permissive=False)
+    labels = _find_tangled(engine, members)
+    kept = engine.store("kept", _KEPT, jobs=jobs, labels=labels)
+    return Wanted(
+        plain=engine.query(PLAIN, jobs=jobs, labels=labels),
+        replayed=find_replayed(engine, facts, jobs, labels, kept),
+        bases=engine.query(BASES, facts=facts),
+    )
+
+
+def find_members(engine: DuckDb, facts: str, *, permissive: bool) -> tuple[str, str]:
+    """Return the relations of jobs, and of pairs of job and term.
+
+    Args:
+        engine: Where to compute that.
+        facts: All facts of each of these jobs.
         permissive: Whether removals behind damage may be not applied.
     """
     jobs = engine.store("jobs", _JOBS, facts=facts)
     # a completion behind damage may concern an entry that its job alone does not name
     named = [Kind.LINK, Kind.RENAME, *([Kind.REMOVAL, Kind.DOUBTFUL] if permissive else [])]
-    further = engine.query(
-        _FURTHER.format(named=", ".join(str(int(kind)) for kind in named), **_functions(engine)),
-        facts=facts,
-        jobs=jobs,
-    )
-    members = engine.store(
-        "members", _MEMBERS.format(**_functions(engine)), jobs=jobs, further=further
-    )
-    labels = _find_labels(engine, members)
-    kept = engine.store("kept", _KEPT, jobs=jobs, labels=labels)
+    kinds = ", ".join(str(int(kind)) for kind in named)
+    further = engine.query(_FURTHER, facts=facts, jobs=jobs, named=kinds)
+    return jobs, engine.store("members", _MEMBERS, jobs=jobs, further=further)
+
+
+def find_replayed(engine: DuckDb, facts: str, jobs: str, labels: str, kept: str) -> str:
+    """Return the relation of records to replay: ``place`` and ``label``.
+
+    Args:
+        engine: Where to compute that.
+        facts: All facts of these jobs.
+        jobs: From ``find_members``.
+        labels: Column ``node``: jobs that others touch.
+        kept: Columns ``high``, ``low`` and ``label``: those of them to replay.
+    """
     own = engine.query(_OWN, jobs=jobs, labels=labels)
-    return Wanted(
-        plain=engine.query(_PLAIN, jobs=jobs, labels=labels),
-        replayed=engine.query(_REPLAYED, facts=facts, kept=kept, own=own),
-        bases=engine.query(_BASES, facts=facts),
-    )
+    return engine.query(_REPLAYED, facts=facts, kept=kept, own=own)
 
 
-def _functions(engine: Engine) -> dict[str, str]:
-    names = ("facts", "jobs", "further", "members")
-    return {"array": engine.array, "unnest": engine.unnest} | {n: f"{{{n}}}" for n in names}
-
-
-def _find_labels(engine: Engine, members: Any) -> Any:
+def _find_tangled(engine: DuckDb, members: str) -> str:
     """Return node and label of the tangled jobs: those of one component have the same label."""
     found = engine.store("tangled_0", _TANGLED, members=members)
     if engine.is_empty(found):
         # all entries are independent: there is nothing to walk from, and no component
         return engine.store("labels", _NO_LABELS, tangled=found)
-    return _label_components(engine, members, _walk(engine, members, found))
+    return find_labels(engine, members, _walk(engine, members, found))
 
 
-def _walk(engine: Engine, members: Any, found: Any) -> Any:
+def _walk(engine: DuckDb, members: str, found: str) -> str:
     """Return the nodes of all jobs that are connected with those found: breadth-first search."""
     before = found
-    for step in range(engine.hops_max):
+    for step in range(HOPS_MAX):
         terms = engine.store(f"hop_terms_{step}", _TERMS, members=members, nodes=before)
         reached = engine.store(f"hop_{step}", _REACHED, members=members, terms=terms)
         new = engine.store(f"hop_new_{step}", _NEW, reached=reached, found=found)
@@ -130,16 +116,28 @@ def _walk(engine: Engine, members: Any, found: Any) -> Any:
     return engine.store("tangled", _REST, found=found, new=before, members=members)
 
 
-def _label_components(engine: Engine, members: Any, tangled: Any) -> Any:
-    """Return node and label of connected jobs, by large-star and small-star rounds."""
+def find_labels(engine: DuckDb, members: str, tangled: str) -> str:
+    """Return node and label of connected jobs: those of one component have the same label."""
     pairs = engine.store("pairs", _PAIRS, members=members, tangled=tangled)
-    for step in range(engine.rounds_max):
-        large = engine.store(f"large_{step}", _LARGE_STAR, pairs=pairs)
-        pairs = engine.store(f"small_{step}", _SMALL_STAR, pairs=large)
-        if engine.is_empty(engine.query(_INCOMPLETE, pairs=pairs)):
-            break
+    pairs = join_pairs(engine, pairs)
     incomplete = engine.query(_INCOMPLETE, pairs=pairs)
     return engine.store("labels", _LABELS, tangled=tangled, pairs=pairs, incomplete=incomplete)
+
+
+def join_pairs(engine: DuckDb, pairs: str) -> str:
+    """Return pairs in which ``m`` is the least node of the component of ``v``.
+
+    Args:
+        engine: Where to compute that.
+        pairs: Columns ``v`` and ``m``, both of one component; ``m`` is the lesser one.
+    """
+    for step in range(ROUNDS_MAX):
+        near = engine.query(NEIGHBOURS, pairs=pairs)
+        large = engine.store(f"large_{step}", LARGE_STAR, near=near)
+        pairs = engine.store(f"small_{step}", SMALL_STAR, pairs=large)
+        if engine.is_empty(engine.query(_INCOMPLETE, pairs=pairs)):
+            break
+    return pairs
 
 
 _IS_ENTRY = f"kind <= {Kind.LINKED:d}"
@@ -159,22 +157,22 @@ FROM {{facts}}
 WHERE kind <= {Kind.DOUBTFUL:d}
 GROUP BY high, low
 """
-_GONE = "(entries <= 1 AND moves = 0 AND (entries = 0 OR coalesce(removed > added, FALSE)))"
+GONE = "(entries <= 1 AND moves = 0 AND (entries = 0 OR coalesce(removed > added, FALSE)))"
 _FURTHER = f"""
-SELECT high, low, {{unnest}}(terms) AS term FROM (
+SELECT high, low, unnest(terms) AS term FROM (
     SELECT f.high, f.low,
-        CASE WHEN f.links IS NULL THEN {{array}}(f.key, f.uri)
+        CASE WHEN f.links IS NULL THEN list_value(f.key, f.uri)
         ELSE f.links END AS terms
     FROM {{facts}} AS f LEFT JOIN (SELECT high, low FROM {{jobs}} WHERE entries > 1) AS j
         ON f.high = j.high AND f.low = j.low
     WHERE f.kind IN ({{named}}) OR ({_IS_ENTRY} AND (f.links IS NOT NULL OR j.high IS NOT NULL))
 ) AS found
 """
-_ROW = f"""node, added, timestamp, {_GONE} AS gone,
+_ROW = f"""node, added, timestamp, {GONE} AS gone,
     (entries > 1 OR ties > 0 OR form = {Kind.LINKED:d}) AS strict"""
 _MEMBERS = f"""
 SELECT * FROM (
-    SELECT {{unnest}}({{array}}(key, uri)) AS term, {_ROW} FROM {{jobs}} WHERE entries >= 1
+    SELECT unnest(list_value(key, uri)) AS term, {_ROW} FROM {{jobs}} WHERE entries >= 1
     UNION ALL
     SELECT f.term, {_ROW} FROM {{jobs}} AS j JOIN {{further}} AS f
         ON j.high = f.high AND j.low = f.low
@@ -183,14 +181,23 @@ WHERE term IS NOT NULL
 """
 """Pairs of job and term. A job is ``strict`` if it may meet others after it was added."""
 
-_TANGLED = """
-SELECT DISTINCT m.node FROM {members} AS m JOIN (
-    SELECT term FROM {members} GROUP BY term
-    HAVING min(CASE WHEN NOT gone THEN node END) <> max(CASE WHEN NOT gone THEN node END)
-        OR (min(node) <> max(node) AND (
-            max(CASE WHEN NOT gone AND strict THEN 1 ELSE 0 END) = 1
-            OR max(added) > max(CASE WHEN NOT gone THEN added END)
-            OR max(timestamp) > max(CASE WHEN NOT gone THEN timestamp END)))
+TERM_FACTS = {
+    "first_live": "min(CASE WHEN NOT gone THEN node END)",
+    "last_live": "max(CASE WHEN NOT gone THEN node END)",
+    "first_node": "min(node)",
+    "last_node": "max(node)",
+    "is_strict": "max(CASE WHEN NOT gone AND strict THEN 1 ELSE 0 END)",
+    "newest": "max(added)",
+    "live_newest": "max(CASE WHEN NOT gone THEN added END)",
+    "latest": "max(timestamp)",
+    "live_latest": "max(CASE WHEN NOT gone THEN timestamp END)",
+}
+"""Aggregates of the members with one term, which tell whether its live job is independent."""
+IS_BAD = """({first_live} <> {last_live} OR ({first_node} <> {last_node} AND (
+    {is_strict} = 1 OR {newest} > {live_newest} OR {latest} > {live_latest})))"""
+_TANGLED = f"""
+SELECT DISTINCT m.node FROM {{members}} AS m JOIN (
+    SELECT term FROM {{members}} GROUP BY term HAVING {IS_BAD.format(**TERM_FACTS)}
 ) AS bad ON m.term = bad.term
 WHERE NOT m.gone
 """
@@ -211,19 +218,19 @@ SELECT DISTINCT node AS v, m FROM (
 ) AS found
 WHERE node <> m
 """
-_LARGE_STAR = f"""
+NEIGHBOURS = f"""
+SELECT CASE WHEN side = 0 THEN v ELSE m END AS u, CASE WHEN side = 0 THEN m ELSE v END AS w
+FROM {{pairs}} {_SIDES}
+"""
+LARGE_STAR = """
 SELECT DISTINCT w AS v, m FROM (
-    SELECT u, w, least(u, min(w) OVER (PARTITION BY u)) AS m FROM (
-        SELECT {_WITH_SIDES} CASE WHEN side = 0 THEN v ELSE m END AS u,
-            CASE WHEN side = 0 THEN m ELSE v END AS w
-        FROM {{pairs}} {_SIDES}
-    ) AS neighbours
+    SELECT u, w, least(u, min(w) OVER (PARTITION BY u)) AS m FROM {near} AS neighbours
 ) AS stars
 WHERE w > u
 """
-_SMALL_STAR = f"""
+SMALL_STAR = f"""
 SELECT DISTINCT v, least_m AS m FROM (
-    SELECT {_WITH_SIDES} CASE WHEN side = 0 THEN v ELSE m END AS v, least_m FROM (
+    SELECT CASE WHEN side = 0 THEN v ELSE m END AS v, least_m FROM (
         SELECT v, m, min(m) OVER (PARTITION BY v) AS least_m FROM {{pairs}}
     ) AS stars {_SIDES}
 ) AS found
@@ -235,7 +242,7 @@ UNION ALL
 SELECT 1 AS incomplete FROM {pairs} GROUP BY v HAVING count(*) > 1
 """
 _LABELS = """
-SELECT /*+ BROADCAST(i) */ t.node,
+SELECT t.node,
     CASE WHEN max(i.number) > 0 THEN 0 ELSE min(coalesce(p.m, t.node)) END AS label
 FROM {tangled} AS t LEFT JOIN {pairs} AS p ON t.node = p.v
     CROSS JOIN (SELECT count(*) AS number FROM {incomplete}) AS i
@@ -246,23 +253,23 @@ SELECT high, low, label FROM (
     SELECT flagged.*, min(CASE WHEN stays THEN timestamp END) OVER (PARTITION BY label) AS oldest
     FROM (
         SELECT starts.*, NOT coalesce(gone AND removed < start, FALSE) AS stays FROM (
-            SELECT j.high, j.low, l.label, j.timestamp, j.removed, {_GONE} AS gone,
-                min(CASE WHEN NOT {_GONE} THEN j.added END) OVER (PARTITION BY l.label) AS start
+            SELECT j.high, j.low, l.label, j.timestamp, j.removed, {GONE} AS gone,
+                min(CASE WHEN NOT {GONE} THEN j.added END) OVER (PARTITION BY l.label) AS start
             FROM {{jobs}} AS j JOIN {{labels}} AS l ON j.node = l.node
         ) AS starts
     ) AS flagged
 ) AS bounded
 WHERE stays OR coalesce(timestamp > oldest, FALSE)
 """
-_PLAIN = f"""
+PLAIN = f"""
 SELECT j.added AS place FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
-WHERE j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0 AND NOT {_GONE}
+WHERE j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0 AND NOT {GONE}
 """
 _OWN = f"""
 SELECT j.high, j.low, j.node AS label
 FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
 WHERE j.entries >= 1 AND NOT (j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0)
-    AND NOT {_GONE}
+    AND NOT {GONE}
 """
 _REPLAYED = f"""
 SELECT f.place, k.label FROM {{facts}} AS f JOIN (
@@ -270,7 +277,7 @@ SELECT f.place, k.label FROM {{facts}} AS f JOIN (
 ) AS k ON f.high = k.high AND f.low = k.low
 WHERE f.kind <= {Kind.DOUBTFUL:d}
 """
-_BASES = f"""
+BASES = f"""
 SELECT segment, earlier, coalesce(max(led - earlier) OVER (
         ORDER BY segment ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS ahead
 FROM (

@@ -156,7 +156,7 @@ class _Entries:
         facts = f"(SELECT * FROM {facts})"
         told = self._engine.table(CHAIN_FACTS.format(facts=facts))
         check_facts(self._source, zip(*(one.to_pylist() for one in told.columns), strict=True))
-        found = find_wanted(engine, facts, permissive=False)
+        found = find_wanted(engine, facts)
         self._wanted = Wanted(
             engine.store("plain", "SELECT place FROM {plain} ORDER BY place", plain=found.plain),
             engine.store("replayed", "SELECT * FROM {rows} ORDER BY place", rows=found.replayed),

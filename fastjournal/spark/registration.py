@@ -1,9 +1,9 @@
 """Registration of the data source with one Spark session, with all of its views.
 
-A data source yields rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
+A data source yields rows; it cannot plan shuffles of its own. The view ``entries`` needs these: it
 groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session
-gives out readers whose ``load`` answers for that view of this format with that job. Other sessions,
-and PySpark's own classes, are as they were.
+gives out readers whose ``load`` answers for that view of this format with that plan, and its
+``sql`` makes temporary views of it. Other sessions, and PySpark's own classes, are as they were.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, DataFrameReader
 from fastjournal.spark import entries_view
 from fastjournal.spark.columns import CORRUPT_COLUMN
 from fastjournal.spark.options import Options
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.requested_schema import RequestedColumn, cast_texts, is_text_of_bytes
 from fastjournal.spark.session import translating
 from fastjournal.spark.source import FastjournalSource
@@ -45,7 +46,7 @@ class ViewReader(DataFrameReader):
         directories = source.check_directories()
         if checked.view != "entries" or checked.foreign is not None:
             return frame
-        return _with_types(_entries(frame.sparkSession, directories, checked), columns)
+        return _entries(frame.sparkSession, directories, checked, columns)
 
 
 def register(spark: SparkSession) -> None:
@@ -73,8 +74,7 @@ def entries(
 ) -> DataFrame:
     """Return what was live at the end of a log or snapshot, one row an entry.
 
-    Each log is read once at this call, without values, and its chosen records when rows are asked
-    for.
+    Each log is read when rows are asked for: once without values, then its chosen records.
 
     Args:
         spark: A session with the data source registered.
@@ -85,21 +85,25 @@ def entries(
 
     Raises:
         BadRequestError: A directory holds no log, or an argument is unknown.
-        LogCorruptError: It is damaged, or a segment is missing, was cut or replaced, in mode
-            ``failfast``.
+        LogCorruptError: A snapshot's files are not those that its manifest lists. Other damage ends
+            the query, in mode ``failfast``.
     """
     texts = [os.fspath(path) for path in (paths if isinstance(paths, list) else [paths])]
     given = {"view": "entries", "mode": mode, "instants": instants, "paths": json.dumps(texts)}
     source = FastjournalSource(given)
     columns = source.check_schema(source.schema())
-    found = _entries(spark, source.check_directories(), Options(given))
-    return _with_types(found, columns)
+    return _entries(spark, source.check_directories(), Options(given), columns)
 
 
-def _entries(spark: SparkSession, directories: list[str], options: Options) -> DataFrame:
+def _entries(
+    spark: SparkSession, directories: list[str], options: Options, columns: list[RequestedColumn]
+) -> DataFrame:
     mode = options.choice("mode")
-    found = [entries_view.entries(spark, one, mode=mode) for one in directories]
-    return reduce(DataFrame.unionByName, found)
+    asked = {column.source for column in columns}
+    # a batch of Arrow without columns has no rows
+    names = [one.name for one in ENTRY_COLUMNS if one.name in asked] or [ENTRY_COLUMNS[0].name]
+    found = [entries_view.entries(spark, one, mode=mode, names=names) for one in directories]
+    return _with_types(reduce(DataFrame.unionByName, found), columns)
 
 
 def _with_types(frame: DataFrame, columns: list[RequestedColumn]) -> DataFrame:
@@ -132,10 +136,39 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 @cache
-def _with_views(session: type) -> type:
+def _with_views(session: Any) -> type:
     """Return the class of a session whose readers know the view ``entries``."""
     name = f"{session.__name__}WithViews"
-    return type(name, (session,), {"read": property(ViewReader)})
+
+    def sql(self: Any, *args: Any, **kwargs: Any) -> DataFrame:
+        """Run a statement, as ``SparkSession.sql`` does."""
+        frame: DataFrame = session.sql(self, *args, **kwargs)
+        _replace_view(self, frame)
+        return frame
+
+    return type(name, (session,), {"read": property(ViewReader), "sql": sql})
+
+
+def _replace_view(spark: Any, frame: DataFrame) -> None:
+    """Make a temporary view of the plan, if a statement has made one of the data source."""
+    plan: Any = frame._jdf.queryExecution().logical()
+    if plan.getClass().getSimpleName() != "CreateTempViewUsing":
+        return
+    if plan.provider().lower() != FastjournalSource.name():
+        return
+    converters = spark._jvm.scala.jdk.javaapi.CollectionConverters
+    given = dict(converters.asJava(plan.options()))
+    if Options(given).view != "entries" or Options(given).foreign is not None:
+        return
+    reader = spark.read.format(FastjournalSource.name()).options(**given)
+    if plan.userSpecifiedSchema().isDefined():
+        reader = reader.schema(plan.userSpecifiedSchema().get().toDDL())
+    found = reader.load()
+    name = plan.tableIdent().table()
+    if getattr(plan, "global")():
+        found.createOrReplaceGlobalTempView(name)
+    else:
+        found.createOrReplaceTempView(name)
 
 
 def _options(frame: DataFrame) -> dict[str, str] | None:

@@ -91,10 +91,10 @@ class FastjournalSource(DataSource):
             return EventsReader(directories, columns)
         if options.view == "entries":
             raise BadRequestError(
-                "the view entries is computed by Spark from the records, which a data source "
-                "alone cannot start",
-                hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
-                ", or fastjournal.spark.entries(spark, directory)",
+                "the view entries is computed by a plan of Spark, which a data source alone cannot "
+                "return",
+                hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
+                "or CREATE TEMPORARY VIEW, else fastjournal.spark.entries(spark, directory)",
             )
         return RecordsReader(
             directories,

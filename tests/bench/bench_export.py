@@ -87,8 +87,8 @@ def write_snapshot(directory: Path, records: int) -> Path:
     return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
 
 
-def memory_of(process: int) -> int:
-    """Return the proportional bytes of a process and all its descendants."""
+def memory_of(process: int, *, descendants: bool = True) -> int:
+    """Return the proportional bytes of a process, and of its descendants."""
     found = 0
     todo = [process]
     while todo:
@@ -96,7 +96,7 @@ def memory_of(process: int) -> int:
         try:
             rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
             found += sum(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line)
-            for task in Path(f"/proc/{one}/task").iterdir():
+            for task in Path(f"/proc/{one}/task").iterdir() if descendants else ():
                 todo += map(int, (task / "children").read_text().split())
         except OSError:
             # it has ended

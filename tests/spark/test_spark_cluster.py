@@ -34,7 +34,9 @@ def where(_):
     return fastjournal.__file__
 told = {"app": spark.sparkContext.applicationId}
 told["package"] = spark.sparkContext.parallelize([1], 1).map(where).first()
-told["rows"] = spark.read.format("fastjournal").schema("id STRING").load(sys.argv[1]).count()
+reader = spark.read.format("fastjournal").schema("id STRING")
+told["rows"] = reader.load(sys.argv[1]).count()
+told["entries"] = [row.id for row in reader.load(sys.argv[1], view="entries").collect()]
 spark.stop()
 print(json.dumps(told))
 """
@@ -74,3 +76,4 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     # not the one of this process, and not the one of the driver
     assert told["package"].startswith(f"{work}/0/environment/lib/")
     assert told["rows"] == 2
+    assert told["entries"] == ["x"]

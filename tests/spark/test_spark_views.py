@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import pytest
+from pyspark import cloudpickle
 
 import fastjournal.spark
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
@@ -20,6 +19,7 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark import entries_view
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.requested_schema import INSTANTS
 from fastjournal.spark.session import translating
@@ -115,39 +115,77 @@ def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_p
     assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
 
 
-def plans_since(spark: SparkSession, first: int = 0) -> list[tuple[int, str]]:
-    """Return number and final physical plan of the queries that were run, from this number on."""
+def jobs_of(spark: SparkSession, group: str) -> int:
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    found = spark._jsparkSession.sharedState().statusStore().executionsList()
-    queries = (found.apply(at) for at in range(found.size()))
-    told = ((one.executionId(), one.physicalPlanDescription()) for one in queries)
-    return [(number, plan) for number, plan in told if number >= first]
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
-def test_spark_plans_of_the_view_entries_broadcast_no_stored_relation(
-    spark: SparkSession, tmp_path: Path
+def test_entries_view_loads_without_a_job_and_reads_each_segment_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a checkpoint has the estimated size of its origin: Spark takes millions of facts for few
+    # so many bytes a shard that components go over shards
+    monkeypatch.setattr(entries_view, "PARTITION_BYTES", 8_000)
     write_random_log(tmp_path, 3, segments=3, records=80)
-    names = ("shuffle.partitions", "autoBroadcastJoinThreshold")
+    expected = as_told(replayed(tmp_path))
+    names = ("adaptive.enabled", "shuffle.partitions")
     before = [spark.conf.get(f"spark.sql.{name}") for name in names]
-    spark.range(1).collect()
-    first = plans_since(spark)[-1][0] + 1
-    spark.conf.set("spark.sql.ui.explainMode", "simple")
+    read_facts = spark.sparkContext.accumulator(0)
+    send = entries_view.send_facts
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        read_facts.add(1)
+        return send(*arguments, **options)
+
+    monkeypatch.setattr(entries_view, "send_facts", counted)
+    # the function is sent with the module's own code, so that the count is of the workers
+    cloudpickle.register_pickle_by_value(entries_view)
+    spark.sparkContext.setJobGroup("laziness", "")
     try:
-        assert read(spark, tmp_path, "entries").collect()
+        frame = read(spark, tmp_path, "entries", instants="us")
+        assert jobs_of(spark, "laziness") == 0
+        assert [spark.conf.get(f"spark.sql.{name}") for name in names] == before
+        assert rows_of(frame) == expected
+        assert jobs_of(spark, "laziness") > 0
+        assert frame.count() == len(expected)
     finally:
-        spark.conf.unset("spark.sql.ui.explainMode")
-    plans = "\n".join(plan for _, plan in plans_since(spark, first))
-    assert plans.count("SortMergeJoin") > 10
-    assert "BroadcastHashJoin" not in plans
-    lines = plans.splitlines()
-    sides = [after for one, after in pairwise(lines) if "BroadcastExchange" in one]
-    # the two numbers of a VALUES, and one count
-    small = re.compile(r"LocalTableScan \[side#|HashAggregate\(keys=\[\], functions=\[count\(1\)\]")
-    assert [one for one in sides if not small.search(one)] == []
-    assert len(sides) > 2
-    assert [spark.conf.get(f"spark.sql.{name}") for name in names] == before
+        cloudpickle.unregister_pickle_by_value(entries_view)
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert read_facts.value == 3
+
+
+def test_entries_view_reads_the_columns_of_a_schema(spark: SparkSession, tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    for number in range(5):
+        segment.entry(b"web:001:5:%d" % number, value=bytes(1000))
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    reader = spark.read.format("fastjournal").option("view", "entries").schema("id STRING")
+    frame = reader.load(str(tmp_path))
+    assert sorted(row.id for row in frame.collect()) == list("01234")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("MapInArrow") > 2
+    assert "value" not in plan
+    assert "value" in read(spark, tmp_path, "entries")._jdf.queryExecution().toString()
+
+
+def test_entries_view_is_a_temporary_view_of_sql(spark: SparkSession, tmp_path: Path) -> None:
+    write_random_log(tmp_path, 4, segments=2, records=40)
+    options = f"OPTIONS (path '{tmp_path}', VIEW 'entries', instants 'us')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW live USING fastjournal {options}")
+    try:
+        assert rows_of(spark.table("live")) == as_told(replayed(tmp_path))
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW live (ID STRING) USING fastjournal {options}")
+        assert spark.sql("SELECT * FROM live").columns == ["ID"]
+        with pytest.raises(Exception, match="already exists"):
+            spark.sql(f"CREATE TEMPORARY VIEW live USING fastjournal {options}")
+    finally:
+        spark.catalog.dropTempView("live")
+    # no plan stands behind a table of the catalog
+    spark.sql(f"CREATE TABLE live USING fastjournal {options}")
+    try:
+        with pytest.raises(Exception, match=r"by a plan of Spark.* CREATE TEMPORARY VIEW"):
+            spark.sql("SELECT * FROM live").collect()
+    finally:
+        spark.sql("DROP TABLE live")
 
 
 def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -354,8 +392,8 @@ def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -
     segment = SegmentBuilder(previous=6)
     segment.entry(b"web:001:5:x")
     (tmp_path / segment_name(7)).write_bytes(bytes(segment))
-    with pytest.raises(LogCorruptError, match=segment_name(6)):
-        read(spark, tmp_path, "entries")
+    with pytest.raises(LogCorruptError, match=segment_name(6)), translating():
+        read(spark, tmp_path, "entries").collect()
     rows = read(spark, tmp_path, "entries", mode="permissive").collect()
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
 
@@ -375,8 +413,8 @@ def test_chain_of_segments_is_checked_by_the_view_entries(
 ) -> None:
     shutil.copytree(cleaned_log, tmp_path, dirs_exist_ok=True)
     harm_first_segment(tmp_path, change)
-    with pytest.raises(LogCorruptError, match=segment_name(1)):
-        read(spark, tmp_path, "entries")
+    with pytest.raises(LogCorruptError, match=segment_name(1)), translating():
+        read(spark, tmp_path, "entries").collect()
     if change in ("record", "gone"):
         rows = read(spark, tmp_path, "entries", mode="permissive").collect()
         assert sum(segment_name(1) in (row["_corrupt"] or "") for row in rows) == 1

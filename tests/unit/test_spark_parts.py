@@ -12,7 +12,7 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Link, Pause, Rename
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark import local_entries
+from fastjournal.spark import duckdb_engine, entry_plan, local_entries
 from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.local_entries import sorted_entries
@@ -67,8 +67,8 @@ def test_plan_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) 
 def test_plan_equals_the_replay_where_its_rounds_are_too_few(
     bounds: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_entries._DuckDb, "hops_max", bounds[0])
-    monkeypatch.setattr(local_entries._DuckDb, "rounds_max", bounds[1])
+    monkeypatch.setattr(entry_plan, "HOPS_MAX", bounds[0])
+    monkeypatch.setattr(entry_plan, "ROUNDS_MAX", bounds[1])
     write_random_log(tmp_path / "log", 5, segments=3, records=60)
     assert rows_of(tmp_path / "log", tmp_path / "scratch") == replayed(tmp_path / "log")
 
@@ -134,13 +134,13 @@ def test_replay_takes_only_entries_that_other_records_changed(
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the relations that the plan stores."""
     names: list[str] = []
-    store = local_entries._DuckDb.store
+    store = duckdb_engine.DuckDb.store
 
     def told(engine: Any, name: str, sql: str, **relations: str) -> str:
         names.append(name)
         return store(engine, name, sql, **relations)
 
-    monkeypatch.setattr(local_entries._DuckDb, "store", told)
+    monkeypatch.setattr(duckdb_engine.DuckDb, "store", told)
     return names
 
 

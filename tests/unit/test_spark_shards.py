@@ -1,0 +1,178 @@
+"""Plan of live entries on shards: equal to the replay of the log, for any number of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fastjournal.cmdlog.format.operation_records import Link, Rename
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark import entries_view
+from fastjournal.spark.entries_view import (
+    LogFiles,
+    fetch_entries,
+    fetch_records,
+    run_step,
+    send_segments,
+)
+from fastjournal.spark.entry_fetch import replay_labels
+from fastjournal.spark.entry_shards import find_records
+from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.shard import Step
+from fastjournal.spark.shard_rows import unpack_parcels
+from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.random_logs import by_position, replayed, write_random_log
+
+SECOND = 1_000_000
+
+
+class ShardsHere:
+    """Shards of a plan in this process.
+
+    Args:
+        batches: Parcels.
+        number: Number of shards.
+    """
+
+    def __init__(self, batches: list[pa.RecordBatch], number: int) -> None:
+        self.number = number
+        self.rows = 0
+        self.parts: list[list[pa.RecordBatch]] = [[] for _ in range(number)]
+        for batch in batches:
+            for index, shard in enumerate(batch.column("shard").to_pylist()):
+                self.parts[shard].append(batch.slice(index, 1))
+
+    def then(self, step: Step) -> ShardsHere:
+        sent = [b for part in self.parts for b in run_step(part, step=step, shards=self.number)]
+        return ShardsHere(sent, self.number)
+
+    def with_others(self, other: ShardsHere, step: Step, *, into: int | None = None) -> ShardsHere:
+        both = [one + two for one, two in zip(self.parts, other.parts, strict=True)]
+        sent = [b for part in both for b in run_step(part, step=step, shards=self.number)]
+        return ShardsHere(sent, self.number if into is None else into)
+
+
+def choose(log: Path, shards: int, *, permissive: bool = False) -> list[list[pa.RecordBatch]]:
+    source = LogDirectory(log)
+    files = LogFiles(str(log), {one.number: one for one in source.segments})
+    indexes = pa.RecordBatch.from_pydict({"id": range(len(source.segments))})
+    facts = list(send_segments([indexes], log=files, shards=shards, permissive=permissive))
+    found = find_records(
+        ShardsHere(facts, shards), source, shards=shards, fetches=shards, permissive=permissive
+    )
+    return found.parts
+
+
+def records_of(parts: list[list[pa.RecordBatch]]) -> int:
+    """Return the number of records that are replayed."""
+    given = [one for part in parts for one in unpack_parcels(part).values()]
+    return sum(len(one["replayed"]) for one in given if "replayed" in one)
+
+
+def rows_of(log: Path, parts: list[list[pa.RecordBatch]]) -> list[tuple[Any, ...]]:
+    files = LogFiles(str(log), {one.number: one for one in LogDirectory(log).segments})
+    names = ENTRY_ARROW_SCHEMA.names
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        records = []
+        for part in parts:
+            yield from fetch_entries(part, log=files, names=names)
+            records += list(fetch_records(part, log=files, permissive=False))
+        if records:
+            order = [(name, "ascending") for name in ("label", "segment", "offset")]
+            table = pa.Table.from_batches(records).sort_by(order)
+            yield from replay_labels(table.to_batches(), names)
+
+    rows: list[tuple[Any, ...]] = []
+    for batch in batches():
+        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return by_position(rows)
+
+
+def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
+    directory.mkdir()
+    for number, segment in enumerate(segments, 1):
+        (directory / segment_name(number)).write_bytes(bytes(segment))
+    return directory
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plan_on_shards_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) -> None:
+    write_random_log(tmp_path, seed, segments=3 + seed % 3, records=20 + 12 * seed)
+    expected = replayed(tmp_path)
+    assert expected
+    assert rows_of(tmp_path, choose(tmp_path, 1 + seed % 4)) == expected
+
+
+def linked_chain(length: int) -> SegmentBuilder:
+    segment = SegmentBuilder()
+    for number in range(length):
+        job = segment.entry(b"key %d" % number)
+        segment.operation(Link(job, b"link %d" % number))
+        if number % 2:
+            segment.operation(Link(job, b"link %d" % (number - 1)))
+            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
+        segment.now_us += SECOND
+    return segment
+
+
+def test_chain_of_links_over_shards_is_one_component_whatever_its_length(tmp_path: Path) -> None:
+    segment = linked_chain(300)
+    log = write_log(tmp_path / "log", segment)
+    chosen = choose(log, 3)
+    assert records_of(chosen) == len(segment.offsets) - 1
+    assert rows_of(log, chosen) == replayed(log)
+
+
+def test_hot_uri_sends_one_row_a_shard_and_replays_what_overlaps_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = SegmentBuilder()
+    before: tuple[bytes, bytes] | None = None
+    for number in range(2000):
+        key = b"web:1:%d:x%d" % (segment.now_us, number)
+        job = segment.entry(key, uri=b"http://hot", arrival=number)
+        if number == 1990:
+            segment.lease([job], segment.now_us + 3600 * SECOND)
+            before = None
+        elif before is not None:
+            segment.complete(*before, replaced=1)
+        if number != 1990:
+            before = job, key
+        segment.now_us += SECOND
+    log = write_log(tmp_path / "log", segment)
+    came: dict[str, int] = {}
+    unpack = entries_view.unpack_parcels
+
+    def counted(batches: Any) -> Any:
+        found = unpack(batches)
+        for given in found.values():
+            for name, table in given.items():
+                came[name] = max(came.get(name, 0), len(table))
+        return found
+
+    monkeypatch.setattr(entries_view, "unpack_parcels", counted)
+    chosen = choose(log, 4)
+    assert 0 < records_of(chosen) < 40
+    expected = replayed(log)
+    assert [row[7] for row in expected] == ["worked_on", "waiting"]
+    assert rows_of(log, chosen) == expected
+    # its jobs are on all shards, and between shards it is one node of each
+    assert came["nodes"] > 300
+    assert max(came[name] for name in ("edges", "near", "pairs", "roots", "labels")) <= 8
+
+
+def test_segment_that_is_missing_ends_the_plan(tmp_path: Path) -> None:
+    write_random_log(tmp_path, 11, segments=4, records=20)
+    (tmp_path / segment_name(3)).unlink()
+    with pytest.raises(LogCorruptError, match="is missing"):
+        choose(tmp_path, 2)
+    (part, *_) = choose(tmp_path, 2, permissive=True)
+    (note,) = unpack_parcels(part)[0]["missing"].column("note").to_pylist()
+    assert "is missing" in note
