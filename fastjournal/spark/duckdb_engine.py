@@ -83,7 +83,9 @@ class DuckDb:
 
     def table(self, sql: str, **relations: str) -> pa.Table:
         """Return the rows of a query."""
-        return self.connection.sql(sql.format(**relations)).to_arrow_table()
+        # without relations it may name files, whose names may have braces
+        text = sql.format(**relations) if relations else sql
+        return self.connection.sql(text).to_arrow_table()
 
 
 def processors() -> int:

@@ -60,7 +60,7 @@ def test_plan_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) 
     write_random_log(tmp_path / "log", seed, segments=3 + seed % 3, records=20 + 12 * seed)
     expected = replayed(tmp_path / "log")
     assert expected
-    assert rows_of(tmp_path / "log", tmp_path / "scratch") == expected
+    assert rows_of(tmp_path / "log", tmp_path / "scratch {x}") == expected
 
 
 @pytest.mark.parametrize("bounds", [(0, 64), (1, 0), (0, 1)])
