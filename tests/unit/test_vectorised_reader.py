@@ -294,6 +294,35 @@ def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Pa
     assert len(starts) > 5
 
 
+def test_reader_slices_of_an_open_segment_agree_when_its_torn_tail_is_cut(tmp_path: Path) -> None:
+    builder = SegmentBuilder()
+    for index in range(60):
+        builder.entry(b"%d" % index)
+    whole = len(builder.data)
+    builder.entry(b"torn", value=bytes(3000))
+    path = tmp_path / segment_name(1)
+    torn = bytes(builder)[:-1]
+    path.write_bytes(torn)
+    log = LogDirectory(tmp_path)
+    segment = log.segments[0]
+    assert segment.open
+    rows = found(segment, log.files, names=["offset"])["offset"].to_pylist()
+    assert len(rows) == 61
+    assert rows[-1] < whole
+    for slices in range(2, 12):
+        for cut_before in range(1, slices):
+            path.write_bytes(torn)
+            offsets = []
+            for number in range(slices):
+                if number == cut_before:
+                    # a daemon that starts cuts the tail
+                    path.write_bytes(torn[:whole])
+                part = Slice(number, slices)
+                table = found(segment, log.files, names=["offset"], part=part)
+                offsets += table["offset"].to_pylist()
+            assert offsets == rows, (slices, cut_before)
+
+
 def test_reader_slices_take_no_record_inside_a_value_for_one_of_the_log(tmp_path: Path) -> None:
     inner = SegmentBuilder(previous=None)
     for index in range(30):

@@ -152,7 +152,7 @@ class _SegmentReader:
 
     def _take_part(self, arrays: SegmentBytes, runs: Sequence[Frames]) -> None:
         if self.part is not None:
-            self.bounds = slice_bounds(self.part, arrays, runs)
+            self.bounds = slice_bounds(self.part, self._segment.bytes, arrays, runs)
 
     def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
         row = damaged_row(self._segment, damage, self._permissive)

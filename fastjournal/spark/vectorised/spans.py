@@ -2,8 +2,9 @@
 
 The place of a record is certain only behind the one before it: a value may hold the bytes of
 records. So each task of a slice reads the segment, checks its checksums and finds all frames; it
-decodes the records of its slice only. All tasks compute the same bounds, on any bytes, so each
-record and each damaged region is in one slice.
+decodes the records of its slice only. All tasks compute the same bounds, from the size that the
+segment had when its directory was listed. So each record and each damaged region that was there
+then is in one slice, also where a daemon that starts cuts the torn tail between two tasks.
 """
 
 from __future__ import annotations
@@ -82,19 +83,20 @@ class Bounds(NamedTuple):
         return slice(int(first), int(stop))
 
 
-def slice_bounds(part: Slice, segment: SegmentBytes, runs: Sequence[Frames]) -> Bounds:
+def slice_bounds(part: Slice, size: int, segment: SegmentBytes, runs: Sequence[Frames]) -> Bounds:
     """Return the bounds of a slice: no lease and its start-attempts are in two slices.
 
     Args:
         part: Which slice.
+        size: Bytes of the segment when its directory was listed, the same in all tasks.
         segment: Bytes of the segment.
         runs: All its runs of valid records, in order.
     """
     number, slices = part
-    first = _bound(number * segment.size // slices, segment, runs) if number else 0
+    first = _bound(number * size // slices, segment, runs) if number else 0
     if number + 1 == slices:
         return Bounds(first)
-    return Bounds(first, _bound((number + 1) * segment.size // slices, segment, runs))
+    return Bounds(first, _bound((number + 1) * size // slices, segment, runs))
 
 
 def _bound(offset: int, segment: SegmentBytes, runs: Sequence[Frames]) -> int:
