@@ -1,4 +1,4 @@
-"""Settings of all tests: seeded randomness, no deadlines, fork servers, Spark tests together."""
+"""Settings of all tests: seeded randomness, no deadlines, fork servers, groups of Spark tests."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ TESTS = f"{Path(__file__).parent}{os.sep}"
 TIERS = ("system", "soak", "docs", "unit", "property", "format", "integration")
 """Order of the tests behind those of Spark: no process ends alone with a test of many seconds."""
 
+VIEWS_MODULE = "test_spark_views"
+"""Module that takes about half of the time of all Spark tests."""
+
 
 def pytest_configure() -> None:
     """Let tests fork the programs that they start."""
@@ -63,11 +66,12 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the Spark tests in one worker, so in one Java machine."""
+    """Keep the Spark tests in two workers, so in two Java machines: the views, and the rest."""
     if tier_of(item) == "spark":
         item.add_marker(pytest.mark.spark)
     if item.get_closest_marker("spark") is not None:
-        item.add_marker(pytest.mark.xdist_group("spark"))
+        views = item.path.stem == VIEWS_MODULE
+        item.add_marker(pytest.mark.xdist_group("spark-views" if views else "spark"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

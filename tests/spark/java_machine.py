@@ -1,4 +1,4 @@
-"""The Java machine of all Spark tests: it takes seconds to start, so there is one in a test run."""
+"""Java machine of Spark tests: it takes seconds to start, so a worker has one for its tests."""
 
 from __future__ import annotations
 
