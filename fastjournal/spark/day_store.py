@@ -77,7 +77,7 @@ class DayStore:
     def __init__(self, output: str) -> None:
         self.uri = pyarrow_uri(output).rstrip("/")
         self.guard: Callable[[], None] = lambda: None
-        """Raises ``LogLockedError`` where the lock of the output was lost."""
+        """Raises ``LogLockedError`` where the lock of the output was lost; asked before changes."""
         self.files, self.path = resolve(self.uri)
         self._local = isinstance(self.files, pa.fs.LocalFileSystem)
         with translating("write", self.path):
@@ -105,10 +105,12 @@ class DayStore:
 
     def end(self) -> None:
         """Remove the staging tree."""
+        self.guard()
         self._delete(f"{self.path}/{STAGING}")
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file into the staging tree."""
+        self.guard()
         path = f"{self.path}/{STAGING}/{name}"
         with translating("write", path):
             self.files.create_dir(path.rpartition("/")[0], recursive=True)
@@ -178,6 +180,7 @@ class DayStore:
     def prune(self, tables: Iterable[str], days: Iterable[str]) -> None:
         """Remove days from all tables, their reports and descriptions."""
         for day in days:
+            self.guard()
             for name in tables:
                 self._delete(f"{self.path}/{name}/dt={day}")
             for name in (f"{REPORTS}/{day}.html", f"{DAYS}/{day}.json"):

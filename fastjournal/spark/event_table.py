@@ -8,8 +8,8 @@
 It stands on a disk of this machine or in an object store (``table_files``). Files count when a
 commit names them. A crash before that leaves files that the next run removes; a crash behind it
 leaves archived segments that the next run unlinks, for the commits have their names. The column
-``segment`` is in the path. One process at a time writes: the caller holds a lock, ``guard`` checks
-it before a commit.
+``segment`` is in the path. One process at a time writes: the caller holds a lock, and ``guard``
+checks it before each file is written or removed.
 
 A segment that grew while the daemon had no archive comes twice, with two checksums. The table takes
 only those records of the longer version that are behind the end of the shorter one.
@@ -268,41 +268,57 @@ class EventTable:
         """Write a Parquet file; one that a crash has left is replaced."""
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(table, sink, compression="zstd")
+        self._guard()
         self._files.put(f"{self._directory}/{name}", sink.getvalue().to_pybytes())
 
     def _put_commit(self, commit: Commit) -> None:
-        name = f"{commit.number:09d}.json"
+        self._check_writer()
         if not commit.gaps:
             # one that a crash has left without its commit
             self._files.delete(f"{self._directory}/_gaps/{commit.number:09d}.parquet")
-        self._guard()
-        if name in self._files.names(f"{self._directory}/_commits"):
-            raise LogLockedError(
-                f"another process has written commit {commit.number}",
-                path=self._directory,
-                hint="let one fj-nightly write a table, and run it again",
-            )
         data = msgspec.json.format(msgspec.json.encode(commit)) + b"\n"
-        self._files.put(f"{self._directory}/_commits/{name}", data)
+        self._files.put(f"{self._directory}/_commits/{_commit_name(commit)}", data)
         self.commits.append(commit)
         for name in self._files.names(f"{self._directory}/_state"):
-            if f"_state/{name}" != commit.state:
+            # a later one may be that of another process, which came as this one was suspended
+            if f"_state/{name}" < commit.state:
                 self._files.delete(f"{self._directory}/_state/{name}")
+
+    def _check_writer(self) -> None:
+        """Check that no other process writes or has written the table."""
+        self._guard()
+        known = {_commit_name(commit) for commit in self.commits}
+        for name in self._files.names(f"{self._directory}/_commits"):
+            if name.endswith(".json") and name not in known:
+                raise LogLockedError(
+                    f"another process has written _commits/{name}",
+                    path=self._directory,
+                    hint="let one fj-nightly write a table, and run it again",
+                )
 
     def _remove_uncommitted(self) -> None:
         """Remove files of events that a crash left without a commit."""
         committed = {file for _, file in files_of(self.commits)}
-        for file in self._files.walk(self._directory):
-            if file.startswith("day=") and file not in committed:
+        found = [file for file in self._files.walk(self._directory) if file.startswith("day=")]
+        # behind the listing: no file of a commit that this process does not know may go
+        self._check_writer()
+        for file in found:
+            if file not in committed:
+                self._guard()
                 self._files.delete(f"{self._directory}/{file}")
         days = {file.partition("/")[0] for file in committed}
         for name in self._files.names(self._directory):
             if name.startswith("day=") and name not in days:
+                self._guard()
                 self._files.remove_empty(f"{self._directory}/{name}")
 
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):
             self._disk.unlink(path)
+
+
+def _commit_name(commit: Commit) -> str:
+    return f"{commit.number:09d}.json"
 
 
 def _taken_bytes(taken: list[TakenSegment], number: int, data: bytes) -> int:

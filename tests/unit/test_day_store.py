@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
-from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark import day_store
 from fastjournal.spark.day_store import DayState, DayStore, checked_output, hadoop_uri
 from fastjournal.spark.files import pyarrow_uri
@@ -220,6 +221,37 @@ def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
     assert store.states() == {}
     assert content(tmp_path / "out") == set()
     assert not (tmp_path / "out/reports/2026-11-20.html").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.prune(["hours", "churn"], [str(DAY)]),
+        lambda store: store.put(f"reports/{DAY}.html", b"stale"),
+        lambda store: store.describe(DAY, DayState("stale")),
+        lambda store: store.end(),
+        lambda store: store.begin(),
+        lambda store: store.publish(TABLES),
+    ],
+    ids=["prune", "put", "describe", "end", "begin", "publish"],
+)
+def test_output_of_a_lost_lock_stays_as_the_next_run_has_it(
+    tmp_path: Path, change: Callable[[DayStore], object]
+) -> None:
+    def lost() -> None:
+        raise LogLockedError("the lock was lost")
+
+    suspended, store = DayStore(str(tmp_path)), DayStore(str(tmp_path))
+    build(store, "old")
+    store.publish(TABLES)
+    store.put(f"reports/{DAY}.html", b"page")
+    build(store, "new")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    suspended.guard = lost
+    with pytest.raises(LogLockedError):
+        change(suspended)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: after.get(path) for path in before} == before
 
 
 def test_pruning_removes_tables_report_and_description(tmp_path: Path) -> None:
