@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 import trustme
 
@@ -125,6 +128,52 @@ def test_cancellation_of_a_program_releases_what_it_holds(
         assert states(producer) == {"1": "ready", "2": "ready"}
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("enclosed", [False, True], ids=["alone", "in-a-scope-of-anyio"])
+@pytest.mark.parametrize("by", ["cancel", "timeout"])
+def test_cancellation_while_a_client_releases_ends_its_tasks_and_its_connection(
+    by: str, enclosed: bool, daemon: DaemonProcess
+) -> None:
+    """The daemon owes the reply to a NEXT, so the end of the block waits for the lease in it."""
+
+    async def leave(client: Client, at_end: asyncio.Event) -> None:
+        async with client:
+            os.kill(daemon.pid, signal.SIGSTOP)
+            leasing = asyncio.create_task(client.next("d", wait=60))
+            await asyncio.sleep(0)
+            leasing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leasing
+            at_end.set()
+
+    async def leave_in_time(client: Client, at_end: asyncio.Event) -> None:
+        with anyio.CancelScope() if enclosed else contextlib.nullcontext():
+            async with asyncio.timeout(0.5 if by == "timeout" else None):
+                await leave(client, at_end)
+
+    async def main() -> None:
+        client, at_end = Client(daemon.address), asyncio.Event()
+        leaving = asyncio.create_task(leave_in_time(client, at_end))
+        await at_end.wait()
+        transport = client.connection.transport
+        assert transport is not None
+        if by == "cancel":
+            await asyncio.sleep(0.05)
+            assert leaving.cancel()
+        with pytest.raises((asyncio.CancelledError, TimeoutError)):
+            await leaving
+        assert not client.connection.is_open
+        assert transport.multiplexer.failed
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        os.kill(daemon.pid, signal.SIGCONT)
+        async with client:  # it can be entered again
+            await client.nop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
 
 
 def test_job_loop_completes_renews_and_ends(daemon: DaemonProcess, producer: SyncClient) -> None:

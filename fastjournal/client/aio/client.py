@@ -127,15 +127,17 @@ class Client(AsyncMethods):
         group = self._group
         assert group is not None, "left without having been entered"
         group.cancel_scope.shield = True
-        if self.connection.transport is not None:
-            await self._give_back(failure_of(error))
+        try:
+            if self.connection.transport is not None:
+                await self._give_back(failure_of(error))
+        finally:  # a native cancellation of asyncio passes through the shield
             self.connection.end()
-        # The tasks of the client end by this and raise nothing, so the caller's own exception
-        # leaves the block as it is, not inside a group.
-        self._group, self.connection.is_open = None, False
-        for scope in self._scopes:
-            scope.cancel()
-        await group.__aexit__(None, None, None)
+            # The tasks of the client end by this and raise nothing, so the caller's own exception
+            # leaves the block as it is, not inside a group.
+            self._group, self.connection.is_open = None, False
+            for scope in self._scopes:
+                scope.cancel()
+            await group.__aexit__(None, None, None)
 
     async def _give_back(self, failure: BodyFailure | None) -> None:
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
