@@ -13,6 +13,8 @@ class ParkingLot:
     def __init__(self, loop: EventLoop) -> None:
         self._new_event = loop.new_event
         self._waiting: deque[Event] = deque()
+        self.woken = 0
+        """Tasks that were woken, and have not run since."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -28,17 +30,19 @@ class ParkingLot:
             await woken.wait()
         except BaseException:  # cancelled
             if woken.is_set():
+                self.woken -= 1
                 self.unpark(1)
             else:
                 self._waiting.remove(woken)
             raise
+        self.woken -= 1
 
-    def unpark(self, count: int) -> int:
-        """Wake the first tasks; return how many."""
+    def unpark(self, count: int) -> None:
+        """Wake the first tasks."""
         count = min(count, len(self._waiting))
         for _ in range(count):
             self._waiting.popleft().set()
-        return count
+        self.woken += count
 
     def unpark_all(self) -> None:
         """Wake all tasks."""

@@ -35,8 +35,6 @@ class AsyncTransport:
         self._loop = running_loop()
         self._something_to_send = self._loop.new_event()
         self._room = ParkingLot(self._loop)
-        self._woken = 0
-        """Tasks that were woken for the room there is, and have not run since."""
         self._settling = ParkingLot(self._loop)
         self._ignored_since = math.inf
         """When a request was abandoned for the first time since anything was received."""
@@ -66,7 +64,7 @@ class AsyncTransport:
             return request.start(self.multiplexer)
         finally:
             self._something_to_send.set()
-            if not self._woken:
+            if not self._room.woken:
                 self._pass_room_on()
 
     def subscribe(self, request: Request, tell: Tell) -> InFlightRequest:
@@ -96,17 +94,15 @@ class AsyncTransport:
             answered = multiplexer.answered
             with self._loop.move_on_after(sum(self._patiences(silence_s))) as patience:
                 await self._room.park()
-            if not patience.cancelled_caught:
-                self._woken -= 1
-                if multiplexer.has_room or multiplexer.failed:
-                    return
+            if not patience.cancelled_caught and (multiplexer.has_room or multiplexer.failed):
+                return
             if patience.cancelled_caught and multiplexer.answered == answered:
                 self.end(timed_out(self._address, silence_s))
                 return
 
     def _pass_room_on(self) -> None:
         if self._room:
-            self._woken += self._room.unpark(max(self.multiplexer.room - self._woken, 0))
+            self._room.unpark(max(self.multiplexer.room - self._room.woken, 0))
 
     async def wait_done(self, pending: InFlightRequest, silence_s: float | None) -> None:
         """Return when the request has its reply or its error."""
