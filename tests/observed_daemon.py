@@ -37,12 +37,13 @@ class ObservedDaemon:
         flags: int = 0,
         *,
         value: bytes = b"",
+        uri: bytes | None = None,
         timeout: int | None = None,
         ttl: int | None = None,
     ) -> str:
         kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
         request = Request(
-            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
+            function, 1, flags, self.clock.now, key, uri, kind, value, timeout=timeout, ttl=ttl
         )
         data = self.engine.handle("session", request, self.clock.now)
         assert isinstance(data, bytes)

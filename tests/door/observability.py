@@ -5,5 +5,6 @@ from __future__ import annotations
 from fastjournald.observability.http_app import Answer, Question
 from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import HttpServer
-from fastjournald.observability.metric_values import domain_label, histogram
+from fastjournald.observability.metric_values import histogram
 from fastjournald.observability.metrics import Metrics
+from fastjournald.observability.page_text import shown

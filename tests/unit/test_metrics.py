@@ -23,8 +23,8 @@ from tests.door.engine import UNKNOWN
 from tests.door.observability import (
     Answer,
     Metrics,
-    domain_label,
     histogram,
+    shown,
 )
 from tests.door.places import patch_module
 from tests.functions import NO_FUNCTIONS
@@ -199,7 +199,7 @@ def test_domains_of_any_names_have_distinct_series(names: set[bytes]) -> None:
     subject = Subject()
     for name in names:
         subject.set(name + b":1:0:x")
-    labels = {domain_label(name) for name in names}
+    labels = {shown(name) for name in names}
     assert len(labels) == len(names)
     text = trio.run(Metrics(subject.server.runtime).text).decode()
     found = {

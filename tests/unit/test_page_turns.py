@@ -8,6 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from fastjournal.protocol import Function
 from tests.door.observability import Question, pages_of
 from tests.observed_daemon import ObservedDaemon
 
@@ -58,6 +60,49 @@ def test_page_of_ten_thousand_domains_takes_short_turns(subject: ObservedDaemon,
     assert best.seconds < TURN_SECONDS_MAX
     if name == "/":
         assert best.steps > 5
+
+
+HOSTILE_TEXT = bytes(3900)
+"""A NUL is escaped as four characters, one call of a function each."""
+
+
+@pytest.fixture(scope="module")
+def hostile() -> ObservedDaemon:
+    daemon = ObservedDaemon()
+    for at in range(PAGE_ENTRIES_MAX):
+        # as many domains as a table of domains and the metrics have, each with a long name
+        key = b"%d%s:1:0:%d" % (at % PAGE_DOMAINS_MAX, HOSTILE_TEXT, at)
+        uri = b"%d%s" % (at, HOSTILE_TEXT)
+        assert daemon.ask(Function.SET, key, value=b"x", uri=uri) == ""
+        if at % 2:
+            assert daemon.ask(Function.BURY, key, value=HOSTILE_TEXT) == ""
+    return daemon
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/", {}),
+        ("/domains", {}),
+        ("/domain", {b"name": b"1" + HOSTILE_TEXT}),
+        ("/entry", {b"key": b"1%s:1:0:1" % HOSTILE_TEXT}),
+        ("/metrics", {}),
+    ],
+)
+def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
+    hostile: ObservedDaemon, path: str, fields: dict[bytes, bytes]
+) -> None:
+    pages = pages_of(hostile.server.runtime, hostile.server.unready)
+    question = Question(fields, {b"host": b"localhost"})
+    best = LongestStep()
+    best.seconds = 1e9
+    for _ in range(3):
+        step = LongestStep()
+        answer = trio.run(pages[path], question, instruments=[step])
+        assert answer.status == 200
+        assert b"x00" in answer.body
+        best = min(best, step, key=lambda one: one.seconds)
+    assert best.seconds < TURN_SECONDS_MAX
 
 
 def test_pages_are_made_one_at_a_time(subject: ObservedDaemon) -> None:

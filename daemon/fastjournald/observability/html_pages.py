@@ -29,6 +29,9 @@ REFRESH_SECONDS = 10
 """Time after which a browser asks for the overview again."""
 
 NAMES = ("overview", "domains", "domain", "entry")
+"""Pages. Their tables are includes and no macros: a macro's text is one part, whatever it costs."""
+
+PARTS = ("cells", "domains_table", "entries_table")
 
 
 class HtmlPages:
@@ -170,4 +173,6 @@ def _templates() -> dict[str, Template]:
     )
     for name in ("shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"):
         environment.filters[name] = getattr(page_text, name)
+    for name in PARTS:
+        environment.get_template(f"{name}.html")
     return {name: environment.get_template(f"{name}.html") for name in NAMES}

@@ -1,4 +1,4 @@
-"""Metric values: labels of functions and domains, and histograms."""
+"""Metric values: labels of functions, and histograms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from fastjournal.printable import safe_text
 from fastjournal.protocol import Function
 from fastjournald.histogram import Histogram
 
@@ -14,15 +13,6 @@ from fastjournald.histogram import Histogram
 def function_name(function: int) -> str:
     """Return the label of a function; ``unknown`` where it has no name."""
     return Function(function).name.lower() if function >= 0 else "unknown"
-
-
-def domain_label(name: bytes) -> str:
-    r"""Return a domain's name as text, another one for every name.
-
-    A backslash is ``\\``, a byte that is not UTF-8 is ``\xhh``, and what could disturb a terminal
-    is escaped too: people read the page by curl.
-    """
-    return safe_text(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
 
 
 def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:

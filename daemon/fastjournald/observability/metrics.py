@@ -25,11 +25,12 @@ from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.observability.domain_totals import Totals, total
 from fastjournald.observability.metric_values import (
-    domain_label,
     function_name,
     histogram,
     labelled_counter,
 )
+from fastjournald.observability.page_text import shown
+from fastjournald.observability.slices import Slices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
 
@@ -47,6 +48,8 @@ class Metrics(Collector):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._totals = Totals()
+        self._labels: dict[bytes, str] = {}
+        """By name of a domain, for those of the totals."""
         self._one_at_a_time = trio.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -57,6 +60,7 @@ class Metrics(Collector):
         """Return all figures in Prometheus' text format."""
         async with self._one_at_a_time:
             self._totals = await total(self._runtime.engine)
+            self._labels = await _labels([name for _, name in self._totals.largest])
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -187,7 +191,7 @@ class Metrics(Collector):
                 age = _age(oldest_due(domain), now)
                 figures = (waiting, domain.worked_on, domain.buried, age)
             for gauge, figure in zip(gauges, figures, strict=True):
-                gauge.add_metric([domain_label(name)], figure)
+                gauge.add_metric([self._labels[name]], figure)
         yield from gauges
 
     def _log(self) -> Iterator[Metric]:
@@ -370,6 +374,15 @@ class Metrics(Collector):
         )
         build.add_metric([version("fastjournal"), python_version()], 1)
         yield build
+
+
+async def _labels(names: list[bytes]) -> dict[bytes, str]:
+    """Return names of domains as text, a slice at a time: one of 4 KiB takes some ms."""
+    labels, slices = {}, Slices()
+    for name in names:
+        labels[name] = shown(name)
+        await slices.give_way()
+    return labels
 
 
 def _age(instant: int | None, now: int) -> float:

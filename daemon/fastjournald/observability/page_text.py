@@ -10,6 +10,8 @@ from fastjournal.printable import safe_text
 
 SECOND_US = 1_000_000
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+_SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
+"""Bytes that show that a text is too long: a character has four at most."""
 _YEAR_9999_US = 253_402_300_799 * SECOND_US
 
 
@@ -31,7 +33,7 @@ def typed(data: bytes) -> str:
 
 def short(data: bytes | None) -> str:
     """Return bytes as text for a table, cut where they are long."""
-    text = shown(data)
+    text = shown(data and data[:_SHORT_BYTES])
     return text if len(text) <= PAGE_TEXT_MAX else f"{text[: PAGE_TEXT_MAX - 1]}…"
 
 
