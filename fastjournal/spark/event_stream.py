@@ -1,12 +1,13 @@
 """Stream of the events of an archive: each segment once, with the live jobs as state.
 
-An offset is ``{"segment": N, "bytes": B, "crc32c": C, "stream": ID}``: all segments up to that one,
-and so many bytes of it, were read. A batch is whole segments, read by one task: a lease may begin
-in any segment before. ``stream_state`` keeps the live jobs between two batches. ``ID`` names the
-stream: its first offset makes it, and all later ones have it.
+An offset is ``{"segment": N, "bytes": B, "crc32c": C, "stream": ID, "first": F}``: all segments
+from F up to N, and so many bytes of that one, were read. A batch is whole segments, read by one
+task: a lease may begin in any segment before. ``stream_state`` keeps the live jobs between two
+batches. ``ID`` names the stream: its first offset makes it and ``F``, and all later ones have them.
 
 A segment that grew while the daemon had no archive comes into the archive again; the stream takes
-the rest of it. Segments that are missing or damaged end the query, or are rows of the column
+the rest of it. A batch that Spark repeats ends where its offset says, also in a segment that grew
+meanwhile. Segments that are missing or damaged end the query, or are rows of the column
 ``_corrupt`` in mode ``permissive``.
 """
 
@@ -18,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import google_crc32c
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -115,7 +117,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if _place(start) == _place(end):
             return []
-        segments = [one for one in self._segments(start) if _place_of(one) <= _place(end)]
+        segments = [_cut(one, end) for one in self._segments(start) if one.number <= end["segment"]]
         if not self._permissive:
             missing = _missing(start, segments, end)
             if missing:
@@ -165,8 +167,12 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, start: Offset, bytes_max: int | None, target: Offset | None) -> Offset:
         end, left = start, bytes_max
-        stream = start["stream"] or uuid.uuid4().hex
-        for segment in self._segments(start):
+        segments = self._segments(start)
+        # an offset of an earlier release has no first segment
+        stream = {name: start[name] for name in ("stream", "first") if name in start}
+        if segments and not start["segment"]:
+            stream = {"stream": uuid.uuid4().hex, "first": segments[0].number}
+        for segment in segments:
             if target is not None and _place_of(segment) > _place(target):
                 break
             if left is not None:
@@ -175,12 +181,12 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 left -= segment.bytes
             assert segment.crc32c is not None
             number, size = _place_of(segment)
-            end = Offset(segment=number, bytes=size, crc32c=segment.crc32c, stream=stream)
+            end = Offset(segment=number, bytes=size, crc32c=segment.crc32c, **stream)
         return end
 
     def _whole(self, segment: SegmentFile, start: Offset) -> bytes:
         """Return the contents of a segment, whose checksum is right."""
-        data = read_file(resolve(self._directory)[0], segment.path)
+        data = read_file(resolve(self._directory)[0], segment.path)[: segment.bytes]
         if google_crc32c.value(data) != segment.crc32c:
             raise LogCorruptError("the segment has another checksum", path=segment.path)
         if segment.number == start["segment"]:
@@ -223,13 +229,22 @@ def _corrupt_batch(text: str) -> pa.RecordBatch:
     )
 
 
+def _cut(segment: SegmentFile, end: Offset) -> SegmentFile:
+    """Return a segment as it was when its batch was planned; it may have grown since."""
+    if segment.number < end["segment"]:
+        return segment
+    return msgspec.structs.replace(segment, bytes=end["bytes"], crc32c=end["crc32c"])
+
+
 def _missing(start: Offset, segments: Sequence[SegmentFile], end: Offset) -> list[str]:
     """Return texts of the numbers that are missing between two offsets."""
-    numbers = [one.number for one in segments]
-    if start["segment"]:
-        numbers.insert(0, start["segment"])
-    if not numbers or numbers[-1] < end["segment"]:
-        numbers.append(end["segment"] + 1)
+    first = start["segment"] + 1
+    if not start["segment"]:
+        first = end.get("first") or min((one.number for one in segments), default=end["segment"])
+    # a batch may have only the rest of its last segment
+    first = min(first, end["segment"])
+    between = [one.number for one in segments if one.number >= first]
+    numbers = [first - 1, *between, end["segment"] + 1]
     found = []
     for before, number in pairwise(numbers):
         if number > before + 1:

@@ -67,7 +67,7 @@ def batches(stream: EventsStream, start: Offset) -> Iterator[tuple[Offset, Offse
 
 def begin_archive(directory: Path) -> Path:
     archive = directory / "archive"
-    archive.mkdir()
+    archive.mkdir(parents=True)
     write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, 1, None, ()))
     return archive
 
@@ -182,7 +182,6 @@ def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) 
     ((_, end, first),) = batches(stream, stream.initialOffset())
     (archive / segments[0][0]).write_bytes(segments[0][1])
     ((_, _, rest),) = batches(open_stream(archive), end)
-    (tmp_path / "whole").mkdir()
     whole = begin_archive(tmp_path / "whole")
     (whole / segments[0][0]).write_bytes(segments[0][1])
     stream = open_stream(whole)
@@ -190,6 +189,95 @@ def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) 
     assert first + rest == both
     assert first
     assert rest
+
+
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+@pytest.mark.parametrize("keeps_both", [True, False])
+def test_stream_of_events_repeats_a_batch_whose_last_segment_grew_meanwhile(
+    mode: str, keeps_both: bool, tmp_path: Path
+) -> None:
+    _, segments = ledger_segments(2)
+    archive = begin_archive(tmp_path)
+    name, data = segments[1]
+    segment = SegmentFile("2", 2, len(data), True, False)
+    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
+    short = archive / f"000000002-{google_crc32c.value(shorter):08x}.log"
+    (archive / segments[0][0]).write_bytes(segments[0][1])
+    short.write_bytes(shorter)
+    stream = open_stream(archive, mode=mode)
+    start = stream.initialOffset()
+    planned = next_offset(stream, start)
+    expected = read(stream, start, planned)
+    # killed before Spark knew that the batch was done; the daemon archives the rest
+    (archive / name).write_bytes(data)
+    if not keeps_both:
+        short.unlink()
+    stream = open_stream(archive, mode=mode)
+    assert read(stream, start, planned) == expected
+    ((_, end, rest),) = batches(stream, planned)
+    assert rest
+    whole = begin_archive(tmp_path / "whole")
+    for name, data in segments[:2]:
+        (whole / name).write_bytes(data)
+    stream = open_stream(whole, mode=mode)
+    ((_, _, both),) = batches(stream, stream.initialOffset())
+    assert expected + rest == both
+    # the longer version is lost before its batch is repeated
+    (archive / segments[1][0]).unlink()
+    short.write_bytes(shorter)
+    stream = open_stream(archive, mode=mode)
+    assert check_missing(stream, mode, planned, end, "2 to 2") == []
+
+
+def check_missing(stream: EventsStream, mode: str, start: Offset, end: Offset, names: str) -> Rows:
+    """Check that a batch ends with an error, or tells of segments in a row; return the others."""
+    text = f"segments {names} of the archive are missing"
+    if mode == "failfast":
+        with pytest.raises(LogCorruptError, match=text):
+            stream.partitions(start, end)
+        return []
+    told, *rows = read(stream, start, end)
+    assert text in told["_corrupt"]
+    return rows
+
+
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+def test_stream_of_events_misses_the_segments_that_its_first_batch_was_planned_with(
+    mode: str, tmp_path: Path
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    for name, data in segments[1:4]:
+        (archive / name).write_bytes(data)
+    stream = open_stream(archive, mode=mode)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    (archive / segments[1][0]).unlink()
+    stream = open_stream(archive, mode=mode)
+    rows = check_missing(stream, mode, start, end, "2 to 2")
+    assert {row["segment"] for row in rows} == ({3, 4} if mode == "permissive" else set())
+    for name in segments_of(archive):
+        (archive / name).unlink()
+    stream = open_stream(archive, mode=mode)
+    assert check_missing(stream, mode, start, end, "2 to 4") == []
+
+
+def test_stream_of_events_goes_on_from_the_offset_of_an_earlier_release(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    (archive / segments[0][0]).write_bytes(segments[0][1])
+    stream = open_stream(archive)
+    ((start, end, _),) = batches(stream, stream.initialOffset())
+    del end["first"]
+    assert read(stream, start, end)
+    assert next_offset(stream, end) == end
+    (archive / segments[1][0]).write_bytes(segments[1][1])
+    ((_, following, rows),) = batches(stream, end)
+    assert rows
+    assert "first" not in following
+    (archive / segments[0][0]).unlink()
+    (archive / segments[1][0]).unlink()
+    check_missing(stream, "failfast", start, end, "1 to 1")
 
 
 def test_stream_of_events_says_what_it_needs(tmp_path: Path) -> None:
