@@ -83,6 +83,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
 
+    def link_count(self, path: str) -> int:
+        """Return how many names (hard links) a file has."""
+
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""
 
@@ -299,6 +302,13 @@ class OsDisk:
             status = os.stat(path)
             _require_regular(path, status)
             return status.st_size
+
+    def link_count(self, path: str) -> int:
+        """Return how many names (hard links) a file has."""
+        with translating("read", path):
+            status = os.stat(path)
+            _require_regular(path, status)
+            return status.st_nlink
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""

@@ -29,6 +29,7 @@ from fastjournal.testing.inodes import (
     Node,
     copy_directory,
     crash_directory,
+    names_of,
 )
 
 
@@ -161,6 +162,12 @@ class SimulatedDisk:
         with translating("read", path):
             self._call("size")
             return len(self._file_at(path).data)
+
+    def link_count(self, path: str) -> int:
+        """Return how many names a file has."""
+        with translating("read", path):
+            self._call("link_count")
+            return names_of(self._root, self._file_at(path))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""

@@ -67,6 +67,14 @@ def apply_change(entries: dict[str, Node], change: dict[str, Node | None]) -> No
             entries[name] = node
 
 
+def names_of(directory: DirectoryNode, file: FileNode) -> int:
+    """Return how many names a file has in a directory tree. O(number of files)."""
+    return sum(
+        names_of(node, file) if isinstance(node, DirectoryNode) else node is file
+        for node in directory.entries.values()
+    )
+
+
 def copy_directory(root: DirectoryNode) -> DirectoryNode:
     """Return a copy of a directory tree as it is, where nothing is locked.
 

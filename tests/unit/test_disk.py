@@ -74,6 +74,17 @@ def test_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str) 
     assert disk.read(f"{root}/b") == b"amore"
 
 
+def test_link_count_is_that_of_the_names_in_all_directories(disk: Disk, root: str) -> None:
+    write(disk, f"{root}/a", b"same")
+    write(disk, f"{root}/other", b"same")
+    assert disk.link_count(f"{root}/a") == 1
+    disk.mkdir(f"{root}/d/e")
+    disk.link(f"{root}/a", f"{root}/d/e/b")
+    assert disk.link_count(f"{root}/a") == disk.link_count(f"{root}/d/e/b") == 2
+    disk.unlink(f"{root}/a")
+    assert disk.link_count(f"{root}/d/e/b") == 1
+
+
 @pytest.mark.parametrize("size", [0, 2, 5, 7])
 def test_file_is_cut_or_filled_with_zeros(disk: Disk, root: str, size: int) -> None:
     write(disk, f"{root}/a", b"12345")
@@ -104,6 +115,7 @@ FAILING: list[tuple[str, str, Action]] = [
     ("read", "ENOENT", lambda disk, root: disk.read(f"{root}/none")),
     ("read", "ENOENT", lambda disk, root: disk.read_slice(f"{root}/none", 0, 1)),
     ("read", "ENOENT", lambda disk, root: disk.size(f"{root}/none")),
+    ("read", "ENOENT", lambda disk, root: disk.link_count(f"{root}/none")),
     ("list", "ENOENT", lambda disk, root: disk.listdir(f"{root}/none")),
     ("list", "ENOTDIR", lambda disk, root: disk.listdir(f"{root}/file")),
     ("rename", "ENOENT", lambda disk, root: disk.rename(f"{root}/none", f"{root}/a")),
@@ -136,6 +148,7 @@ def test_error_of_the_system_is_a_log_failure_with_its_path(
     "action",
     [
         lambda disk, path: disk.size(path),
+        lambda disk, path: disk.link_count(path),
         lambda disk, path: disk.read(path),
         lambda disk, path: disk.read_slice(path, 0, 9),
         lambda disk, path: disk.open_append(path),

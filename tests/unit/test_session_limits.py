@@ -7,12 +7,12 @@ import threading
 from collections.abc import Hashable
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
 
 from fastjournal import limits
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
@@ -21,7 +21,7 @@ from tests.door.engine import LongMatches
 from tests.door.places import patch_module
 from tests.door.tasks import may_rewrite, room_bytes
 from tests.property.subject import START, request
-from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
+from tests.unit.server_fixture import LOG, SILENCE_S, HeldSync, Peer, ServerFixture
 
 pytestmark = pytest.mark.usefixtures("transport")
 
@@ -83,18 +83,49 @@ async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_tim
         assert {reply.code for reply in replies[refused:]} == {"read-only"}
 
 
-@pytest.mark.parametrize(("archive", "share"), [(False, 0.5), (True, 0)])
+@pytest.mark.parametrize(("linked", "share"), [(False, 0.5), (True, 0)])
 def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
-    archive: bool, share: float
+    linked: bool, share: float
 ) -> None:
+    """A snapshot and the archive link a segment: its copy frees nothing then."""
     house = ServerFixture()
-    runtime: Any = house.server.runtime
-    if archive:
-        runtime = msgspec.structs.replace(runtime, archive=object())
-    room = room_bytes(runtime) + round(share * runtime.config.min_free_bytes)
-    assert may_rewrite(runtime, room)
-    assert not may_rewrite(runtime, room + 1)
-    assert may_rewrite(runtime, 0)
+    runtime = house.server.runtime
+    house.disk.create(f"{LOG}/000000009.log").write(b"x")
+    if linked:
+        house.disk.mkdir(f"{LOG}/snapshots/1")
+        house.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
+    info = SegmentInfo(9, 1 << 20, 0, None, None, 1)
+    room = room_bytes(runtime)
+
+    def may(live_bytes: int) -> bool:
+        runtime.engine.journal.usage.live[9] = live_bytes
+        return may_rewrite(runtime, info)
+
+    allowed = room + round(share * runtime.config.min_free_bytes)
+    assert may(room)
+    # most segments fit: their links are of no concern
+    assert house.disk.calls["link_count"] == 0
+    assert may(allowed)
+    assert not may(allowed + 1)
+    assert may(0)
+
+
+def test_write_stall_asks_for_the_free_space_no_more_often_than_the_log_takes_half_of_it() -> None:
+    """During a stall the size of the log is compared with its bound after each batch."""
+    house = ServerFixture()
+    server, writer = house.server, house.writer
+    server.free_space.check()
+    before = house.disk.calls["free_bytes"]
+    room = room_bytes(server.runtime)
+    looks = 0
+    while not house.engine.context.read_only:
+        writer.append(bytes(1000), 1, START)
+        server.runtime.backpressure.look_at = writer.appended
+        server.runtime.wake_tasks()
+        looks += 1
+    asked = house.disk.calls["free_bytes"] - before
+    assert looks > 0.9 * room / 1000
+    assert asked <= 12
 
 
 async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:

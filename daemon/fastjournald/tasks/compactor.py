@@ -166,7 +166,7 @@ class Compactor:
         engine, writer = self._runtime.engine, self._runtime.writer
         now = self._runtime.clock.now_us()
         for info in candidates(engine.store, writer, now, merge=not only_excess):
-            if not may_rewrite(self._runtime, engine.journal.usage.live[info.number]):
+            if not may_rewrite(self._runtime, info):
                 continue
             if only_excess and self._excess() <= 0:
                 break
