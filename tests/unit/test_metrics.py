@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import resource
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -294,6 +300,49 @@ def test_compaction_debt_is_the_part_of_the_log_above_its_usual_size(s: Subject)
     debt = figures["fastjournal_log_bytes"] / usual - 1
     assert figures["fastjournal_compaction_debt"] == pytest.approx(debt)
     assert debt > 0.1
+
+
+def test_process_is_measured_where_proc_shows_processes_only(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ProcSubset=pid`` of the systemd unit hides /proc/stat."""
+    real: Any = open
+
+    def hidden(path: object, *args: Any, **named: Any) -> object:
+        if str(path).startswith("/proc/") and not str(path).startswith("/proc/self/"):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return real(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", hidden)
+        before = s.figures()
+        with ExitStack() as files:
+            for _ in range(50):
+                files.enter_context(real(os.devnull, "rb"))
+            during = s.figures()
+    assert during["process_open_fds"] - before["process_open_fds"] == 50
+    assert during["process_max_fds"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert before["process_resident_memory_bytes"] > 10_000_000
+    assert before["process_virtual_memory_bytes"] > before["process_resident_memory_bytes"]
+    assert during["process_cpu_seconds_total"] > before["process_cpu_seconds_total"] > 0
+    # this process began before the test, and since the machine
+    age = time.time() - during["process_start_time_seconds"]
+    assert 0 < age < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_descriptors_are_counted_outside_of_the_event_loop(s: Subject) -> None:
+    real, in_main = os.listdir, []
+
+    def listed(path: str) -> list[str]:
+        if path != "/proc/self/fd":
+            return real(path)
+        in_main.append(threading.current_thread() is threading.main_thread())
+        return ["0", "1", "2"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.listdir", listed)
+        assert s.figures()["process_open_fds"] == 2
+    assert in_main == [False]
 
 
 def test_scrape_survives_when_no_file_can_be_opened(

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from platform import python_version
 
 import trio
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -30,6 +30,11 @@ from fastjournald.observability.metric_values import (
     labelled_counter,
 )
 from fastjournald.observability.page_text import shown
+from fastjournald.observability.process_metrics import (
+    ProcessFigures,
+    process_figures,
+    start_seconds,
+)
 from fastjournald.observability.slices import Slices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
@@ -51,15 +56,16 @@ class Metrics(Collector):
         self._labels: dict[bytes, str] = {}
         """By name of a domain, for those of the totals."""
         self._one_at_a_time = trio.Lock()
+        self._process_figures: ProcessFigures | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        # processor time, memory, descriptors and start of the process
-        ProcessCollector(registry=self._registry)
+        self._process_started = start_seconds()
 
     async def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
         async with self._one_at_a_time:
             self._totals = await total(self._runtime.engine)
+            self._process_figures = await trio.to_thread.run_sync(process_figures)
             self._labels = await _labels([name for _, name in self._totals.largest])
             return generate_latest(self._registry)
 
@@ -374,6 +380,8 @@ class Metrics(Collector):
         )
         build.add_metric([version("fastjournal"), python_version()], 1)
         yield build
+        if self._process_figures is not None:
+            yield from self._process_figures.collect(self._process_started)
 
 
 async def _labels(names: list[bytes]) -> dict[bytes, str]:
