@@ -409,6 +409,37 @@ def test_authorization_hides_keys_of_other_domains_that_keep_an_entry_from_deliv
     assert (b"out:" in reply) == bool(shown)
 
 
+@pytest.mark.parametrize(("prefixes", "hidden"), [((b"in:",), True), ((b"in:", b"out:"), False)])
+def test_authorization_hides_the_lease_token_of_an_entry_of_another_domain_on_the_uri(
+    prefixes: tuple[bytes, ...], hidden: bool
+) -> None:
+    """The end of a lease is its token: a reader who may not see the entry gets whole seconds."""
+    made = engine()
+    now = START + 123_456
+    set_ = request(F.SET, b"out:1:0:z", b"v", uri=b"shared", at=now)
+    made.handle("s", set_, now)
+    leasing = request(F.NEXT, b"out", count=3, timeout=60_000_000, at=now)
+    made.handle("s", leasing, now)
+    leased = made.store.find(b"out:1:0:z")
+    assert leased is not None
+    token = leased.token
+    assert token > now
+    assert token % 1_000_000
+    made.handle("s", request(F.SET, b"in:1:0:z", b"v", uri=b"shared", at=now + 1), now + 1)
+    session_with(made, ("read",), *prefixes)
+    reply = made.handle(
+        "s", request(F.STATS, b"in:1:0:z", flags=Flag.DATA | Flag.META, at=now + 2), now + 2
+    )
+    assert reply is not None
+    (pair,) = decode_reply(reply).pairs or ()
+    facts = msgspec.json.decode(pair.value)
+    assert (facts["state"], facts["uri_leased_by"]) == ("delayed", "" if hidden else "out:1:0:z")
+    assert (token in facts.values()) == (now in facts.values()) == (not hidden)
+    assert 0 <= facts["uri_leased_until_us"] - token < 1_000_000
+    assert facts["delayed_until_us"] == facts["uri_leased_until_us"]
+    assert 0 <= now - facts["uri_leased_since_us"] < 1_000_000
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_auth_with_another_token_ends_the_waits_of_the_one_before(right: bool) -> None:
     made = engine()

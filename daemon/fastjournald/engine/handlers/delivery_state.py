@@ -14,8 +14,15 @@ from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import EntryState
 
+_SECOND_US = 1_000_000
+
 _SUBLISTS_A_UNIT = 16
 """Sublists of a queue whose lengths are added up in a microsecond."""
+
+
+def key_text(key: bytes) -> str:
+    """Return a key or a name as text in JSON; bytes that are not UTF-8 are escaped."""
+    return key.decode("utf-8", "backslashreplace")
 
 
 def delivery_state(
@@ -23,7 +30,8 @@ def delivery_state(
 ) -> dict[str, object]:
     """Return what keeps an entry from being delivered, and how many are before it if nothing does.
 
-    The key of another entry is empty unless ``may_see`` says that the reader may see that entry.
+    The key of another entry is empty unless ``may_see`` says that the reader may see that entry,
+    and the instants of its lease are whole seconds.
     The place in the queue costs O(n / 256) for a domain of n ready entries.
     """
     store = context.store
@@ -54,7 +62,7 @@ def tombstone_state(context: Context, key: bytes, now: int) -> dict[str, object]
     timestamp, learnt = found
     return {
         "state": "deleted",
-        "keys": [key.decode("utf-8", "backslashreplace")],
+        "keys": [key_text(key)],
         "now_us": now,
         "timestamp": timestamp,
         "deleted_us": learnt,
@@ -80,24 +88,45 @@ def _other_work(store: Store, entry: Entry, may_see: Callable[[Entry], bool]) ->
     if newer is entry:
         newer = None
     return {
-        "uri_leased_by": _key_for(leased, may_see),
-        "uri_leased_since_us": 0 if leased is None else leased.accessed,
-        "uri_leased_until_us": 0 if leased is None else leased.token,
+        **_lease_on_uri(entry, leased, may_see),
         "superseded_by": _key_for(newer, may_see),
     }
+
+
+def _lease_on_uri(
+    entry: Entry, leased: Entry | None, may_see: Callable[[Entry], bool]
+) -> dict[str, object]:
+    """Return the lease for which an entry waits; of one that is hidden only whole seconds.
+
+    The exact end of a lease is its token, and an entry that waits for it is delayed until then.
+    """
+    if leased is None:
+        return {"uri_leased_by": None, "uri_leased_since_us": 0, "uri_leased_until_us": 0}
+    facts: dict[str, object] = {
+        "uri_leased_by": _key_for(leased, may_see),
+        "uri_leased_since_us": leased.accessed,
+        "uri_leased_until_us": leased.token,
+    }
+    if not may_see(leased):
+        until = -(-leased.token // _SECOND_US) * _SECOND_US
+        facts["uri_leased_since_us"] = leased.accessed // _SECOND_US * _SECOND_US
+        facts["uri_leased_until_us"] = until
+        if entry.delayed_until == leased.token and entry.state == EntryState.DELAYED:
+            facts["delayed_until_us"] = until
+    return facts
 
 
 def _key_for(entry: Entry | None, may_see: Callable[[Entry], bool]) -> str | None:
     if entry is None:
         return None
-    return _text(entry.key) if may_see(entry) else ""
+    return key_text(entry.key) if may_see(entry) else ""
 
 
 def _domain_state(domain: Domain) -> dict[str, object]:
     limit = domain.limit
     held_until = domain.held_until()
     return {
-        "domain": _text(domain.name),
+        "domain": key_text(domain.name),
         "domain_due": len(domain.ready),
         "domain_worked_on": domain.worked_on,
         "domain_paused_until_us": domain.paused_until,
@@ -108,7 +137,3 @@ def _domain_state(domain: Domain) -> dict[str, object]:
         "domain_is_full": domain.is_full(),
         "domain_held_until_us": 0 if held_until >= NEVER else held_until,
     }
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

@@ -19,7 +19,11 @@ from fastjournal.protocol import (
 from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, META, NOT_A_DOMAIN, is_key
-from fastjournald.engine.handlers.delivery_state import delivery_state, tombstone_state
+from fastjournald.engine.handlers.delivery_state import (
+    delivery_state,
+    key_text,
+    tombstone_state,
+)
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import STATE_NAMES
@@ -132,7 +136,7 @@ def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
     error = entry.extra.error
     segment, offset = unpack_position(entry.position)
     return {
-        "keys": [key.decode("utf-8", "backslashreplace") for key in entry.all_keys()],
+        "keys": [key_text(key) for key in entry.all_keys()],
         "state": STATE_NAMES[entry.state],
         "persistent": entry.persistent,
         "priority": entry.priority,
