@@ -45,7 +45,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One event is one JSON object in ASCII: its fields as texts, and the whole message."""
+    """One event is one JSON object in ASCII: its fields as texts, and the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object of a record; a traceback is a field of it."""
@@ -59,7 +59,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             facts["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(facts)
+        return json.dumps({name: _without_surrogates(text) for name, text in facts.items()})
 
 
 def fields_of(message: str) -> dict[str, str]:
@@ -74,6 +74,11 @@ def fields_of(message: str) -> dict[str, str]:
 def field_text(text: str) -> str:
     """Return a text as the value of a field, quoted where it is not one word."""
     return text if _WORD.fullmatch(text) else repr(text)
+
+
+def _without_surrogates(text: str) -> str:
+    """Return a text that strict parsers of JSON take: a byte of a path that is no UTF-8 escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _unquoted(text: str) -> str:

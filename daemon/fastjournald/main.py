@@ -182,8 +182,8 @@ async def _serve(
     stopped = trio.Event()
 
     def ready(addresses: list[str]) -> None:
-        http = "".join(f" http={address}" for address in server.http_addresses)
-        LOG.info("event=ready listen=%s%s", ",".join(addresses), http)
+        http = "".join(f" http={field_text(address)}" for address in server.http_addresses)
+        LOG.info("event=ready listen=%s%s", field_text(",".join(addresses)), http)
         if config.ready_file:
             write_ready_file(config.ready_file, addresses)
         sdnotify.notify("READY=1\nSTATUS=Serving requests")

@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fastjournal.client import SyncClient
@@ -138,6 +139,33 @@ def test_log_in_json_has_the_fields_of_each_event(tmp_path: Path) -> None:
     for event in events:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event["time"])
         assert event["message"].startswith(f"event={event['event']}")
+
+
+def test_log_in_json_has_whole_paths_with_spaces_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """Strict parsers refuse half of a surrogate pair, as which Python reads such a byte."""
+    directory = tmp_path / os.fsdecode(b"two words \x80 kept=no")
+    directory.mkdir()
+    address = f"unix:{tmp_path}/a b"
+    options = ("--listen", address, "--log-format", "json")
+    for torn in (True, False):
+        with DaemonProcess(directory, *options) as daemon:
+            with SyncClient(address) as client:
+                client.set(f"k{torn}", b"v")
+            assert daemon.stop() == 0
+            said = daemon.said()
+        if torn:
+            segment = max(directory.rglob("*.log"))
+            with segment.open("ab") as file:
+                file.write(b"no record")
+    events = [msgspec.json.decode(line, type=dict[str, str]) for line in said.splitlines()]
+    ready = [event for event in events if event["event"] == "ready"]
+    assert [event["listen"] for event in ready] == [address] * 2
+    [found] = [event for event in events if event["event"] == "found"]
+    path = str(segment).encode("utf-8", "backslashreplace").decode()
+    assert "\\udc80" in path
+    assert found["path"] == path
+    assert found["kept"].startswith(f"{path}.torn-")
+    assert path in found["message"]
 
 
 def test_log_lines_of_the_journal_have_priorities(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def _report(recovered: Recovered) -> None:
             field_text(diagnostic.path),
             diagnostic.offset,
             diagnostic.bytes,
-            diagnostic.kept,
+            field_text(str(diagnostic.kept)),
             diagnostic.message,
         )
     for what, count in sorted(recovered.state.odd.items()):
