@@ -1,49 +1,82 @@
 """External merge sort of entries by domain: sorted runs in Parquet files, read range by range.
 
-A file holds entries in runs, each sorted by domain, in small row groups. The statistics of the row
-groups are a sample of all domains: they give ranges of domains of about ``RANGE_BYTES`` each.
-DuckDB reads the row groups of one range at a time, and sorts these in memory. So memory does not
-grow with the entries, nor with those of one domain, which need no sort.
+A file holds entries in runs, each sorted by domain, in small row groups, with the bytes of each
+entry. So the bytes of each domain are known exactly, and consecutive domains are put into ranges of
+at most ``RANGE_BYTES``; a larger domain is a range alone. DuckDB reads the row groups of one range
+at a time and sorts them in memory; a domain alone needs no sort. So memory does not grow with the
+entries, nor with those of one domain, nor with their values.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
+from fastjournal.errors import LogFailedError
 from fastjournal.spark.duckdb_engine import DuckDb, parquet_files, quoted
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 
 RUN_BYTES = 64 * 1024 * 1024
 """Bytes of a run: it is sorted in memory."""
 RANGE_BYTES = 48 * 1024 * 1024
-"""Bytes of a range of domains, about."""
+"""Most bytes of a range of several domains: it is sorted in memory."""
 ROW_GROUP_ROWS = 2048
+ROW_GROUP_BYTES = 1024 * 1024
+"""Most bytes of a row group of several rows: each thread of DuckDB reads one."""
 BATCH_ROWS = 2048
-"""Rows of a batch that comes out: few, as values may be large."""
+BATCH_BYTES = 32 * 1024 * 1024
+"""Most bytes of a batch of several rows that comes out."""
+_NUMBER_BYTES = 8
+"""Bytes of a number, or of what Arrow needs for a byte string besides its bytes; about."""
 _COMPRESSION = "lz4"
-_DOMAIN = ENTRY_ARROW_SCHEMA.get_field_index("domain")
+_SIZE = "entry_bytes"
+_RUN_SCHEMA = ENTRY_ARROW_SCHEMA.append(pa.field(_SIZE, pa.int64()))
+_DOMAINS_ROWS = 8192
 
 
 class DomainRange(NamedTuple):
-    """Domains from the first one to before the last one."""
+    """Consecutive domains that are read together, in order."""
 
-    first: str
-    stop: str | None
-    """None: to the end."""
-    is_split: bool
-    """Whether the first domain has many entries: it is read by itself."""
+    first: str | None
+    """None: plain keys, which are read alone."""
+    last: str | None
+    bytes: int
+    rows: int
+    largest: int
+    """Bytes of the largest entry."""
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether its entries are of one domain, so that they need no sort."""
+        return self.first == self.last
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch that comes out: few, where values are large."""
+        return max(min(BATCH_ROWS, BATCH_BYTES // max(self.largest, 1)), 1)
+
+    def takes(self, other: DomainRange) -> bool:
+        """Whether the next range may be sorted together with this one."""
+        return self.first is not None and self.bytes + other.bytes <= RANGE_BYTES
+
+    def joined(self, other: DomainRange) -> DomainRange:
+        """Return this range and the next one as one."""
+        largest = max(self.largest, other.largest)
+        rows, size = self.rows + other.rows, self.bytes + other.bytes
+        return DomainRange(self.first, other.last, size, rows, largest)
 
 
 def write_runs(path: str, batches: Iterable[pa.RecordBatch]) -> None:
     """Write entries as sorted runs to a file."""
     with pa.parquet.ParquetWriter(
         path,
-        ENTRY_ARROW_SCHEMA,
+        _RUN_SCHEMA,
         compression=_COMPRESSION,
         use_dictionary=False,
         store_schema=False,
@@ -52,74 +85,102 @@ def write_runs(path: str, batches: Iterable[pa.RecordBatch]) -> None:
         run: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
-            run.append(batch)
-            size += batch.nbytes
+            sizes = entry_bytes(batch)
+            run.append(pa.RecordBatch.from_arrays([*batch.columns, sizes], schema=_RUN_SCHEMA))
+            size += int(sizes.sum())
             if size >= RUN_BYTES:
                 _write_run(writer, run)
                 run, size = [], 0
         _write_run(writer, run)
 
 
+def entry_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the bytes that each entry takes in memory, about."""
+    found = np.full(len(batch), _NUMBER_BYTES * batch.num_columns, np.int64)
+    for column in batch.columns:
+        if pa.types.is_list(column.type):
+            behind = np.concatenate([[0], np.cumsum(_lengths(column.values) + _NUMBER_BYTES)])
+            found += np.diff(behind[column.offsets.to_numpy()])
+        elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            found += _lengths(column)
+    return found
+
+
+def _lengths(strings: pa.Array) -> npt.NDArray[np.int64]:
+    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(strings), 0).to_numpy()
+    return lengths.astype(np.int64)
+
+
 def _write_run(writer: pa.parquet.ParquetWriter, run: Sequence[pa.RecordBatch]) -> None:
-    table = pa.Table.from_batches(run, ENTRY_ARROW_SCHEMA).sort_by("domain")
+    table = pa.Table.from_batches(run, _RUN_SCHEMA).sort_by("domain")
     # DuckDB finds rows that are not null by IS NULL in a row group of one domain and nulls
     domains = len(table) - table.column("domain").null_count
     for part in (table.slice(0, domains), table.slice(domains)):
-        writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
+        for group in _row_groups(part.column(_SIZE).to_numpy()):
+            rows = part.slice(group.start, group.stop - group.start)
+            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+
+
+def _row_groups(sizes: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Yield which rows make a row group, by their bytes."""
+    behind = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = behind[first] - sizes[first]
+        stop = int(np.searchsorted(behind, before + ROW_GROUP_BYTES, "right"))
+        stop = min(max(stop, first + 1), first + ROW_GROUP_ROWS)
+        yield slice(first, stop)
+        first = stop
 
 
 def merge_runs(engine: DuckDb, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the entries of files with runs, by domain; those of plain keys first.
 
     Raises:
-        LogFailedError: The temporary files have no room.
+        LogFailedError: The temporary files have no room, or were changed.
     """
     if not paths:
         return
-    entries = f"SELECT * FROM {parquet_files(paths)}"
-    yield from _batches(engine, f"{entries} WHERE domain IS NULL")
-    for one in find_ranges(paths):
-        first = quoted(one.first)
-        beyond = "" if one.stop is None else f"AND domain < {quoted(one.stop)} "
-        if one.is_split:
-            yield from _batches(engine, f"{entries} WHERE domain = {first}")
-        above = ">" if one.is_split else ">="
-        yield from _batches(
-            engine, f"{entries} WHERE domain {above} {first} {beyond}ORDER BY domain"
+    runs = parquet_files(paths)
+    written = sum(pa.parquet.read_metadata(path).num_rows for path in paths)
+    read = 0
+    for one in find_ranges(engine, paths):
+        for batch in engine.batches(_rows_of(one, runs), one.batch_rows):
+            read += len(batch)
+            yield batch.cast(ENTRY_ARROW_SCHEMA)
+    if read != written:
+        raise LogFailedError(
+            f"the sort of the entries read {read} of {written}",
+            path=paths[0],
+            hint="the temporary files were changed, or this is a bug: export again, and report it",
         )
 
 
-def _batches(engine: DuckDb, sql: str) -> Iterator[pa.RecordBatch]:
-    for batch in engine.batches(sql, BATCH_ROWS):
-        yield batch.cast(ENTRY_ARROW_SCHEMA)
+def _rows_of(one: DomainRange, runs: str) -> str:
+    rows = f"SELECT * EXCLUDE {_SIZE} FROM {runs} WHERE domain"
+    if one.first is None or one.last is None:
+        return f"{rows} IS NULL"
+    if one.is_sorted:
+        return f"{rows} = {quoted(one.first)}"
+    return f"{rows} BETWEEN {quoted(one.first)} AND {quoted(one.last)} ORDER BY domain"
 
 
-def find_ranges(paths: Iterable[str]) -> list[DomainRange]:
-    """Return the ranges of the domains in files with runs, in order; none is left out."""
-    row_groups = sorted(_row_groups(paths))
-    alone: Counter[str] = Counter()
-    for low, high, size in row_groups:
-        if low == high:
-            alone[low] += size
-    hot = {domain for domain, size in alone.items() if size >= RANGE_BYTES // 2}
+def find_ranges(engine: DuckDb, paths: Sequence[str]) -> list[DomainRange]:
+    """Return the ranges of all domains in files with runs, in order; plain keys are the first."""
     found: list[DomainRange] = []
-    # statistics lack the longest names, so the first range begins before all of them
-    first, gathered = "", 0
-    for low, _, size in row_groups:
-        if low > first and (gathered >= RANGE_BYTES or low in hot):
-            found.append(DomainRange(first, low, first in hot))
-            first, gathered = low, 0
-        gathered += size
-    found.append(DomainRange(first, None, first in hot))
+    for batch in engine.batches(_domains(parquet_files(paths)), _DOMAINS_ROWS):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            one = DomainRange(row[0], *row)
+            if found and found[-1].takes(one):
+                found[-1] = found[-1].joined(one)
+            else:
+                found.append(one)
     return found
 
 
-def _row_groups(paths: Iterable[str]) -> Iterator[tuple[str, str, int]]:
-    """Yield the least and the greatest domain of each row group, and its bytes."""
-    for path in paths:
-        metadata = pa.parquet.read_metadata(path)
-        for index in range(metadata.num_row_groups):
-            row_group = metadata.row_group(index)
-            statistics = row_group.column(_DOMAIN).statistics
-            if statistics is not None and statistics.has_min_max:
-                yield statistics.min, statistics.max, row_group.total_byte_size
+def _domains(runs: str) -> str:
+    """Return the query of each domain with its bytes, rows, and bytes of its largest entry."""
+    return (
+        f"SELECT domain, sum({_SIZE})::BIGINT, count(*), max({_SIZE}) FROM {runs} "
+        "GROUP BY domain ORDER BY domain NULLS FIRST"
+    )
