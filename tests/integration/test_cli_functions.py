@@ -151,6 +151,39 @@ def test_sigterm_to_a_lock_ends_its_command_and_frees_the_entry(
     wait_until(lambda: not client.entry_stats("k").locked_until_us)
 
 
+def test_lock_is_renewed_after_ctrl_c_while_its_command_goes_on(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    cli("set", "k", "v")
+    shell = (
+        f"trap 'touch {tmp_path}/heard' INT; touch {tmp_path}/began;"
+        f" while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 7"
+    )
+    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", shell)
+    wait_until((tmp_path / "began").exists)
+    holder.send_signal(signal.SIGINT)
+    wait_until((tmp_path / "heard").exists)
+    first = client.entry_stats("k").locked_until_us
+    wait_until(lambda: client.entry_stats("k").locked_until_us > first + SECOND)
+    (tmp_path / "go").touch()
+    assert ended(holder) == 7
+
+
+def test_sigterm_to_a_lock_ends_what_its_command_started(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    cli("set", "k", "v")
+    inner = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600"
+    holder = cli.start("lock", "k", "sh", "-c", f"sh -c '{inner}'; touch {tmp_path}/next")
+    wait_until((tmp_path / "pid").exists)
+    pid = int((tmp_path / "pid").read_text())
+    holder.send_signal(signal.SIGTERM)
+    assert ended(holder) == 128 + signal.SIGTERM
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    assert not (tmp_path / "next").exists()
+    wait_until(lambda: not client.entry_stats("k").locked_until_us)
+
+
 # --- ping and bench -------------------------------------------------------------------------------
 
 

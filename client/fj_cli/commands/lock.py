@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,7 @@ from fj_cli.output import note
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
+    from fj_cli.command_group import CommandGroup
 
 _LOOK_S = 0.1
 """Pause between two tries to get a lock that another connection holds."""
@@ -39,10 +40,11 @@ def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple
     """Run CMD while this connection holds the lock of the entry under KEY.
 
     Others' writes get 'locked', and NEXT does not deliver the entry. The exit code is that of
-    CMD. If the lock is lost (the connection ended), CMD is ended, because another may hold it;
-    then the exit code is 1 or 69. CMD cannot write the entry either: its writes are another
-    connection's.
+    CMD. If the lock is lost (the connection ended), CMD is ended with all that it started, because
+    another may hold it; then the exit code is 1 or 69. Ctrl-C is for CMD: the lock is held until
+    CMD has ended. CMD cannot write the entry either: its writes are another connection's.
     """
+    from fj_cli.command_group import running
     from fj_cli.termination import unwound
     from fj_cli.worker import find_program
 
@@ -51,14 +53,12 @@ def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple
     program = [find_program(argv[0]), *argv[1:]]
     with open_client(ctx) as client, unwound():
         _lock(client, key, time_us, wait)
-        try:
-            process = subprocess.Popen(program)
-        except OSError as error:
-            raise BadRequestError(f"cannot run {argv[0]}: {error.strerror}") from error
-        try:
-            return _hold(client, key, time_us, process)
-        finally:
-            _end(process)
+        with ExitStack() as stack:
+            try:
+                group = stack.enter_context(running(program))
+            except OSError as error:
+                raise BadRequestError(f"cannot run {argv[0]}: {error.strerror}") from error
+            return _hold(client, key, time_us, group)
 
 
 def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
@@ -73,31 +73,13 @@ def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _hold(client: SyncClient, key: bytes, time_us: int, process: subprocess.Popen[bytes]) -> int:
+def _hold(client: SyncClient, key: bytes, time_us: int, group: CommandGroup) -> int:
     """Renew the lock until the command ends; return its exit code as a shell has it."""
-    while True:
-        try:
-            code = process.wait(time_us / 3e6)
-        except subprocess.TimeoutExpired:
-            client.lock(key, timeout=to_timedelta(time_us))
-            continue
-        except KeyboardInterrupt:
-            # the terminal has sent it to the command too, which decides
-            code = process.wait()
-        try:
-            client.unlock(key)
-        except FastjournalError as error:
-            note(f"fj-cli: the lock ended before the command did: {error}")
-            return 1
-        return 128 - code if code < 0 else code
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command that still runs: the lock is lost, or a signal ends this program."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    while (code := group.wait(time_us / 3e6)) is None:
+        client.lock(key, timeout=to_timedelta(time_us))
+    try:
+        client.unlock(key)
+    except FastjournalError as error:
+        note(f"fj-cli: the lock ended before the command did: {error}")
+        return 1
+    return 128 - code if code < 0 else code
