@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
 from fastjournal.errors import BadRequestError
 
 _HINT = "name the domain, or give a URI with a host, such as https://example.org/"
+_NAME = re.compile(r"[0-9a-z_][0-9a-z_-]*(\.[0-9a-z_-]+)*")
+_ALLOWED = "a host has letters, digits, '-', '_' and '.', or is an IPv6 address in brackets"
 
 
 def domain_of(uri: str | bytes) -> str:
@@ -17,7 +21,8 @@ def domain_of(uri: str | bytes) -> str:
     ``http://Example.org:8080/`` is of ``example.org%3A8080``.
 
     Raises:
-        BadRequestError: It has no host, or none that a name can have; code ``bad-key``.
+        BadRequestError: It has no host, or one that is neither a host name (letters, digits, ``-``,
+            ``_`` and ``.``) nor an address; code ``bad-key``.
     """
     try:
         text = uri.decode() if isinstance(uri, bytes) else uri
@@ -29,9 +34,20 @@ def domain_of(uri: str | bytes) -> str:
         raise BadRequestError(
             f"{uri!r} has no domain: {error}", code="bad-key", hint=_HINT
         ) from None
-    if not host or any(character <= " " for character in host):
+    if not host:
         raise BadRequestError(f"{uri!r} has no host", code="bad-key", hint=_HINT)
+    if _NAME.fullmatch(host) is None and not _is_ipv6(host):
+        raise BadRequestError(
+            f"{host!r} is no host name", code="bad-key", hint=f"{_ALLOWED}; or {_HINT}"
+        )
     return (host if port is None else f"{host}:{port}").replace(":", "%3A")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return IPv6Address(host).scope_id is None
+    except ValueError:
+        return False
 
 
 def _idna(host: str) -> str:

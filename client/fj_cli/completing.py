@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from itertools import islice
 
 import click
@@ -17,7 +18,8 @@ _NAMES_MAX = 100
 def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Return domains that begin with what was typed; none if no daemon answers.
 
-    A name that is not text, or that a shell would split, is left out.
+    A name that is not text, or that a shell does not take as it is, is left out: a shell may put
+    it on the line without quotes, and domains are names of strangers.
     """
     try:
         with open_client(ctx) as client:
@@ -26,4 +28,4 @@ def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> 
     except (FastjournalError, OSError):
         return []  # whoever presses Tab wants no sentence in the middle of the line
     shown = [name.decode("utf-8", "replace") for name in names]
-    return [name for name in shown if name.isprintable() and not set(name) & set(" \ufffd")]
+    return [name for name in shown if shlex.quote(name) == name and name[:1] != "-"]

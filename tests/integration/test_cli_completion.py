@@ -62,7 +62,8 @@ def completed(environment: dict[str, str], words: str) -> list[str]:
 
 
 def test_completion_offers_the_domains_of_the_daemon(cli: Cli, client: SyncClient) -> None:
-    for domain in ("pages", "parts", "mails", "with space"):
+    strange = ("pa;reboot", "pa`id`", "pa$(id)", "pa>x", "pa*", "pa'", "--yes")
+    for domain in ("pages", "parts", "mails", "with space", *strange):
         client.set(f"{domain}:1:0:x", "v")
     assert completed(cli.environment, "fj-cli next pa") == ["pages", "parts"]
     assert completed(cli.environment, "fj-cli purge _") == ["mails", "pages", "parts"]

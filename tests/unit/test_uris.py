@@ -18,6 +18,8 @@ from fastjournal import BadRequestError, Spool, domain_of, parse_journal_key
         ("http://B\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example/", "xn--bcher-kva.example"),
         ("http://[2001:DB8::1]:8080/", "2001%3Adb8%3A%3A1%3A8080"),
         ("//host/path", "host"),
+        ("http://my_host-.b--c.example/", "my_host-.b--c.example"),
+        ("http://192.0.2.1/", "192.0.2.1"),
     ],
 )
 def test_uri_has_the_domain_of_its_host(uri: str | bytes, domain: str) -> None:
@@ -31,6 +33,17 @@ def test_uri_has_the_domain_of_its_host(uri: str | bytes, domain: str) -> None:
 def test_uri_without_a_host_is_refused(uri: str | bytes) -> None:
     with pytest.raises(BadRequestError, match="name the domain") as caught:
         domain_of(uri)
+    assert caught.value.code == "bad-key"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a;reboot`id`$(x)", "a'b", "a|b", "-x", "a..b", "a%3Bb", "a&b", "a*", "[fe80::1%25;id]"],
+)
+def test_uri_whose_host_is_no_host_name_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="a host has letters, digits") as caught:
+        domain_of(f"http://{host}/")
+    assert isinstance(caught.value, BadRequestError)
     assert caught.value.code == "bad-key"
 
 
