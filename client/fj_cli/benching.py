@@ -5,7 +5,6 @@ All that it writes is deleted at the end, also after a signal, and leaves no tom
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import signal
 import time
@@ -24,6 +23,12 @@ T = TypeVar("T")
 
 _CLEAN_S = 30.0
 """How long the end waits for the daemon to delete what is left."""
+
+_CLEAN_AGAIN_S = 0.2
+"""Pause between two tries of that."""
+
+_PASSING = ("busy", "read-only", "rate-limited")
+"""Refusals that may end while it waits."""
 
 _LEASE_S = 60
 """A run that is killed leaves no entry leased for longer."""
@@ -81,6 +86,8 @@ class Bench:
         self._failure: FastjournalError | None = None
         self.signal: int | None = None
         """Signal that ended the run before its time."""
+        self.may_be_left = False
+        """Nobody knows that the daemon has deleted all entries."""
 
     async def run(self) -> None:
         """Generate the load, and clean up.
@@ -96,6 +103,7 @@ class Bench:
                     nursery.cancel_scope.cancel()
         finally:
             if self._left:
+                self.may_be_left = True
                 with trio.move_on_after(_CLEAN_S, shield=True):
                     await self._clean()
         if self._failure is not None:
@@ -140,11 +148,31 @@ class Bench:
             self._left.discard(job.key)
 
     async def _clean(self) -> None:
-        """Delete what is left, until the daemon has none of it: a last SET may be on its way."""
-        async with self._new_client() as client:
-            while True:
-                for key in self._left:
-                    with contextlib.suppress(RefusedError):
-                        await client.delete(key, overwrite=True)
-                if not (await client.domain_stats(self.domain)).entries:
-                    return
+        """Delete what is left, until the daemon has none of it: a last SET may be on its way.
+
+        PURGE would leave what is leased.
+        """
+        try:
+            async with self._new_client() as client:
+                while True:
+                    refusal = await self._delete_left(client)
+                    if not (await client.domain_stats(self.domain)).entries:
+                        self.may_be_left = False
+                        return
+                    if refusal is not None:
+                        self._failure = self._failure or refusal
+                        if refusal.code not in _PASSING:
+                            return
+                    await trio.sleep(_CLEAN_AGAIN_S)
+        except FastjournalError as error:
+            self._failure = self._failure or error
+
+    async def _delete_left(self, client: Client) -> RefusedError | None:
+        """Delete each key that may be there; return a refusal, if there was one."""
+        for key in self._left:
+            try:
+                await client.delete(key, overwrite=True)
+            except RefusedError as error:
+                if error.code != "not-found":
+                    return error
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -327,3 +328,17 @@ def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> No
     get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
     assert "leased until " in get
     assert "(in 4 m)" in get
+
+
+def test_bench_whose_daemon_dies_names_the_domain_that_may_be_left(
+    cli: Cli, daemon: DaemonProcess, client: SyncClient
+) -> None:
+    bench = cli.start("bench", "--count", "10000000", "--table")
+    wait_until(lambda: any(d.name.startswith(b"bench-") for d in client.domains()))
+    daemon.kill()
+    stderr = bench.communicate(timeout=TIMEOUT_S)[1].decode()
+    assert bench.returncode == CANNOT_CONNECT
+    daemon.start()
+    found = re.search(r"entries may be left: fj-cli (purge bench-[0-9a-f]{8} --yes)\n", stderr)
+    assert found is not None, stderr
+    assert cli(*found[1].split()).returncode in (DONE, 75)

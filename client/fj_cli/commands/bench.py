@@ -50,7 +50,8 @@ def command(
 
     The daemon serves others meanwhile, so a large load slows them. All that is written is deleted
     at the end, also after Ctrl-C, and leaves no tombstones; the log grows by it until compaction.
-    A token needs the rights write and next for domains that begin with 'bench-'.
+    A token needs the rights read, write and next for domains that begin with 'bench-'. If entries
+    may be left, because the daemon went away or refuses to delete them, it names their domain.
     """
     import trio
 
@@ -60,10 +61,15 @@ def command(
     address, access = daemon_of(ctx)
     load = Load(connections=connections, jobs=count, value_bytes=size, persist=not no_persist)
     bench = Bench(load, lambda: Client(address, tls=access.tls, auth=access.auth, reconnect=None))
-    trio.run(bench.run)
+    try:
+        trio.run(bench.run)
+    finally:
+        if bench.may_be_left:
+            note(f"fj-cli: entries may be left: fj-cli purge {bench.domain} --yes")
     _write(bench.times, bench.seconds, as_json)
     if bench.signal is not None:
-        note(f"fj-cli: ended by a signal; the entries of {bench.domain} are deleted")
+        deleted = "" if bench.may_be_left else f"; the entries of {bench.domain} are deleted"
+        note(f"fj-cli: ended by a signal{deleted}")
         return 128 + bench.signal
     return DONE
 
