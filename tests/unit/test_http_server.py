@@ -329,6 +329,58 @@ async def test_connection_that_asked_longest_ago_makes_room() -> None:
             await ours.aclose()
 
 
+async def test_http_connections_that_linger_are_bounded_too() -> None:
+    server = HttpServer({"/page": page}, lambda _: "", connections_max=2)
+    async with trio.open_nursery() as nursery:
+        pairs = [socket_pair() for _ in range(10)]
+        for at, (ours, theirs) in enumerate(pairs):
+            nursery.start_soon(server.serve, theirs)
+            # it is answered, and stays
+            await ours.send_all(
+                b"garbage\r\n\r\n" if at % 2 else GET[:-2] + b"Connection: close\r\n\r\n"
+            )
+            assert await ours.receive_some(1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert server.connections == 2
+        assert sum(theirs.socket.fileno() >= 0 for _, theirs in pairs) == 2
+        nursery.cancel_scope.cancel()
+    assert server.connections == 0
+    for ours, _ in pairs:
+        await ours.aclose()
+
+
+async def test_http_error_of_the_library_ends_its_connection_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise h11.LocalProtocolError("a state that nobody thought of")
+
+    server = HttpServer({"/page": page}, lambda _: "")
+    async with trio.open_nursery() as nursery:
+        ours, theirs = socket_pair()
+        nursery.start_soon(server.serve, theirs)
+        await trio.testing.wait_all_tasks_blocked()
+        with monkeypatch.context() as patch:
+            patch.setattr(H11Protocol, "_create_stream", fail)
+            await ours.send_all(GET)
+            assert await read_all(ours) == b""
+        await ours.aclose()
+    assert server.connections == 0
+    assert caplog.messages == [
+        "event=http-failed error=LocalProtocolError reason='a state that nobody thought of'"
+    ]
+
+
+@pytest.mark.parametrize("method", [b"hEAD", b"get", b"Post"])
+async def test_http_method_in_lower_case_is_a_bad_request(
+    method: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await said(GET.replace(b"GET", method) + GET, eof=False)
+    [(status, headers, body)] = parsed(answer, "GET")
+    assert (status, headers["connection"], body) == (400, "close", b"")
+    assert not caplog.messages
+
+
 async def test_http_server_ends_at_once_beside_a_client_that_does_not_read() -> None:
     async def large(_: Question) -> Answer:
         return Answer(HTTPStatus.OK, bytes(10_000_000))

@@ -41,6 +41,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         self.scope = trio.CancelScope()
         """Scope of all that serves the connection; cancelled when it is closed."""
         self._sending = trio.CancelScope()
+        self._lingering = trio.CancelScope()
         self._answer_until = inf
         self._closed = False
         self._aborted = False
@@ -79,11 +80,13 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     async def aclose(self) -> None:
         """End all tasks of the connection; ``linger`` closes its socket."""
         self._close()
-        await trio.lowlevel.checkpoint()
+        # hypercorn calls this behind an error too, which a Cancelled would replace
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     def abort(self) -> None:
-        """End all tasks of the connection and drop what was not sent; the socket is reset."""
+        """End all tasks of the connection, also ``linger``, and drop what was not sent."""
         self._aborted = True
+        self._lingering.cancel()
         self._close()
 
     def _close(self) -> None:
@@ -99,7 +102,8 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         """Close the socket; before, let the client take the last answer."""
         try:
             if not self._aborted:
-                with suppress(*GONE), trio.move_on_after(LINGER_SECONDS):
+                self._lingering.deadline = trio.current_time() + LINGER_SECONDS
+                with suppress(*GONE), self._lingering:
                     await self._stream.send_eof()
                     await self._discard()
         finally:

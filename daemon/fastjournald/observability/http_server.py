@@ -11,20 +11,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
 
 import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Closed
 from hypercorn.logging import Logger
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
+from hypercorn.utils import UnexpectedMessageError
 
 from fastjournal import limits
+from fastjournal.printable import safe_text
 from fastjournald.admission.eviction_queue import EvictionQueue
 from fastjournald.observability.bounded_stream import BoundedStream
 from fastjournald.observability.http_app import Page, answer
@@ -58,7 +62,7 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Number of connections that are served; one that lingers is none."""
+        """Number of connections, with those that linger: each has a descriptor."""
         return len(self._clients)
 
     async def run(self, listeners: list[trio.SocketListener]) -> None:
@@ -94,10 +98,21 @@ class HttpServer:
             app, self._config, self._context, ConnectionState({}), cast(Any, client)
         )
         try:
-            with client.scope:
-                await connection.run()
+            await self._serve(client, connection)
         finally:
             clients.discard(origin, client)
+
+    async def _serve(self, client: BoundedStream, connection: _Http1Server) -> None:
+        try:
+            with client.scope:
+                await connection.run()
+        except* (h11.ProtocolError, UnexpectedMessageError) as group:
+            # a state that hypercorn does not foresee costs one connection, and not the daemon
+            error = _first_of(group)
+            LOG.error(
+                "event=http-failed error=%s reason=%r", type(error).__name__, safe_text(str(error))
+            )
+        finally:
             connection.break_cycles()
             await client.linger()
 
@@ -142,6 +157,11 @@ class _Http1Protocol(H11Protocol):
         """Stay with HTTP/1, whatever the client offers."""
 
     async def _create_stream(self, request: h11.Request) -> None:
+        if request.method != request.method.upper():
+            # h11 takes hEAD for a method of its own, hypercorn for HEAD: they differ on the body
+            await self._send_error_response(HTTPStatus.BAD_REQUEST)
+            await self.send(Closed())
+            return
         headers = [pair for pair in request.headers if pair[0] != b"upgrade"]
         await super()._create_stream(
             h11.Request(
@@ -159,6 +179,10 @@ class _Log(Logger):
     async def exception(self, message: str, *_args: Any, **_kwargs: Any) -> None:
         """Log that a page failed; its client got 500."""
         LOG.error("event=http-page-failed reason=%r", message, exc_info=True)
+
+
+def _first_of(error: BaseException) -> BaseException:
+    return _first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _config() -> Config:
