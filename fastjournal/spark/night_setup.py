@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -53,13 +53,7 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     _restrict(snapshot)
     store = checked_output(options["output"])
     history = store.uri if history is None else pyarrow_uri(history)
-    guards = [_lock(place, stack) for place in dict.fromkeys((history, store.uri))]
-
-    def check_locks() -> None:
-        for guard in guards:
-            guard()
-
-    store.guard = check_locks
+    store.guard = _lock(dict.fromkeys((history, store.uri)), stack)
     return Night(
         day=day,
         store=store,
@@ -71,19 +65,42 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     )
 
 
-def _lock(place: str, stack: ExitStack) -> Callable[[], None]:
-    """Lock a directory; return what checks that the lock holds."""
-    files, path = resolve(place)
-    if not isinstance(files, pa.fs.LocalFileSystem):
-        return stack.enter_context(StoreLock(files, path)).check
-    os.makedirs(path, exist_ok=True)
+def _lock(places: Iterable[str], stack: ExitStack) -> Callable[[], None]:
+    """Lock directories; return what checks that the locks hold.
+
+    Args:
+        places: Paths or URIs; two of them may lead to one directory, which is locked once.
+        stack: Holds the locks.
+    """
+    locked = set[tuple[int, int]]()
+    claims = list[StoreLock]()
+    for place in places:
+        files, path = resolve(place)
+        if not isinstance(files, pa.fs.LocalFileSystem):
+            held = [claim.name for claim in claims]
+            claims.append(stack.enter_context(StoreLock(files, path, held=held)))
+            continue
+        os.makedirs(path, exist_ok=True)
+        directory = os.stat(path)
+        if (directory.st_dev, directory.st_ino) not in locked:
+            locked.add((directory.st_dev, directory.st_ino))
+            _lock_directory(path, stack)
+
+    def check() -> None:
+        for claim in claims:
+            claim.check()
+
+    return check
+
+
+def _lock_directory(path: str, stack: ExitStack) -> None:
+    """Lock a directory of this machine."""
     try:
         stack.enter_context(closing(OsDisk().lock(f"{path}/_nightly.lock")))
     except LogLockedError as error:
         raise LogLockedError(
             "another fj-nightly works here", path=path, hint="wait until it has ended"
         ) from error
-    return lambda: None
 
 
 def needs_snapshot(night: Night) -> bool:

@@ -7,7 +7,8 @@ because the listing of the later one has the claim of the earlier one (stores li
 
 A claim is put again while its process lives. One that is older than ``CLAIM_S``, by the store's own
 clock, belongs to a process that is gone; one of this machine is looked up among its processes. A
-process that was suspended for longer may have lost its claim: ``check`` tells it before a commit.
+process that was suspended for longer, alone or with its machine, may have lost its claim: ``check``
+tells it before a commit.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.errors import LogFailedError, LogLockedError
-from fastjournal.spark.files import read_file, translating
+from fastjournal.spark.files import translating
+from fastjournal.spark.table_files import StoreFiles
 
 CLAIMS = "_locks"
 """Directory of the claims."""
@@ -35,12 +38,16 @@ _RENEWALS = 6
 """How often a claim is put again in that time."""
 
 
+_PROCESS_MAX = 2**22
+"""Largest number of a process that Linux gives."""
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Process that works in a directory."""
 
     boot: str
     """Identifier of the boot of its machine, and of the namespace of its processes."""
-    process: int
+    process: Annotated[int, msgspec.Meta(ge=1, le=_PROCESS_MAX)]
     started: str
     """When it was started, in ticks behind the boot."""
 
@@ -53,7 +60,13 @@ class Claim(msgspec.Struct, frozen=True):
     @property
     def is_dead(self) -> bool:
         """Whether the process is one of this machine, and has ended."""
-        return self.boot == _boot() and _started(self.process) != self.started
+        if self.boot != _boot():
+            return False
+        started = _started(self.process)
+        if started is not None:
+            return started != self.started
+        # a mount of /proc may hide processes of other users (hidepid, ProtectProc=invisible)
+        return not _process_lives(self.process)
 
 
 class StoreLock:
@@ -63,23 +76,35 @@ class StoreLock:
         files: File system of pyarrow.
         directory: The directory.
         claim: The process that locks it; None: this one.
+        held: Names of claims that do not count: those of this run, which may reach one directory
+            by two URIs.
 
     Raises:
         LogLockedError: Another process works there.
         LogFailedError: The store could not be read or written.
     """
 
-    def __init__(self, files: Any, directory: str, claim: Claim | None = None) -> None:
+    def __init__(
+        self,
+        files: Any,
+        directory: str,
+        claim: Claim | None = None,
+        *,
+        held: Collection[str] = (),
+    ) -> None:
         self._files = files
+        self._objects = StoreFiles(files)
         self._claims = f"{directory}/{CLAIMS}"
-        self._path = f"{self._claims}/{uuid.uuid4()}.json"
+        self.name = f"{uuid.uuid4()}.json"
+        """Name of its claim."""
+        self._path = f"{self._claims}/{self.name}"
         self._data = msgspec.json.encode(Claim.of_process() if claim is None else claim)
         self._put_s = 0.0
         self._over = threading.Event()
-        self._put()
         with ExitStack() as stack:
-            stack.callback(self._delete, self._path)
-            self._give_way(directory)
+            stack.callback(self._objects.delete, self._path)
+            self._put()
+            self._give_way(directory, held)
             stack.pop_all()
         self._renewal = threading.Thread(target=self._renew, daemon=True)
         self._renewal.start()
@@ -99,7 +124,7 @@ class StoreLock:
         """Unlock the directory."""
         self._over.set()
         self._renewal.join()
-        self._delete(self._path)
+        self._objects.delete(self._path)
 
     def check(self) -> None:
         """Check that the lock holds.
@@ -108,14 +133,14 @@ class StoreLock:
             LogLockedError: The process was suspended, or the store out of reach, for too long.
             LogFailedError: The store could not be read.
         """
-        if self._age_s() > CLAIM_S / 2 or not self._is_there():
+        if self._age_s() > CLAIM_S / 2 or not self._is_there(self._path):
             raise LogLockedError(
                 "the lock was lost: this process was suspended, or the store out of reach",
                 path=self._path,
                 hint="run it again",
             )
 
-    def _give_way(self, directory: str) -> None:
+    def _give_way(self, directory: str, held: Collection[str]) -> None:
         """Remove claims of processes that are gone; raise where another one lives."""
         selector = pa.fs.FileSelector(self._claims)
         with translating("list", self._claims):
@@ -124,10 +149,10 @@ class StoreLock:
             raise LogFailedError("the store does not list what was put there", path=self._path)
         now = infos[self._path].mtime
         for path, info in infos.items():
-            if path == self._path or not info.is_file:
+            if path == self._path or info.base_name in held or not info.is_file:
                 continue
             if (now - info.mtime).total_seconds() > CLAIM_S or self._is_dead(path):
-                self._delete(path)
+                self._objects.delete(path)
                 continue
             raise LogLockedError(
                 "another fj-nightly works here",
@@ -137,38 +162,41 @@ class StoreLock:
             )
 
     def _is_dead(self, path: str) -> bool:
+        try:
+            data = self._objects.read(path)
+        except LogFailedError:
+            if self._is_there(path):
+                raise
+            # its process has ended since the listing
+            return True
         with suppress(msgspec.MsgspecError):
-            return msgspec.json.decode(read_file(self._files, path), type=Claim).is_dead
+            return msgspec.json.decode(data, type=Claim).is_dead
         return False
 
     def _put(self) -> None:
-        began = time.monotonic()
-        with (
-            translating("write", self._path),
-            self._files.open_output_stream(self._path) as file,
-        ):
-            file.write(self._data)
+        began = _now_s()
+        self._objects.put(self._path, self._data)
         self._put_s = began
 
     def _renew(self) -> None:
         while not self._over.wait(CLAIM_S / _RENEWALS):
             # a store out of reach: the next time, and ``check`` tells if that is too late
             with suppress(LogFailedError):
-                if self._age_s() > CLAIM_S / 2 or not self._is_there():
+                if self._age_s() > CLAIM_S / 2 or not self._is_there(self._path):
                     return
                 self._put()
 
     def _age_s(self) -> float:
-        return time.monotonic() - self._put_s
+        return _now_s() - self._put_s
 
-    def _is_there(self) -> bool:
-        with translating("read", self._path):
-            return bool(self._files.get_file_info(self._path).type == pa.fs.FileType.File)
+    def _is_there(self, path: str) -> bool:
+        with translating("read", path):
+            return bool(self._files.get_file_info(path).type == pa.fs.FileType.File)
 
-    def _delete(self, path: str) -> None:
-        with translating("remove", path):
-            if self._files.get_file_info(path).type == pa.fs.FileType.File:
-                self._files.delete_file(path)
+
+def _now_s() -> float:
+    """Return seconds since the boot; unlike the monotonic clock, suspended ones too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _boot() -> str:
@@ -177,10 +205,21 @@ def _boot() -> str:
 
 
 def _started(process: int) -> str | None:
-    """Return when a process was started; None: there is none of this number."""
+    """Return when a process was started; None: there is none of this number, or it is hidden."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             # the name of the program, in brackets, may have any characters
             return file.read().rpartition(b")")[2].split()[19].decode()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def _process_lives(process: int) -> bool:
+    """Whether there is a process of this number, also one that /proc does not show."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -8,7 +8,7 @@ that a crash cut is never seen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -151,7 +151,8 @@ class StoreFiles:
         """Remove an object, if it is there."""
         with translating("remove", path):
             if self._files.get_file_info(path).type == pa.fs.FileType.File:
-                self._files.delete_file(path)
+                with suppress(FileNotFoundError):  # another process may remove it, too
+                    self._files.delete_file(path)
 
     def remove_empty(self, path: str) -> None:
         """Remove objects that stand for directories without any file."""

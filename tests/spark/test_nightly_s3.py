@@ -129,6 +129,14 @@ def test_lock_of_an_object_store_refuses_a_second_fj_nightly(simulated: Simulate
     assert len(list(simulated.archive.glob("*.log"))) == before
 
 
+def test_output_and_history_of_one_place_are_locked_once(simulated: Simulated) -> None:
+    """Behind ``?`` are options of the client; they are no part of the place."""
+    day = ["--date", "2020-01-01", "--output", OUTPUT]
+    for history in (f"{OUTPUT}/", f"{OUTPUT}?region=us-east-1", OUTPUT.replace("s3:", "s3a:")):
+        subprocess.run([installed("fj-nightly"), *day, "--history", history], check=True)
+    assert not any(name.startswith("_locks/") for name in listed())
+
+
 def test_output_without_a_bucket_is_an_error_before_any_work(simulated: Simulated) -> None:
     arguments = [one.replace(BUCKET, "nowhere") for one in simulated.arguments]
     found = subprocess.run(arguments, capture_output=True, text=True, check=False)

@@ -22,6 +22,7 @@ from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.spark import java, night_setup, nightly
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.integration.programs import installed
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
 
@@ -151,6 +152,33 @@ def test_second_run_at_once_is_refused(
         code, said = run("--snapshot", snapshot, "--output", str(out))
     assert code == LOCKED
     assert said == f"fj-nightly: {out}: another fj-nightly works here (wait until it has ended)\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "history"),
+    [
+        ("{0}/out", "{0}/out/"),
+        ("{0}/out", "{0}/link"),
+        ("out", "{0}/out"),
+        ("./out", "out"),
+        ("{0}/out", "file://{0}/out/"),
+    ],
+)
+def test_output_and_history_of_one_directory_are_locked_once(
+    output: str, history: str, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    options = ["--output", output.format(tmp_path), "--history", history.format(tmp_path)]
+    done = subprocess.run(
+        [installed("fj-nightly"), *options, "--date", "2020-01-01"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "reports" / "2020-01-01.html").exists()
 
 
 def test_java_that_is_missing_is_an_error(
