@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
+from fastjournal.errors import LogCorruptError
 from fastjournal.spark.table_files import TableFiles
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
@@ -125,6 +126,13 @@ def decode_commit(data: bytes, path: str) -> Commit:
     Raises:
         LogCorruptError: It cannot be understood.
     """
+    if not data:
+        raise LogCorruptError(
+            "the commit is empty",
+            path=path,
+            hint="if it is the last one, remove it and run fj-nightly again: the archive has its "
+            "segments still",
+        )
     return decode_versioned(
         data, Commit, format_name=_FORMAT, version=_PRUNES, older=_VERSION, path=path
     )

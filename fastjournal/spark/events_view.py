@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import date
 from typing import TYPE_CHECKING
 
+from fastjournal.errors import LogFailedError
 from fastjournal.spark.columns import sql_schema
 from fastjournal.spark.day_store import hadoop_uri
 from fastjournal.spark.event_commits import files_of, read_commits
@@ -22,7 +23,11 @@ _SEGMENT = "CAST(substring_index(segment, '-', 1) AS INT) AS segment"
 
 
 def events(
-    spark: SparkSession, output: str | os.PathLike[str], *, days: Collection[date] | None = None
+    spark: SparkSession,
+    output: str | os.PathLike[str],
+    *,
+    days: Collection[date] | None = None,
+    missing_ok: bool = False,
 ) -> DataFrame:
     """Return the events of all commits, with their UTC day in the column ``day``.
 
@@ -31,17 +36,23 @@ def events(
         output: Directory in which ``events`` stands, as ``fj-nightly --output`` has it: a path or
             URI.
         days: UTC days; files of others are not looked at. None: all.
+        missing_ok: Whether a table without any commit has no rows, instead of being an error.
 
     Raises:
         LogCorruptError: A commit cannot be understood.
         LogFailedError: There is no such table, or it cannot be read.
     """
     table, files, path = open_table(os.fspath(output))
+    commits = list(read_commits(files, f"{path}/_commits"))
+    if not commits and not missing_ok:
+        raise LogFailedError(
+            "there is no table of events",
+            path=path,
+            hint="name the --output of an fj-nightly that has run with --archive, or its --history",
+        )
     wanted = None if days is None else {f"day={day}" for day in days}
     names = [
-        file
-        for _, file in files_of(read_commits(files, f"{path}/_commits"))
-        if wanted is None or file.partition("/")[0] in wanted
+        file for _, file in files_of(commits) if wanted is None or file.partition("/")[0] in wanted
     ]
     stored = [column for column in EVENT_COLUMNS if column.name != "segment"]
     schema = f"{sql_schema(stored)}, day DATE, segment STRING"

@@ -212,9 +212,15 @@ def _fingerprints(table: EventTable) -> dict[str, str]:
 
 
 def _compute_history(spark: SparkSession, night: Night, days: list[date]) -> None:
-    events = jobs.of_days(fastjournal.spark.events(spark, night.history, days=days), days)
+    events = _events(spark, night, days)
     for name, job in jobs.HISTORY_JOBS.items():
         _write(job(events), name, night.store)
+
+
+def _events(spark: SparkSession, night: Night, days: list[date]) -> DataFrame:
+    """Return the events of days; no run may have had an archive yet."""
+    found = fastjournal.spark.events(spark, night.history, days=days, missing_ok=True)
+    return jobs.of_days(found, days)
 
 
 def _write(frame: DataFrame, name: str, store: DayStore) -> None:
@@ -239,7 +245,7 @@ def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> Non
     entries = _read_whole(spark, staged)
     journal = state_jobs.journal(entries, manifest.taken_us)
     backlog = state_jobs.backlog(journal)
-    events = jobs.of_days(fastjournal.spark.events(spark, night.history, days=[day]), [day])
+    events = _events(spark, night, [day])
     records = spark.read.format("fastjournal").schema(_RECORDS).load(night.snapshot)
     tables = {
         "backlog": backlog,

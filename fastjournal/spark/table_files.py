@@ -8,6 +8,7 @@ that a crash cut is never seen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, Protocol
 
@@ -143,9 +144,14 @@ class StoreFiles:
         return sorted(str(one).removeprefix(f"{path}/") for one in found)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object; it is there when its upload has been completed."""
-        with translating("write", path), self._files.open_output_stream(path) as file:
-            file.write(data)
+        """Write an object; it is there when its upload has been completed.
+
+        A stream of pyarrow that is closed, or collected, completes the upload with the bytes that
+        it has, and SIGINT may come before these. Signals end only the main thread of Python, so
+        another one writes, which this one waits for.
+        """
+        with translating("write", path), ThreadPoolExecutor(1) as thread:
+            thread.submit(self._upload, path, data).result()
 
     def delete(self, path: str) -> None:
         """Remove an object, if it is there."""
@@ -159,6 +165,10 @@ class StoreFiles:
         if not self.walk(path):
             with translating("remove", path):
                 self._files.delete_dir(path)
+
+    def _upload(self, path: str, data: bytes) -> None:
+        with self._files.open_output_stream(path) as file:
+            file.write(data)
 
     def _list(self, path: str, *, recursive: bool) -> list[Any]:
         selector = pa.fs.FileSelector(path, allow_not_found=True, recursive=recursive)

@@ -19,6 +19,7 @@ import fastjournal.spark
 from fastjournal.client import SyncClient
 from fastjournal.cmdlog.snapshot import MANIFEST_NAME, take_snapshot
 from fastjournal.disk import OsDisk
+from fastjournal.errors import LogFailedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs, state_jobs
 from fastjournal.spark.day_store import DayStore
@@ -282,6 +283,25 @@ def test_events_of_days_are_read_from_their_files_on_this_machine(
     assert [file for file in files if f"/events/day={DAY}/" not in file] == []
     assert fastjournal.spark.events(spark, played.output, days=[]).count() == 0
     assert fastjournal.spark.events(spark, played.output).where("day <> '2026-11-21'").count()
+
+
+def test_events_of_a_place_without_a_table_are_an_error(
+    spark: SparkSession, played: Played, tmp_path: Path
+) -> None:
+    (tmp_path / "events" / "_commits").mkdir(parents=True)
+    for place in (tmp_path / "gone", tmp_path, f"{played.output}/events", played.snapshot):
+        with pytest.raises(LogFailedError, match=r"events: there is no table of events \(name the"):
+            fastjournal.spark.events(spark, place)
+
+
+def test_run_without_an_archive_computes_the_tables_of_its_snapshot(
+    spark: SparkSession, played: Played, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "out")
+    outcome = run_night(lambda: spark, Night(DAY, DayStore(output), output, None, played.snapshot))
+    assert Path(outcome.report).exists()
+    backlog = pq.read_table(f"{output}/backlog/dt={DAY}").to_pylist()
+    assert sum(row["entries"] for row in backlog) == len(played.ledger.live)
 
 
 def test_run_again_changes_nothing_and_needs_no_spark(played: Played) -> None:
