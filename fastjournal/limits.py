@@ -240,6 +240,9 @@ RUN_KEYS_KEPT = 65_536
 """Keys of sorted runs that are merged only where there is an idle moment: a scan reads some runs as
 well as none. Where there are more, some are merged in a slice of a turn."""
 
+RUN_BYTES_KEPT = 16_777_216
+"""The same in bytes of these keys: those of deleted entries are nowhere else."""
+
 GONE_KEYS_MAX = 4096
 """Keys that have gone until some of them are taken out of the index, in a slice of a turn, where
 there is no idle moment: a scan may find each of them."""
@@ -251,6 +254,9 @@ go."""
 GONE_KEYS_LEFT = 8192
 """Keys beyond those until some are taken out behind the requests of a session, whatever else its
 turn has done: their own turn has not come."""
+
+GONE_BYTES_LEFT = 25_165_824
+"""Memory of all keys that have gone until some are taken out in the same way: fewer, long ones."""
 
 RELIEVED_KEYS = 600
 """Most keys taken out after the requests of a session: more than its share adds."""

@@ -7,7 +7,7 @@ from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Cold, Entry, Extra, 
 from fastjournald.tables.entry_states import STATE_NAMES, TRANSITIONS, EntryState
 from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 from fastjournald.tables.key_index import KeyIndex
-from fastjournald.tables.key_runs import KeyRuns
+from fastjournald.tables.key_runs import KEY_BYTES, KeyRuns
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
 from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries
 from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones

@@ -104,7 +104,7 @@ def test_keys_of_a_load_are_read_in_order_before_any_is_merged(
     jobs = [a_job(number, key, uri=b"u%d" % number) for number, key in enumerate(KEYS, 1)]
     index = loaded(*jobs).store.keys.index
     assert index is not None
-    assert index.has_runs
+    assert index.run_keys
     assert not index.pending
     assert list(index) == sorted([*KEYS, *(b"u%d" % at for at in range(1, len(KEYS) + 1))])
     assert index.block_count() == 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.door.places import patch_module
-from tests.door.tables import KeyIndex, KeyRuns
+from tests.door.tables import KEY_BYTES, KeyIndex, KeyRuns
 
 
 class Keys:
@@ -62,7 +62,7 @@ def test_keys_of_sorted_runs_are_read_at_once_and_merged_in_bounded_steps(order:
         keys.index.pending += numbered(*numbers[at : at + 300])
         assert keys.index.sort_pending(300) == 300
     keys.stand.update(numbered(*numbers))
-    assert keys.index.has_runs
+    assert keys.index.run_keys
     assert list(islice(keys.index.between(b"003000", None), 3)) == numbered(3000, 3001, 3002)
     assert list(keys.index) == keys.standing()
     steps = 0
@@ -83,6 +83,34 @@ def test_runs_are_few_however_small_they_come() -> None:
         runs.add(numbered(number * 7919 % 500))
     assert len(runs) <= 9
     assert list(runs) == numbered(*range(500))
+
+
+def test_memory_of_the_key_index_is_that_of_keys_that_no_entry_has() -> None:
+    """Keys of a load are in runs and belong to entries: they take no memory of their own."""
+    names = [number * 200 for number in numbered(*range(300))]
+    size = 200 * 6 + KEY_BYTES
+    keys = Keys(*names)
+    index = keys.index
+    index.sort_pending(1000)
+    assert (index.run_bytes, index.dead_bytes()) == (300 * size, 0)
+    for name in names[:100]:
+        keys.remove(name)
+    assert index.gone_bytes() == index.dead_bytes() == 100 * size
+    # they are in a run still: taken out of no block, they are dead there
+    assert index.merge_gone(40) == 40
+    assert (index.gone_bytes(), index.dead_bytes()) == (60 * size, 100 * size)
+    assert index.merge_gone(100) == 60
+    assert (index.gone_bytes(), index.dead_bytes()) == (0, 100 * size)
+    keys.add(b"fresh")
+    keys.add(b"gone")
+    keys.remove(b"gone")
+    assert index.dead_bytes() == 100 * size + 4 + KEY_BYTES
+    index.check(keys.stand)
+    assert index.merge(30) == 30
+    assert (index.run_bytes, index.dead_bytes()) == (270 * size, 70 * size + 4 + KEY_BYTES)
+    index.check(keys.stand)
+    keys.merge_all()
+    assert (index.run_bytes, index.dead_bytes()) == (0, 0)
 
 
 def test_key_that_comes_and_goes_while_it_is_fresh_leaves_nothing_to_merge() -> None:

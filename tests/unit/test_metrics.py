@@ -245,6 +245,16 @@ def test_metrics_of_many_domains_let_others_have_their_turn(
     assert samples(afterwards)["fastjournal_entries{due}"] == 50
 
 
+def test_key_index_is_measured_by_the_keys_of_deleted_entries(s: Subject) -> None:
+    s.server.runtime.engine.store.keys.sorted_keys()
+    key = b"plain".ljust(4000, b".")
+    name = "fastjournal_memory_bytes{index}"
+    s.set(key)
+    assert s.figures()[name] == 0
+    assert s.ask(Function.DELETE, key, flags=Flag.OVERWRITE) == ""
+    assert 4000 < s.figures()[name] < 4100
+
+
 def test_log_is_measured(s: Subject) -> None:
     s.set(b"a:1:0:x", int(Flag.PERSIST))
 

@@ -14,9 +14,11 @@ from fastjournal import limits
 from fastjournal.limits import (
     ALONE_WORK,
     FRESH_KEYS_MAX,
+    GONE_BYTES_LEFT,
     GONE_KEYS_KEPT,
     GONE_KEYS_LEFT,
     GONE_KEYS_MAX,
+    KEY_BYTES_MAX,
     RELIEVED_KEYS,
     SORTED_KEYS,
     TURN_WORK,
@@ -95,6 +97,45 @@ def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_far_too_many()
     index.gone += [b"%d" % at for at in range(number)]
     ScanRunner(runtime, waits, waits).relieve_index()
     assert len(index.gone) == number - RELIEVED_KEYS
+
+
+@pytest.mark.parametrize(("key_bytes", "taken"), [(4, 0), (KEY_BYTES_MAX, RELIEVED_KEYS)])
+def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_few_and_long(
+    key_bytes: int, taken: int
+) -> None:
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    waits: Any = None
+    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    number = GONE_BYTES_LEFT // KEY_BYTES_MAX
+    assert GONE_KEYS_MAX < number < GONE_KEYS_LEFT
+    index.gone += [b"%d" % at * (key_bytes // 4) for at in range(1000, 1000 + number)]
+    ScanRunner(runtime, waits, waits).relieve_index()
+    assert len(index.gone) == number - taken
+
+
+async def test_sorted_runs_of_long_keys_are_merged_by_their_bytes_without_an_idle_moment(
+    autojump_clock: MockClock,
+) -> None:
+    """Entries that are deleted leave their keys in runs, where nothing else has them."""
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    index.pending += [b"%d" % at * (KEY_BYTES_MAX // 4) for at in range(1000, 9000)]
+    index.sort_pending(NUMBER)
+    assert index.run_keys < limits.RUN_KEYS_KEPT
+    assert index.run_bytes > 8000 * KEY_BYTES_MAX
+    runtime: Any = SimpleNamespace(
+        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
+    )
+    waits: Any = None
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ScanRunner(runtime, waits, waits).keep_index)
+            while index.run_bytes > limits.RUN_BYTES_KEPT:
+                await trio.sleep(0.001)
+                engine.counters.requests[Function.SET] += 1
+            nursery.cancel_scope.cancel()
+    assert index.run_keys > 0.9 * limits.RUN_BYTES_KEPT / (KEY_BYTES_MAX + 100)
 
 
 def test_fresh_keys_get_into_a_run_where_they_are_too_many() -> None:

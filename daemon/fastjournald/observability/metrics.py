@@ -328,6 +328,7 @@ class Metrics(Collector):
         engine = runtime.engine
         store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
         gauges = engine.context.gauges(runtime.clock.now_us())
+        index = store.keys.index
         memory = GaugeMetricFamily(
             "fastjournal_memory_bytes",
             "Bounded memory by kind, as counted, without entries.",
@@ -335,6 +336,7 @@ class Metrics(Collector):
         )
         for kind, size in (
             ("connections", CONNECTION_BYTES * gauges["connections"]),
+            ("index", 0 if index is None else index.dead_bytes()),
             ("inflight", runtime.memory.bytes),
             ("limits", store.rules.limits.bytes + store.rules.limits.interval_bytes),
             ("locks", LOCK_BYTES * len(store.locks)),

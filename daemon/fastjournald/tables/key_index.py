@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Set
 from itertools import chain, islice
 from operator import le, lt
 
-from fastjournald.tables.key_runs import KeyRuns
+from fastjournald.tables.key_runs import KEY_BYTES, KeyRuns, bytes_of
 
 BLOCK_KEYS_MAX = 1024
 """A block with more is split. Adding a key moves the others of its block: 8 KiB at most."""
@@ -44,7 +44,10 @@ class KeyIndex:
         standing: Returns those of some keys that stand.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_merges", "_runs", "_standing", "fresh", "gone", "pending")
+    __slots__ = (
+        *("_blocks", "_dead_run_bytes", "_firsts", "_gone_bytes", "_gone_counted", "_merges"),
+        *("_runs", "_standing", "fresh", "gone", "pending"),
+    )
 
     def __init__(self, standing: Callable[[list[bytes]], list[bytes]]) -> None:
         self._blocks: list[list[bytes]] = [[]]
@@ -61,16 +64,36 @@ class KeyIndex:
         self.pending: list[bytes] = []
         """Keys that came in bulk, or went: the key table adds to it."""
         self._merges = 0
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether there are keys that came in bulk, and are not merged yet."""
-        return bool(self._runs.keys)
+        self._gone_bytes = self._gone_counted = 0
+        """Memory of the first so many keys that went."""
+        self._dead_run_bytes = 0
+        """Memory of keys that went and were taken out of the blocks, but may be in a run."""
 
     @property
     def run_keys(self) -> int:
         """Keys that are in sorted runs. O(1)."""
         return self._runs.keys
+
+    @property
+    def run_bytes(self) -> int:
+        """Memory of these, also where an entry has the same key object. O(1)."""
+        return self._runs.bytes
+
+    def gone_bytes(self) -> int:
+        """Return the memory of keys that went. O(number that went since the last call)."""
+        gone = self.gone
+        # here, so that the path of a DELETE counts nothing
+        self._gone_bytes += bytes_of(gone[self._gone_counted :])
+        self._gone_counted = len(gone)
+        return self._gone_bytes
+
+    def dead_bytes(self) -> int:
+        """Return the memory of keys that no entry has. O(number of fresh keys).
+
+        The part of keys in runs is an estimate, and at most that of all of these.
+        """
+        fresh = sum(len(key) + KEY_BYTES for key, stands in self.fresh.items() if not stands)
+        return fresh + self.gone_bytes() + min(self._dead_run_bytes, self._runs.bytes)
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -108,7 +131,11 @@ class KeyIndex:
         self._merges += 1
         if self._runs.keys:
             keys = self._runs.take(keys_max)
-        elif self.pending or self.fresh:
+            dead = self._merge(list(dict.fromkeys(keys)))
+            left = self._dead_run_bytes - bytes_of(dead)
+            self._dead_run_bytes = max(left, 0) if self._runs.keys else 0
+            return len(keys)
+        if self.pending or self.fresh:
             keys = _last_of(self.pending, keys_max)
             keys = keys or [key for key, _ in self._oldest_fresh(keys_max)]
             keys = sorted(_by_kind(keys))
@@ -121,8 +148,13 @@ class KeyIndex:
     def merge_gone(self, keys_max: int) -> int:
         """Take some keys that have gone out of the blocks, at most so many; return how many."""
         self._merges += 1
+        before = self.gone_bytes()
         keys = _last_of(self.gone, keys_max)
         if keys:
+            self._gone_counted, gone = len(self.gone), bytes_of(keys)
+            self._gone_bytes = before - gone
+            if self._runs.keys:
+                self._dead_run_bytes += gone
             self._merge(list(dict.fromkeys(sorted(_by_kind(keys)))))
         return len(keys)
 
@@ -137,8 +169,12 @@ class KeyIndex:
             del fresh[key]
         return items
 
-    def _merge(self, keys: list[bytes]) -> None:
-        """Merge different keys in byte order, those of one block after the other."""
+    def _merge(self, keys: list[bytes]) -> set[bytes]:
+        """Merge different keys in byte order, those of one block after the other.
+
+        Returns:
+            Those that do not stand.
+        """
         firsts, fresh = self._firsts, self.fresh
         standing = self._standing(keys)
         if fresh:
@@ -161,6 +197,7 @@ class KeyIndex:
             at += len(part)
             # a block that is split or joined changes places from this one on only
             self._resize(place)
+        return gone
 
     def _resize(self, place: int) -> None:
         """Split a block that is too large, or join one that is too small with the next."""
@@ -261,6 +298,8 @@ class KeyIndex:
         runs = self._runs.lists()
         assert all(all(map(le, run, run[1:])) for run in runs)
         assert self._runs.keys == sum(map(len, runs))
+        assert self._runs.bytes == sum(map(bytes_of, runs))
+        assert self.gone_bytes() == bytes_of(self.gone)
         assert standing ^ set(merged) <= self.unmerged()
         # else a merged key that is fresh would go without a note
         assert self.fresh.keys() & merged <= {*self.gone, *self.pending}

@@ -9,11 +9,15 @@ n is the number of keys, r that of runs: one for 65,536 keys of a bulk load, som
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import eq
+
+KEY_BYTES = sys.getsizeof(b"") + 8
+"""Memory of a key beside its bytes: its object, and its place in a list."""
 
 RUN_KEYS_MAX = 16_384
 """A run with more is merged with no other: merging two takes up to two milliseconds."""
@@ -22,10 +26,15 @@ _TAKEN_KEYS_MIN = 1024
 """Keys that were taken from a run stay in memory until they are so many, and half of it."""
 
 
+def bytes_of(keys: Collection[bytes]) -> int:
+    """Return the memory that some keys take where nothing else has them. O(n)."""
+    return sum(map(len, keys)) + KEY_BYTES * len(keys)
+
+
 class KeyRuns:
     """Sorted runs. A key may be in any number of them."""
 
-    __slots__ = ("_begins", "_each", "_runs", "keys")
+    __slots__ = ("_begins", "_each", "_runs", "bytes", "keys")
 
     def __init__(self) -> None:
         self._runs: list[list[bytes]] = []
@@ -35,6 +44,8 @@ class KeyRuns:
         """Keys that were taken of one run last."""
         self.keys = 0
         """Keys of all runs."""
+        self.bytes = 0
+        """Memory of these, also where an entry has the same key object."""
 
     def add(self, keys: list[bytes]) -> None:
         """Make a run of some keys, and of the last ones where they are no longer. O(n log n).
@@ -43,6 +54,7 @@ class KeyRuns:
             keys: The keys, in any order; they belong to the runs from now on.
         """
         self.keys += len(keys)
+        self.bytes += bytes_of(keys)
         runs, begins = self._runs, self._begins
         while runs:
             left = len(runs[-1]) - begins[-1]
@@ -52,9 +64,10 @@ class KeyRuns:
         keys.sort()
         if len(keys) <= RUN_KEYS_MAX and any(map(eq, keys, islice(keys, 1, None))):
             # one key may come and go any number of times, and all of them are taken at once
-            count = len(keys)
-            keys = list(dict.fromkeys(keys))
-            self.keys -= count - len(keys)
+            different = list(dict.fromkeys(keys))
+            self.keys -= len(keys) - len(different)
+            self.bytes -= bytes_of(keys) - bytes_of(different)
+            keys = different
         runs.append(keys)
         begins.append(0)
 
@@ -76,6 +89,7 @@ class KeyRuns:
         taken: list[bytes] = []
         for run, begin, end in zip(runs, begins, ends, strict=True):
             taken += run[begin:end]
+        self.bytes -= bytes_of(taken)
         taken.sort()
         self._begins = ends
         self._free()

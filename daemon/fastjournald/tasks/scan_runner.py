@@ -182,7 +182,9 @@ class ScanRunner:
             if len(index.fresh) > limits.FRESH_KEYS_MAX:
                 store.work += index.sort_pending(limits.SORTED_KEYS) // limits.SORTED_KEYS_A_UNIT
             many = len(index.gone) - limits.GONE_KEYS_KEPT
-            if many > limits.GONE_KEYS_LEFT:
+            if many > limits.GONE_KEYS_LEFT or (
+                many > 0 and index.gone_bytes() > limits.GONE_BYTES_LEFT
+            ):
                 store.work += index.merge_gone(limits.RELIEVED_KEYS) * limits.MERGE_WORK
             if many > 0:
                 self._many_gone.set()
@@ -249,7 +251,7 @@ class ScanRunner:
 
 def _has_many_runs(index: KeyIndex) -> bool:
     """Whether keys of runs are merged also where there is no idle moment."""
-    return index.run_keys > limits.RUN_KEYS_KEPT
+    return index.run_keys > limits.RUN_KEYS_KEPT or index.run_bytes > limits.RUN_BYTES_KEPT
 
 
 def _is_in_vain(outcome: object, before: object) -> TypeGuard[Missing]:
