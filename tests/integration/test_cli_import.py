@@ -195,15 +195,16 @@ def test_body_becomes_the_uri_where_it_can_be_one_and_the_newest_of_equal_ones_s
 def test_import_leaves_out_expired_jobs_and_jobs_that_were_done_meanwhile(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
-    log = SegmentBuilder(None, now_us=NOW - 60 * SECOND)
-    for ttl_s in (59, 1000, 2000):
+    now = time.time_ns() // 1000
+    log = SegmentBuilder(None, now_us=now - 60 * SECOND)
+    for ttl_s in (59, 4000, 5000):
         log.foreign(b"q", b"%d" % ttl_s, ttl_ms=ttl_s * 1000)
     directory = str(write_log(tmp_path / "log", log))
     assert cli.json("import", "workq", directory) == [counts(read=3, imported=2, expired=1)]
     with SyncClient(daemon.address) as client:
         (job,) = client.next("q")
-        assert job.value == b"1000"
-        assert client.entry_stats(job.key).expires_us == NOW + 940 * SECOND
+        assert job.value == b"4000"
+        assert client.entry_stats(job.key).expires_us == now + 3940 * SECOND
         client.delete(job.key, token=job.token)
     assert cli.json("import", "workq", directory) == [counts(read=3, already_there=2, expired=1)]
     with SyncClient(daemon.address) as client:

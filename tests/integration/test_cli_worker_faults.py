@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import resource
@@ -414,5 +415,5 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
         functions = [request.function for request in daemon.requests]
     assert worker.returncode == 1
     assert results(errors) == ["lost"]
-    assert errors.splitlines()[-1].startswith(b"fj-cli: %s: " % code.encode())
+    assert json.loads(errors.splitlines()[-1])["error"] == code
     assert Function.RELEASE in functions

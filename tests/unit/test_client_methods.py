@@ -58,7 +58,7 @@ def test_clients_have_the_same_methods() -> None:
 
     sync_only, trio_only = (
         {"call_until", "close", "entries_of", "now_s"},
-        {"start_soon"},
+        {"mirror", "start_soon"},
     )
     assert public(SyncClient) - sync_only == public(Client) - trio_only
 
