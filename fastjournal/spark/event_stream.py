@@ -13,13 +13,10 @@ meanwhile. Segments that are missing or damaged end the query, or are rows of th
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import google_crc32c
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -29,11 +26,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.archive_cleaning import unlink_read
+from fastjournal.spark.archive_cleaning import ReadSegments, clean_archive, versions_in
 from fastjournal.spark.columns import CORRUPT_COLUMN
 from fastjournal.spark.event_days import RecordSpan
 from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_offsets import (
+    archived_version,
+    as_planned,
+    end_of_batch,
+    missing_segments,
+    offset_name,
+    place,
+    segments_behind,
+)
 from fastjournal.spark.event_records import segment_records
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
 from fastjournal.spark.files import LogDirectory, SegmentFile, read_file, resolve
@@ -46,11 +53,18 @@ _HINT = "option mode=permissive reads on behind them; ARCHIVE.json may tell the 
 
 
 class EventsPartition(InputPartition):
-    """Segments of one batch, in order, and the offsets around them."""
+    """Segments of one batch, in order, the offsets around them, and the files of the archive."""
 
-    def __init__(self, segments: list[SegmentFile], start: Offset, end: Offset) -> None:
+    def __init__(
+        self,
+        segments: list[SegmentFile],
+        start: Offset,
+        end: Offset,
+        archived: dict[ArchivedSegment, int],
+    ) -> None:
         super().__init__(end["segment"])
         self.segments = segments
+        self.archived = archived
         self.start = start
         self.end = end
 
@@ -100,14 +114,20 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
         """Take the end of what is there now as the end of the query."""
-        self._target = self._end(self.initialOffset(), None, None)
+        self._target = end_of_batch(self._log(), self.initialOffset(), None, None)
 
     def latestOffset(  # noqa: N802 - PySpark's name
         self, start: Offset, limit: ReadLimit
     ) -> Offset:
-        """Return the end of the next batch, at the end of a segment."""
+        """Return the end of the next batch, at the end of a segment.
+
+        Raises:
+            LogCorruptError: The segment in which the stream stands was replaced.
+        """
+        log = self._log()
+        self._check_start(log, start)
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return self._end(start, bytes_max, self._target)
+        return end_of_batch(log, start, bytes_max, self._target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the one partition of a batch.
@@ -115,24 +135,27 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LogCorruptError: A segment between the offsets is missing, in mode ``failfast``.
         """
-        if _place(start) == _place(end):
+        if place(start) == place(end):
             return []
-        segments = [_cut(one, end) for one in self._segments(start) if one.number <= end["segment"]]
+        log = self._log()
+        behind = [one for one in segments_behind(log, start) if one.number <= end["segment"]]
+        segments = [as_planned(log, one, end) for one in behind]
         if not self._permissive:
-            missing = _missing(start, segments, end)
+            missing = missing_segments(start, segments, end)
             if missing:
                 raise LogCorruptError(f"{missing[0]} missing", path=self._directory, hint=_HINT)
-        return [EventsPartition(segments, start, end)]
+        return [EventsPartition(segments, start, end, log.archived)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a batch, and write the state behind it."""
         assert isinstance(partition, EventsPartition)
         start, end = partition.start, partition.end
         state = StreamState(self._state_directory, end["stream"])
-        history = state.load(_name(start)) if start["segment"] else History()
-        for text in _missing(start, partition.segments, end):
+        history = state.load(offset_name(start)) if start["segment"] else History()
+        for text in missing_segments(start, partition.segments, end):
             yield self._cast(_corrupt_batch(f"{self._directory}: {text} missing"))
         extractor = EventExtractor(history)
+        done = self._done(state, partition)
         for segment in partition.segments:
             try:
                 data = self._whole(segment, start)
@@ -140,17 +163,62 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # a damaged segment ends this before the first record changes the state
                 for batch in _batches(events):
                     yield self._cast(batch)
+                done.read += versions_in(data, segment.number, partition.archived)
             except LogCorruptError as error:
                 if not self._permissive:
                     raise
                 yield self._cast(_corrupt_batch(str(error)))
-        state.save(_name(end), history)
+                done.damaged.append(archived_version(segment).name)
+        state.save(offset_name(end), history, done)
 
     def commit(self, end: Offset) -> None:
-        """Remove states before a batch that is done for ever, and its segments where asked to."""
-        StreamState(self._state_directory, end["stream"]).remove_before(_name(end))
+        """Remove states before a batch that is done for ever, and its segments where asked to.
+
+        Raises:
+            LogError: A state or a segment could not be removed. The query ends; the first commit
+                after its restart tries again.
+        """
+        if not end["segment"]:
+            # another source of the query had something new, and this one nothing so far
+            return
+        state = StreamState(self._state_directory, end["stream"])
         if self._cleans:
-            unlink_read(self._directory, *_place(end))
+            done = state.load_segments(offset_name(end))
+            if done is not None:
+                clean_archive(self._directory, done)
+        state.remove_before(offset_name(end))
+
+    def _done(self, state: StreamState, partition: EventsPartition) -> ReadSegments:
+        """Return the segments that were read before a batch, and were not unlinked so far."""
+        start = partition.start
+        before = state.load_segments(offset_name(start)) if start["segment"] else None
+        names = {one.name for one in partition.archived}
+        return ReadSegments() if before is None else before.carried(names)
+
+    def _check_start(self, log: LogDirectory, start: Offset) -> None:
+        """Check that the segment in which the stream stands was not replaced.
+
+        Raises:
+            LogCorruptError: The log was restored, and its archive has other segments now.
+        """
+        unread = [
+            one
+            for one, size in log.archived.items()
+            if one.number == start["segment"]
+            and one.crc32c != start["crc32c"]
+            and size <= start["bytes"]
+        ]
+        if not unread:
+            return
+        done = StreamState(self._state_directory, start["stream"]).load_segments(offset_name(start))
+        for one in unread:
+            if done is not None and not done.knows(one):
+                raise LogCorruptError(
+                    f"the stream has read another segment {one.number}",
+                    path=f"{self._directory}/{one.name}",
+                    hint="after a restore of the log archive it to another directory, and begin "
+                    "anew with another checkpoint",
+                )
 
     def _log(self) -> LogDirectory:
         log = open_log(self._directory)
@@ -160,29 +228,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint="name the daemon's --archive-dir",
             )
         return log
-
-    def _segments(self, start: Offset) -> list[SegmentFile]:
-        """Return the segments, or their rests, behind an offset."""
-        return [one for one in self._log().segments if _place_of(one) > _place(start)]
-
-    def _end(self, start: Offset, bytes_max: int | None, target: Offset | None) -> Offset:
-        end, left = start, bytes_max
-        segments = self._segments(start)
-        # an offset of an earlier release has no first segment
-        stream = {name: start[name] for name in ("stream", "first") if name in start}
-        if segments and not start["segment"]:
-            stream = {"stream": uuid.uuid4().hex, "first": segments[0].number}
-        for segment in segments:
-            if target is not None and _place_of(segment) > _place(target):
-                break
-            if left is not None:
-                if end is not start and segment.bytes > left:
-                    break
-                left -= segment.bytes
-            assert segment.crc32c is not None
-            number, size = _place_of(segment)
-            end = Offset(segment=number, bytes=size, crc32c=segment.crc32c, **stream)
-        return end
 
     def _whole(self, segment: SegmentFile, start: Offset) -> bytes:
         """Return the contents of a segment, whose checksum is right."""
@@ -227,38 +272,3 @@ def _corrupt_batch(text: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*nulls, pa.array([text])], names=[*EVENT_SCHEMA.names, CORRUPT_COLUMN.name]
     )
-
-
-def _cut(segment: SegmentFile, end: Offset) -> SegmentFile:
-    """Return a segment as it was when its batch was planned; it may have grown since."""
-    if segment.number < end["segment"]:
-        return segment
-    return msgspec.structs.replace(segment, bytes=end["bytes"], crc32c=end["crc32c"])
-
-
-def _missing(start: Offset, segments: Sequence[SegmentFile], end: Offset) -> list[str]:
-    """Return texts of the numbers that are missing between two offsets."""
-    first = start["segment"] + 1
-    if not start["segment"]:
-        first = end.get("first") or min((one.number for one in segments), default=end["segment"])
-    # a batch may have only the rest of its last segment
-    first = min(first, end["segment"])
-    between = [one.number for one in segments if one.number >= first]
-    numbers = [first - 1, *between, end["segment"] + 1]
-    found = []
-    for before, number in pairwise(numbers):
-        if number > before + 1:
-            found.append(f"segments {before + 1} to {number - 1} of the archive are")
-    return found
-
-
-def _place(offset: Offset) -> tuple[int, int]:
-    return offset["segment"], offset["bytes"]
-
-
-def _place_of(segment: SegmentFile) -> tuple[int, int]:
-    return segment.number, segment.bytes
-
-
-def _name(offset: Offset) -> str:
-    return f"{offset['segment']:09d}-{offset['bytes']:012d}-{offset['crc32c']:08x}"

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import archived_segment
+from fastjournal.cmdlog.archive_format import ArchivedSegment, archived_segment
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
@@ -54,6 +54,8 @@ class LogDirectory:
         self.segments: list[SegmentFile] = []
         self.is_archive = False
         """Its segments are those of an archive, whose numbers ascend by one."""
+        self.archived: dict[ArchivedSegment, int] = {}
+        """Files of an archive, and their sizes in bytes; also shorter versions of segments."""
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
@@ -69,6 +71,7 @@ class LogDirectory:
             number, archived = segment_number(name), archived_segment(name)
             if archived is not None:
                 self.is_archive = True
+                self.archived[archived] = size
                 number, checksums[name] = archived
             # a segment that grew is twice in an archive, and the longer file has all of it
             if number is not None and (number not in names or sizes[names[number]] < size):

@@ -8,12 +8,14 @@ read twice, or not at all. ``sealed``: this is the end of the segment, and its c
 nothing tells it. A segment that grew while the daemon had no archive comes into the archive again;
 the stream takes the rest of it.
 
+An offset in an archive has the number of the first segment of the stream, ``first``. With
+``cleanSource=delete`` it has ``segments``, the names of the files that its commit unlinks.
+
 Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has one group at least.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -27,8 +29,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.archive_cleaning import unlink_read
+from fastjournal.spark.archive_cleaning import check_read, clean_archive
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.paths import newest_snapshot, open_log
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
@@ -99,16 +102,18 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
         """Take the end of what is there now as the end of the query."""
-        self._target = self._end(self.initialOffset(), None)
+        self._target = self._end(*self._listed(), self.initialOffset(), None)
 
     def latestOffset(  # noqa: N802 - PySpark's name
         self, start: Offset, limit: ReadLimit
     ) -> Offset:
         """Return the end of the next batch, at the end of a whole group."""
-        end = self._end(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
-        if self._target is None or _place(end) <= _place(self._target):
-            return end
-        return max(start, self._target, key=_place)
+        log, over = self._listed()
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        end = self._end(log, over, start, bytes_max)
+        if self._target is not None and _place(end) > _place(self._target):
+            end = max(start, self._target, key=_place)
+        return end if _place(end) == _place(start) else self._with_segments(log, start, end)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one partition for each segment between two offsets.
@@ -129,7 +134,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     hint=_HINT,
                 )
         if log.is_archive and not self._permissive:
-            first = start["segment"] + 1 if start["segment"] else numbers[0]
+            first = start["segment"] + 1 if start["segment"] else end.get("first", numbers[0])
             _check_numbers(log.path, range(first, end["segment"] + 1), numbers)
         for segment in log.segments:
             span = Span(0, segment.bytes)
@@ -164,19 +169,50 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield cast_batch(batch, self._columns)
 
     def commit(self, end: Offset) -> None:
-        """Unlink the archived segments of a batch that is done for ever, where asked to."""
-        if self._cleans:
-            last = end["segment"] if end["sealed"] else end["segment"] - 1
-            unlink_read(self._directory, last, end["offset"] if end["sealed"] else sys.maxsize)
+        """Unlink the archived segments of a batch that is done for ever, where asked to.
+
+        Raises:
+            LogError: A segment could not be read or removed. The query ends; the first commit
+                after its restart tries again.
+        """
+        names = end.get("segments", ()) if self._cleans else ()
+        if names:
+            done = check_read(self._directory, names, checksums=self._permissive)
+            clean_archive(self._directory, done)
 
     def _log(self) -> LogDirectory:
         return open_log(newest_snapshot(self._directory) or self._directory)
 
-    def _end(self, start: Offset, bytes_max: int | None) -> Offset:
-        """Return the end of the last whole group, at most ``bytes_max`` behind an offset."""
+    def _with_segments(self, log: LogDirectory, start: Offset, end: Offset) -> Offset:
+        """Return the end of a batch with what the offset of an archive has besides."""
+        if not log.is_archive:
+            return end
+        first = start.get("first") if start["segment"] else log.segments[0].number
+        found = end | ({} if first is None else {"first": first})
+        if self._cleans:
+            # a commit that failed, or did not come, is made up for by the next one
+            names = {one.name for one in log.archived} & set(start.get("segments", ()))
+            names.update(
+                ArchivedSegment(one.number, one.crc32c).name
+                for one in log.segments
+                if _is_behind(one, start) and one.number < end["segment"]
+                if one.crc32c is not None
+            )
+            if end["sealed"]:
+                names.add(ArchivedSegment(end["segment"], end["crc32c"]).name)
+            found["segments"] = sorted(names)
+        return found
+
+    def _listed(self) -> tuple[LogDirectory, set[int]]:
+        """Return the log, and the numbers of the segments that are over."""
         # a segment is over when a listing that began later finds another behind it
         over = {segment.number for segment in self._log().segments[:-1]}
-        log = self._log()
+        return self._log(), over
+
+    def _end(
+        self, log: LogDirectory, over: set[int], start: Offset, bytes_max: int | None
+    ) -> Offset:
+        """Return the end of the last whole group, at most ``bytes_max`` behind an offset."""
         end = start
         left = bytes_max
         for segment in log.segments:
@@ -238,6 +274,13 @@ def _check_numbers(path: str, needed: range, numbers: list[int]) -> None:
             path=path,
             hint="option mode=permissive reads on behind them; ARCHIVE.json may tell the reason",
         )
+
+
+def _is_behind(segment: SegmentFile, start: Offset) -> bool:
+    """Return whether a batch reads a segment, its rest, or comes to its end at least."""
+    if segment.number != start["segment"]:
+        return bool(segment.number > start["segment"])
+    return bool(segment.bytes > start["offset"] or segment.crc32c == start["crc32c"])
 
 
 def _place(offset: Offset) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """State of a stream of events between its batches: the live jobs, in a file for each offset.
 
     DIRECTORY/<stream>/000000007-000000065536-0a1b2c3d.state     end of a batch
+    DIRECTORY/<stream>/000000007-000000065536-0a1b2c3d.segments  what cleanSource unlinks then
 
 The task that reads a batch loads the state at its begin, and writes the one at its end, atomically.
 A batch that Spark repeats finds the same begin and writes the same end. A state goes when a later
@@ -13,17 +14,27 @@ from __future__ import annotations
 import msgspec
 
 from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.spark.archive_cleaning import ReadSegments
 from fastjournal.spark.event_extractor import History
 from fastjournal.spark.table_files import open_files
+from fastjournal.versioned_json import decode_versioned
 
 _FORMAT = "fastjournal-stream-state"
+_SEGMENTS_FORMAT = "fastjournal-stream-segments"
 _VERSION = 1
 
 
-class _State(msgspec.Struct):
+class _Head(msgspec.Struct):
     format: str
     version: int
+
+
+class _State(_Head):
     history: History
+
+
+class _Segments(_Head):
+    segments: ReadSegments
 
 
 class StreamState:
@@ -56,25 +67,47 @@ class StreamState:
                 hint="the sink has to read each batch to its end, and stateDirectory has to stay; "
                 "begin anew with another checkpoint",
             )
+        data = self._files.read(path)
         try:
-            state = msgspec.msgpack.decode(self._files.read(path), type=_State)
-        except msgspec.MsgspecError as error:
+            head = msgspec.msgpack.decode(data, type=_Head)
+            if (head.format, head.version) == (_FORMAT, _VERSION):
+                return msgspec.msgpack.decode(data, type=_State).history
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LogCorruptError(f"not a state of a stream: {error}", path=path) from error
-        if (state.format, state.version) != (_FORMAT, _VERSION):
-            raise LogCorruptError(
-                f"a state of version {state.version}, and not {_VERSION}",
-                path=path,
-                hint="read it with the release that wrote it",
-            )
-        return state.history
+        raise LogCorruptError(
+            f"a file of format {head.format!r}, version {head.version}, and not {_FORMAT!r}, "
+            f"version {_VERSION}",
+            path=path,
+            hint="read it with the release that wrote it",
+        )
 
-    def save(self, name: str, history: History) -> None:
-        """Write the state at an offset, atomically and durably."""
+    def load_segments(self, name: str) -> ReadSegments | None:
+        """Return the segments that are read at an offset; None: an earlier release wrote none.
+
+        Raises:
+            LogFailedError: The file cannot be read.
+            LogCorruptError: It cannot be understood.
+        """
+        path = f"{self._path}/{name}.segments"
+        if f"{name}.segments" not in self._files.names(self._path):
+            return None
+        return decode_versioned(
+            self._files.read(path),
+            _Segments,
+            format_name=_SEGMENTS_FORMAT,
+            version=_VERSION,
+            path=path,
+        ).segments
+
+    def save(self, name: str, history: History, segments: ReadSegments) -> None:
+        """Write the state at an offset, and the segments before it, atomically and durably."""
+        found = msgspec.json.encode(_Segments(_SEGMENTS_FORMAT, _VERSION, segments))
+        self._files.put(f"{self._path}/{name}.segments", found)
         data = msgspec.msgpack.encode(_State(_FORMAT, _VERSION, history))
         self._files.put(f"{self._path}/{name}.state", data)
 
     def remove_before(self, name: str) -> None:
-        """Remove the states of offsets before one."""
+        """Remove the files of offsets before one, also those that a crash cut."""
         for found in self._files.names(self._path):
-            if found < f"{name}.state":
+            if found.lstrip("_").partition(".")[0] < name:
                 self._files.delete(f"{self._path}/{found}")

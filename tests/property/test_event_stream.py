@@ -43,7 +43,7 @@ def open_stream(archive: Path, **options: str) -> EventsStream:
     return stream
 
 
-def read(stream: EventsStream, start: Offset, end: Offset) -> Rows:
+def read(stream: EventsStream | RecordsStream, start: Offset, end: Offset) -> Rows:
     return [
         row
         for partition in stream.partitions(start, end)
@@ -52,7 +52,7 @@ def read(stream: EventsStream, start: Offset, end: Offset) -> Rows:
     ]
 
 
-def next_offset(stream: EventsStream, start: Offset) -> Offset:
+def next_offset(stream: EventsStream | RecordsStream, start: Offset) -> Offset:
     """Return the end of the next batch, as it comes back from the checkpoint."""
     end: Offset = json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))
     return end
@@ -114,7 +114,9 @@ def test_stream_of_events_equals_the_ledger_over_restarts_and_repeated_batches(
                 stream.commit(end)
                 uncommitted = None
                 assert [one for one in segments_of(archive) if int(one[:9]) <= end["segment"]] == []
-                (state,) = (tmp_path / "state").rglob("*.state")
+                found_states = sorted((tmp_path / "state").rglob("0*"))
+                state = found_states.pop()
+                assert [one.stem for one in found_states] == [state.stem]
                 assert state.name.startswith(f"{end['segment']:09d}-")
     counted = Counter((day_of(row["time"]), row["event"]) for row in found)
     assert counted == {(day, str(kind)): n for (day, kind), n in ledger.counts.items()}
@@ -304,3 +306,206 @@ def test_stream_of_events_says_what_it_needs(tmp_path: Path) -> None:
     (archive / segments[1][0]).write_bytes(segments[1][1])
     with pytest.raises(LogFailedError, match=r"state of the stream .* is not there .*stateDir"):
         list(batches(stream, end))
+
+
+def write_archive(archive: Path, segments: list[tuple[str, bytes]]) -> None:
+    for name, data in segments:
+        (archive / name).write_bytes(data)
+
+
+def other_version(name: str, data: bytes) -> tuple[str, bytes]:
+    """Return a segment of a restored log: of the same number and size, and with other bytes."""
+    other = data[:-1] + bytes([data[-1] ^ 1])
+    return f"{name[:9]}-{google_crc32c.value(other):08x}.log", other
+
+
+def open_records(archive: Path, **options: str) -> RecordsStream:
+    source = FastjournalSource({"path": str(archive), "cleanSource": "delete"} | options)
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, RecordsStream)
+    return stream
+
+
+def open_view(view: str, archive: Path, **options: str) -> EventsStream | RecordsStream:
+    if view == "records":
+        return open_records(archive, **options)
+    return open_stream(archive, cleanSource="delete", **options)
+
+
+VIEWS = pytest.mark.parametrize("view", ["events", "records"])
+
+
+@VIEWS
+def test_stream_unlinks_only_segments_that_it_has_read(view: str, tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[2:4])
+    stream = open_view(view, archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    assert read(stream, start, end)
+    # after the batch: one from before it, and those of a restored log
+    restored = [other_version(*segment) for segment in segments[1:3]]
+    unread = [segments[0], *restored]
+    write_archive(archive, unread)
+    stream.commit(end)
+    assert segments_of(archive) == sorted(name for name, _ in unread)
+    write_archive(archive, segments[4:5])
+    stream = open_view(view, archive)
+    following = next_offset(stream, end)
+    assert read(stream, end, following)
+    stream.commit(following)
+    assert segments_of(archive) == sorted(name for name, _ in unread)
+
+
+@VIEWS
+def test_stream_unlinks_what_a_commit_before_a_crash_left(view: str, tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:2])
+    stream = open_view(view, archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    assert read(stream, start, end)
+    # killed behind the plan of the next batch, before the commit of this one
+    write_archive(archive, segments[2:3])
+    following = next_offset(stream, end)
+    stream = open_view(view, archive)
+    assert read(stream, end, following)
+    stream.commit(following)
+    assert segments_of(archive) == []
+
+
+@VIEWS
+def test_stream_unlinks_both_versions_of_a_segment_that_grew(view: str, tmp_path: Path) -> None:
+    _, segments = ledger_segments(2)
+    archive = begin_archive(tmp_path)
+    name, data = segments[0]
+    segment = SegmentFile("1", 1, len(data), True, False)
+    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
+    short = f"000000001-{google_crc32c.value(shorter):08x}.log"
+    write_archive(archive, [(short, shorter), (name, data)])
+    stream = open_view(view, archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    assert read(stream, start, end)
+    stream.commit(end)
+    assert segments_of(archive) == []
+    # the next one grows behind the plan of its batch
+    name, data = segments[1]
+    segment = SegmentFile("2", 2, len(data), True, False)
+    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
+    short = f"000000002-{google_crc32c.value(shorter):08x}.log"
+    write_archive(archive, [(short, shorter)])
+    planned = next_offset(stream, end)
+    write_archive(archive, [(name, data)])
+    first = read(stream, end, planned)
+    stream.commit(planned)
+    assert segments_of(archive) == [name], "its rest was not read"
+    last = next_offset(stream, planned)
+    assert first
+    assert read(stream, planned, last)
+    stream.commit(last)
+    assert segments_of(archive) == []
+
+
+@VIEWS
+def test_stream_keeps_damaged_segments_under_another_name(view: str, tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:3])
+    name, data = segments[1]
+    damaged = (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    )
+    (archive / name).write_bytes(damaged)
+    stream = open_view(view, archive, mode="permissive")
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    assert any(row["_corrupt"] is not None for row in read(stream, start, end))
+    stream.commit(end)
+    assert segments_of(archive) == []
+    assert (archive / f"{name}.damaged").read_bytes() == damaged
+    # a commit that Spark repeats finds nothing to do
+    stream.commit(end)
+    assert next_offset(open_view(view, archive, mode="permissive"), end) == end
+
+
+@VIEWS
+def test_stream_leaves_the_last_segment_of_an_archive_without_its_state(
+    view: str, tmp_path: Path
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = tmp_path / "copy"
+    archive.mkdir()
+    write_archive(archive, segments[:3])
+    stream = open_view(view, archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    assert read(stream, start, end)
+    stream.commit(end)
+    assert segments_of(archive) == [segments[2][0]]
+    stream = open_view(view, archive)
+    assert next_offset(stream, end) == end
+    write_archive(archive, segments[3:5])
+    following = next_offset(stream, end)
+    assert read(stream, end, following)
+    stream.commit(following)
+    assert segments_of(archive) == [segments[4][0]]
+
+
+@pytest.mark.parametrize("shortens", [False, True])
+def test_stream_of_events_ends_where_its_last_segment_was_replaced(
+    shortens: bool, tmp_path: Path
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:2])
+    stream = open_stream(archive)
+    ((_, end, _),) = batches(stream, stream.initialOffset())
+    (archive / segments[1][0]).unlink()
+    name, data = segments[1]
+    restored = other_version(name, data[:-9] if shortens else data)
+    write_archive(archive, [restored, segments[2]])
+    with pytest.raises(LogCorruptError, match="the stream has read another segment 2") as raised:
+        next_offset(open_stream(archive), end)
+    assert restored[0] in str(raised.value)
+    assert "another checkpoint" in str(raised.value)
+
+
+def test_stream_of_events_knows_a_shorter_version_of_what_it_has_read(tmp_path: Path) -> None:
+    _, segments = ledger_segments(2)
+    archive = begin_archive(tmp_path)
+    name, data = segments[0]
+    shorter = data[: len(data) // 2]
+    short = f"000000001-{google_crc32c.value(shorter):08x}.log"
+    write_archive(archive, [(short, shorter), (name, data)])
+    stream = open_stream(archive)
+    ((_, end, _),) = batches(stream, stream.initialOffset())
+    # the daemon drops files beyond its bound
+    (archive / name).unlink()
+    assert next_offset(open_stream(archive), end) == end
+
+
+def test_stream_of_events_that_has_read_nothing_removes_no_state(tmp_path: Path) -> None:
+    archive = begin_archive(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "-of-another").write_text("")
+    stream = open_stream(archive)
+    # another source of the query had something new
+    stream.commit(stream.initialOffset())
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["-of-another"]
+
+
+def test_stream_of_records_misses_the_segments_that_its_first_batch_was_planned_with(
+    tmp_path: Path,
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[1:4])
+    stream = open_records(archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    (archive / segments[1][0]).unlink()
+    with pytest.raises(LogCorruptError, match="segment 2 and 0 more are missing in the archive"):
+        open_records(archive).partitions(start, end)
