@@ -57,13 +57,6 @@ class _Publish(msgspec.Struct):
     a file has none."""
 
 
-def hadoop_uri(uri: str) -> str:
-    """Return a path or URI as Spark's own writers know it: its S3 has the scheme ``s3a``."""
-    if uri.startswith("s3://"):
-        return f"s3a://{uri[5:]}"
-    return uri if "://" in uri else f"file://{os.path.abspath(uri)}"
-
-
 class DayStore:
     """Store of tables by day in a directory on any file system that pyarrow reaches.
 

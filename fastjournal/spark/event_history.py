@@ -21,7 +21,7 @@ import pyarrow.parquet
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.days import begin_us
-from fastjournal.spark.event_commits import Commit, decode_commit, files_of, kept_from
+from fastjournal.spark.event_commits import Commit, files_of, kept_from, read_commits
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_records import EventRecord, segment_records
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
@@ -35,6 +35,7 @@ from fastjournal.spark.files import (
 )
 from fastjournal.spark.paths import list_directory, open_log
 from fastjournal.spark.rows import read_bytes, segment_rows
+from fastjournal.spark.table_files import open_files
 
 FIRST_RECORD_BYTES_MAX = 4096
 """Far more than the header of a segment and its first record take."""
@@ -242,7 +243,5 @@ def _table_of(directory: str) -> str | None:
 
 
 def _commits(table: str) -> Iterator[Commit]:
-    files, _ = resolve(table)
-    for info in list_directory(below(table, "_commits")):
-        if str(info.base_name).endswith(".json"):
-            yield decode_commit(read_file(files, info.path), info.path)
+    files, path = open_files(table)
+    return read_commits(files, f"{path}/_commits")

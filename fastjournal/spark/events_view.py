@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.columns import sql_schema
-from fastjournal.spark.day_store import hadoop_uri
 from fastjournal.spark.event_commits import files_of, read_commits
 from fastjournal.spark.event_rows import EVENT_COLUMNS
-from fastjournal.spark.files import below
-from fastjournal.spark.store_frames import needs_pyarrow, read_parquet
+from fastjournal.spark.files import below, hadoop_uri, is_s3
+from fastjournal.spark.store_frames import read_parquet
 from fastjournal.spark.table_files import open_table
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def events(
     place = hadoop_uri(table)
     if not names:
         found = spark.createDataFrame([], schema)
-    elif needs_pyarrow(table):
+    elif is_s3(table):
         texts = schema.replace("day DATE", "day STRING")
         uris = [below(table, name) for name in names]
         found = read_parquet(spark, uris, texts, ("day", "segment"))

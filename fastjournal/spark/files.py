@@ -159,9 +159,25 @@ def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]
         )
 
 
+_S3_SCHEMES = ("s3://", "s3a://")
+"""Schemes of S3: that of pyarrow, and that of Spark's own readers and writers."""
+
+
+def is_s3(uri: str) -> bool:
+    """Whether a path or URI is one of S3, by either scheme."""
+    return uri.startswith(_S3_SCHEMES)
+
+
 def pyarrow_uri(uri: str) -> str:
-    """Return a URI as pyarrow knows it: its S3 has the scheme ``s3``."""
-    return f"s3://{uri[6:]}" if uri.startswith("s3a://") else uri
+    """Return a path or URI as pyarrow knows it: its S3 has the scheme ``s3``."""
+    return f"s3://{uri.partition('://')[2]}" if is_s3(uri) else uri
+
+
+def hadoop_uri(uri: str) -> str:
+    """Return a path or URI as Spark's own writers know it: its S3 has the scheme ``s3a``."""
+    if is_s3(uri):
+        return f"s3a://{uri.partition('://')[2]}"
+    return uri if "://" in uri else f"file://{os.path.abspath(uri)}"
 
 
 def below(uri: str, name: str) -> str:

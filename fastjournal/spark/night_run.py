@@ -31,23 +31,18 @@ from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark import jobs, state_jobs
 from fastjournal.spark.columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.coverage import extended, spans
-from fastjournal.spark.day_store import REPORTS, DayState, DayStore, hadoop_uri
+from fastjournal.spark.day_store import REPORTS, DayState, DayStore
 from fastjournal.spark.days import begin_us, days_to_prune, stale_days, trend_days
 from fastjournal.spark.event_table import EventTable
 from fastjournal.spark.export import export_snapshot
-from fastjournal.spark.files import LogDirectory, below
+from fastjournal.spark.files import LogDirectory, below, hadoop_uri, is_s3
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import list_directory
 from fastjournal.spark.report.diagnosis import Slow, diagnose
 from fastjournal.spark.report.figures import Figures, Row, hours_of, load
 from fastjournal.spark.report.page import render
 from fastjournal.spark.session import translating
-from fastjournal.spark.store_frames import (
-    needs_pyarrow,
-    read_parquet,
-    stored_schema,
-    write_parquet,
-)
+from fastjournal.spark.store_frames import read_parquet, stored_schema, write_parquet
 from fastjournal.spark.table_files import open_table
 
 JOBS_VERSION = 1
@@ -228,7 +223,7 @@ def _write(frame: DataFrame, name: str, store: DayStore) -> None:
     columns = [column for column in frame.columns if column != "dt"]
     ordered = frame.repartition("dt").sortWithinPartitions("dt", *columns)
     place = store.staged(name)
-    if needs_pyarrow(place):
+    if is_s3(place):
         write_parquet(ordered, place, by="dt")
     else:
         ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(place))
@@ -259,7 +254,7 @@ def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> Non
 
 
 def _write_whole(frame: DataFrame, place: str) -> None:
-    if needs_pyarrow(place):
+    if is_s3(place):
         write_parquet(frame, place)
     else:
         frame.write.mode("overwrite").parquet(hadoop_uri(place))
@@ -267,7 +262,7 @@ def _write_whole(frame: DataFrame, place: str) -> None:
 
 def _read_whole(spark: SparkSession, place: str) -> DataFrame:
     """Return the rows of a directory of Parquet files."""
-    if not needs_pyarrow(place):
+    if not is_s3(place):
         return spark.read.parquet(hadoop_uri(place))
     names = sorted(str(one.base_name) for one in list_directory(place))
     files = [below(place, name) for name in names if name.endswith(".parquet")]

@@ -24,11 +24,6 @@ _BATCH_ROWS = 8192
 _WRITTEN = "file STRING"
 
 
-def needs_pyarrow(uri: str) -> bool:
-    """Whether Spark reads and writes a path or URI through pyarrow."""
-    return uri.startswith(("s3:", "s3a:"))
-
-
 def read_parquet(
     spark: SparkSession, files: Sequence[str], schema: str, of_path: Sequence[str] = ()
 ) -> DataFrame:

@@ -15,8 +15,8 @@ import pytest
 
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark import day_store
-from fastjournal.spark.day_store import DayState, DayStore, checked_output, hadoop_uri
-from fastjournal.spark.files import pyarrow_uri
+from fastjournal.spark.day_store import DayState, DayStore, checked_output
+from fastjournal.spark.files import hadoop_uri, is_s3, pyarrow_uri
 
 DAY = date(2026, 11, 20)
 TABLES = [("hours", DAY), ("churn", DAY)]
@@ -280,6 +280,10 @@ def test_description_that_is_damaged_is_named(tmp_path: Path) -> None:
 def test_uri_of_s3_has_the_scheme_of_its_reader(tmp_path: Path) -> None:
     assert pyarrow_uri("s3a://bucket/a") == "s3://bucket/a" == pyarrow_uri("s3://bucket/a")
     assert hadoop_uri("s3://bucket/a") == "s3a://bucket/a" == hadoop_uri("s3a://bucket/a")
+    assert is_s3("s3://bucket/a")
+    assert is_s3("s3a://bucket/a")
+    assert not is_s3("hdfs://name/a")
+    assert not is_s3("s3:/bucket")
     assert hadoop_uri("hdfs://name/a") == "hdfs://name/a"
     assert hadoop_uri(f"{tmp_path}/a") == f"file://{tmp_path}/a"
 
