@@ -7,4 +7,7 @@ from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import HttpServer
 from fastjournald.observability.metric_values import histogram
 from fastjournald.observability.metrics import Metrics
+from fastjournald.observability.page_figures import Overview
 from fastjournald.observability.page_text import shown
+from fastjournald.observability.shared_overview import PART_MAX, SharedOverview
+from fastjournald.observability.slices import Slices

@@ -10,7 +10,14 @@ import trio.testing
 
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournal.protocol import Function
-from tests.door.observability import Question, pages_of
+from tests.door.observability import (
+    PART_MAX,
+    Overview,
+    Question,
+    SharedOverview,
+    Slices,
+    pages_of,
+)
 from tests.observed_daemon import ObservedDaemon
 
 DOMAINS = 10_000
@@ -105,10 +112,20 @@ def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
     assert best.seconds < TURN_SECONDS_MAX
 
 
-def test_pages_are_made_one_at_a_time(subject: ObservedDaemon) -> None:
+def test_pages_and_metrics_are_made_one_at_a_time(
+    subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pages = pages_of(subject.server.runtime, subject.server.unready)
     question = Question({}, {b"host": b"localhost"})
     step = LongestStep()
+    makers: list[trio.lowlevel.Task] = []
+    give_way = Slices.give_way
+
+    async def noted(slices: Slices) -> None:
+        task = trio.lowlevel.current_task()
+        if not makers or makers[-1] is not task:
+            makers.append(task)
+        await give_way(slices)
 
     async def many() -> None:
         async with trio.open_nursery() as nursery:
@@ -116,5 +133,47 @@ def test_pages_are_made_one_at_a_time(subject: ObservedDaemon) -> None:
                 nursery.start_soon(pages["/"], question)
                 nursery.start_soon(pages["/metrics"], question)
 
+    monkeypatch.setattr(Slices, "give_way", noted)
     trio.run(many, instruments=[step])
+    # none begins before the one before it has ended
+    assert len(makers) == 16
     assert step.seconds < 3 * TURN_SECONDS_MAX
+
+
+async def test_overview_is_shared_for_twenty_times_as_long_as_the_look_at_all_domains_took(
+    subject: ObservedDaemon, autojump_clock: trio.testing.MockClock
+) -> None:
+    looks = 0
+
+    async def look(_context: object, _now: int, slices: Slices) -> Overview:
+        nonlocal looks
+        looks += 1
+        # as long as a look at a million domains
+        slices.earlier = cost
+        return Overview()
+
+    overviews, cost = SharedOverview(look), 4.0
+    context = subject.engine.context
+    for _ in range(100):
+        await overviews.get(context, 0)
+    assert looks == 1
+    assert overviews.shared_seconds == pytest.approx(cost / PART_MAX, rel=0.01)
+    await trio.sleep(overviews.shared_seconds - 1)
+    first = await overviews.get(context, 0)
+    assert looks == 1
+    await trio.sleep(2)
+    cost = 0.0
+    assert await overviews.get(context, 0) is not first
+    # one that costs little is of this moment
+    await overviews.get(context, 0)
+    assert (looks, overviews.shared_seconds) == (3, 0)
+
+
+async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
+    subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = pages_of(subject.server.runtime, subject.server.unready)
+    question = Question({}, {b"host": b"localhost"})
+    monkeypatch.setattr(Slices, "seconds", 4.0)
+    answer = await pages["/"](question)
+    assert b'<meta http-equiv="refresh" content="80">' in answer.body

@@ -198,7 +198,7 @@ def _check_http(config: Config) -> None:
         if not isinstance(place, Tcp) or not place.is_loopback:
             raise ConfigError(
                 f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
-                hint="it has no access control; a reverse proxy on this machine can add that",
+                hint="metrics need no token; a reverse proxy on this machine can ask for one",
             )
 
 

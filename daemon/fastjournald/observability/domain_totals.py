@@ -6,11 +6,28 @@ from heapq import heappush, heappushpop
 
 import msgspec
 
-from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.limits import METRICS_DOMAINS_MAX, PAGE_DOMAINS_MAX
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.engine import Engine
 from fastjournald.observability.slices import Slices
 from fastjournald.tables.domain import Domain
+
+
+class Top(msgspec.Struct):
+    """The domains with the largest figures of one kind, in a heap."""
+
+    number_max: int = PAGE_DOMAINS_MAX
+    heap: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+
+    def add(self, figure: int, name: bytes) -> None:
+        """Add a domain; one whose figure is 0 is none. O(log number_max)."""
+        if figure > 0:
+            push = heappush if len(self.heap) < self.number_max else heappushpop
+            push(self.heap, (figure, name))
+
+    def names(self) -> list[bytes]:
+        """Return the domains, the largest figure first."""
+        return [name for _, name in sorted(self.heap, reverse=True)]
 
 
 class Totals(msgspec.Struct):
@@ -18,15 +35,14 @@ class Totals(msgspec.Struct):
 
     oldest_due_us: int | None = None
     """Instant since which the oldest entry is due; None: none is."""
-    largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
-    """A heap of those with most entries, with their number."""
+    largest: Top = msgspec.field(default_factory=lambda: Top(METRICS_DOMAINS_MAX))
+    """Those with most entries."""
 
     def add(self, domain: Domain, oldest: int | None) -> None:
         """Add one domain, and since when its oldest entry is due."""
         if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
             self.oldest_due_us = oldest
-        push = heappush if len(self.largest) < METRICS_DOMAINS_MAX else heappushpop
-        push(self.largest, (domain.entries, domain.name))
+        self.largest.add(domain.entries, domain.name)
 
 
 async def total(engine: Engine) -> Totals:

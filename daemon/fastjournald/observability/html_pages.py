@@ -11,6 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from itertools import islice
+from math import ceil
 
 import trio
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -21,12 +22,13 @@ from fastjournald.engine.handlers.stats import about_daemon, about_domain, about
 from fastjournald.observability import page_figures, page_text
 from fastjournald.observability.http_app import HTML, Answer, Page, Question
 from fastjournald.observability.page_access import refusal
+from fastjournald.observability.shared_overview import SharedOverview
 from fastjournald.observability.slices import Slices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import Domain
 
 REFRESH_SECONDS = 10
-"""Time after which a browser asks for the overview again."""
+"""Time after which a browser asks for the overview again, or longer where it costs much."""
 
 NAMES = ("overview", "domains", "domain", "entry")
 """Pages. Their tables are includes and no macros: a macro's text is one part, whatever it costs."""
@@ -40,13 +42,17 @@ class HtmlPages:
     Args:
         runtime: The daemon's parts.
         unready: Returns why the daemon does not take all requests; empty: it does.
+        one_at_a_time: Lock that everything shares which is made in slices, `/metrics` too.
     """
 
-    def __init__(self, runtime: Runtime, unready: Callable[[], str]) -> None:
+    def __init__(
+        self, runtime: Runtime, unready: Callable[[], str], one_at_a_time: trio.Lock
+    ) -> None:
         self._runtime = runtime
         self._context = runtime.engine.context
         self._unready = unready
-        self._one_at_a_time = trio.Lock()
+        self._one_at_a_time = one_at_a_time
+        self._overviews = SharedOverview()
         self._version = version("fastjournal")
         self._templates = _templates()
 
@@ -66,7 +72,7 @@ class HtmlPages:
         refused = await refusal(self._context.grants, question)
         if refused is not None:
             return refused
-        # so all pages together have one slice of a turn
+        # so all pages and metrics together have one slice of a turn
         async with self._one_at_a_time:
             return await page(question)
 
@@ -91,7 +97,7 @@ class HtmlPages:
 
     async def _overview(self, question: Question) -> Answer:
         now, context = self._now(), self._context
-        found = await page_figures.overview(context, now)
+        found = await self._overviews.get(context, now)
         tables = {
             kind: await page_figures.rows(context, getattr(found, kind).names(), now)
             for kind in ("waiting", "oldest", "held")
@@ -107,9 +113,12 @@ class HtmlPages:
             "limited": len(store.rules.limits),
             "paused": len(store.rules.pauses),
             "rows_max": PAGE_DOMAINS_MAX,
-            "refresh": 0 if question.fields.get(b"refresh") == b"0" else REFRESH_SECONDS,
+            "refresh": 0 if question.fields.get(b"refresh") == b"0" else self._refresh_seconds(),
         }
         return await self._rendered("overview", values)
+
+    def _refresh_seconds(self) -> int:
+        return max(REFRESH_SECONDS, ceil(self._overviews.shared_seconds))
 
     async def _domains(self, question: Question) -> Answer:
         prefix = question.fields.get(b"q", b"")[:KEY_BYTES_MAX]
@@ -139,9 +148,13 @@ class HtmlPages:
         return await self._rendered("domain", values)
 
     async def _entry(self, question: Question) -> Answer:
-        key = question.fields.get(b"key", b"").strip()
+        key = question.fields.get(b"key", b"")
         store, now = self._context.store, self._now()
         entry = store.find(key) if key else None
+        if entry is None and key != key.strip():
+            # people paste spaces; the links of the pages hold whole keys, which may end with one
+            key = key.strip()
+            entry = store.find(key) if key else None
         if entry is None:
             status = HTTPStatus.NOT_FOUND if key else HTTPStatus.OK
             return await self._rendered("entry", {"query": key, "facts": None}, status)

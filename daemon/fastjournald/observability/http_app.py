@@ -54,6 +54,8 @@ class Question(NamedTuple):
     """Fields of the query, decoded; the last one of those with one name."""
     headers: Mapping[bytes, bytes]
     """By name in lower case."""
+    peer: str = ""
+    """Address of the client."""
 
 
 Page: TypeAlias = Callable[[Question], Awaitable[Answer]]
@@ -99,7 +101,11 @@ async def _content(pages: Mapping[str, Page], scope: HTTPScope) -> Answer:
         return plain(HTTPStatus.NOT_FOUND)
     if scope["method"] not in ("GET", "HEAD"):
         return plain(HTTPStatus.METHOD_NOT_ALLOWED)._replace(headers=((b"allow", b"GET, HEAD"),))
-    return await page(Question(query_fields(scope["query_string"]), dict(scope["headers"])))
+    host, port = scope["client"] or ("", 0)
+    question = Question(
+        query_fields(scope["query_string"]), dict(scope["headers"]), f"{host}:{port}"
+    )
+    return await page(question)
 
 
 def _has_body(scope: HTTPScope) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
+import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fastjournald.observability.html_pages import HtmlPages
 from fastjournald.observability.http_app import Answer, Page, Question
 from fastjournald.observability.metrics import Metrics
+from fastjournald.observability.page_access import refusal_of_name
 from fastjournald.runtime import Runtime
 
 
@@ -20,9 +22,13 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
         runtime: The daemon's parts.
         unready: Returns why the daemon does not take all requests; empty: it does.
     """
-    figures = Metrics(runtime)
+    one_at_a_time = trio.Lock()
+    figures = Metrics(runtime, one_at_a_time)
 
-    async def metrics(_: Question) -> Answer:
+    async def metrics(question: Question) -> Answer:
+        refused = refusal_of_name(question)
+        if refused is not None:
+            return refused
         return Answer(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
 
     async def healthz(_: Question) -> Answer:
@@ -35,7 +41,7 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
         "/metrics": metrics,
         "/healthz": healthz,
         "/readyz": readyz,
-        **HtmlPages(runtime, unready).by_path(),
+        **HtmlPages(runtime, unready, one_at_a_time).by_path(),
     }
 
 

@@ -48,14 +48,15 @@ class Metrics(Collector):
 
     Args:
         runtime: The daemon's parts.
+        one_at_a_time: Lock that everything shares which is made in slices; None: nothing else is.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, one_at_a_time: trio.Lock | None = None) -> None:
         self._runtime = runtime
         self._totals = Totals()
         self._labels: dict[bytes, str] = {}
         """By name of a domain, for those of the totals."""
-        self._one_at_a_time = trio.Lock()
+        self._one_at_a_time = one_at_a_time or trio.Lock()
         self._process_figures: ProcessFigures | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -66,7 +67,7 @@ class Metrics(Collector):
         async with self._one_at_a_time:
             self._totals = await total(self._runtime.engine)
             self._process_figures = await trio.to_thread.run_sync(process_figures)
-            self._labels = await _labels([name for _, name in self._totals.largest])
+            self._labels = await _labels(self._totals.largest.names())
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -188,7 +189,7 @@ class Metrics(Collector):
                 ("oldest_due_seconds", "Time since the oldest entry became due; 0: none is due"),
             )
         ]
-        for _, name in sorted(self._totals.largest, reverse=True):
+        for name in self._totals.largest.names():
             domain = domains.get(name)
             # one that has gone since is empty
             figures: tuple[float, ...] = (0, 0, 0, 0)

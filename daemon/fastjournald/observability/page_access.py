@@ -1,7 +1,7 @@
 """Access to the page: local names only, and a token where clients of the daemon need one.
 
 --http listens on loopback. A browser reaches loopback for any site that makes its own name resolve
-to it (DNS rebinding), so the page, which shows keys, answers to local names alone.
+to it (DNS rebinding), so the pages and ``/metrics``, which show names, answer to local names alone.
 """
 
 from __future__ import annotations
@@ -29,24 +29,39 @@ _CHALLENGE = ((b"www-authenticate", b'Basic realm="fastjournald: token as passwo
 async def refusal(grants: Grants | None, question: Question) -> Answer | None:
     """Return why a page is not shown; None: it is.
 
-    A wrong token is answered after a second, as AUTH is.
+    A wrong token is answered after a second, as AUTH is, and its connection is closed.
 
     Args:
         grants: Tokens of the daemon; None: clients need none.
         question: Request, with its header fields.
     """
-    if not is_local(question.headers.get(b"host", b"")):
-        return plain(HTTPStatus.MISDIRECTED_REQUEST, NOT_LOCAL)
-    if grants is None:
-        return None
+    refused = refusal_of_name(question)
+    if refused is not None or grants is None:
+        return refused
     token = token_of(question.headers.get(b"authorization", b""))
     if token is not None:
         grant = grants.find(token)
         if grant is not None and grant.covers_everything and grant.rights & Right.READ:
             return None
-        LOG.info("event=auth-failed http=%r", "wrong token, or one without read and the prefix ''")
+        LOG.info(
+            "event=auth-failed peer=%s http=%r",
+            question.peer,
+            "wrong token, or one without read and the prefix ''",
+        )
         await trio.sleep(AUTH_FAILURE_SECONDS)
-    return plain(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN)._replace(headers=_CHALLENGE)
+        return _unauthorized((b"connection", b"close"))
+    return _unauthorized()
+
+
+def refusal_of_name(question: Question) -> Answer | None:
+    """Return why a path with names of domains is not shown to this Host; None: it is."""
+    if is_local(question.headers.get(b"host", b"")):
+        return None
+    return plain(HTTPStatus.MISDIRECTED_REQUEST, NOT_LOCAL)
+
+
+def _unauthorized(*headers: tuple[bytes, bytes]) -> Answer:
+    return plain(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN)._replace(headers=(*_CHALLENGE, *headers))
 
 
 def token_of(field: bytes) -> bytes | None:

@@ -7,37 +7,20 @@ loop. Figures of the daemon and of one domain are those of STATS, by the same fu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappush, heappushpop
 from itertools import islice
 
 import msgspec
 
-from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from fastjournal.limits import PAGE_ENTRIES_MAX
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.stats import about_domain
 from fastjournald.engine.key_filter import prefix_stop
+from fastjournald.observability.domain_totals import Top
+from fastjournald.observability.page_text import SECOND_US
 from fastjournald.observability.slices import Slices
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
-
-SECOND_US = 1_000_000
-
-
-class Top(msgspec.Struct):
-    """The domains with the largest figures of one kind, in a heap."""
-
-    heap: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
-
-    def add(self, figure: int, name: bytes) -> None:
-        """Add a domain; one whose figure is 0 is none."""
-        if figure > 0:
-            push = heappush if len(self.heap) < PAGE_DOMAINS_MAX else heappushpop
-            push(self.heap, (figure, name))
-
-    def names(self) -> list[bytes]:
-        """Return the domains, the largest figure first."""
-        return [name for _, name in sorted(self.heap, reverse=True)]
 
 
 class Overview(msgspec.Struct):
@@ -67,9 +50,9 @@ class Overview(msgspec.Struct):
             self.held.add(waiting + 1, name)
 
 
-async def overview(context: Context, now: int) -> Overview:
+async def overview(context: Context, now: int, slices: Slices) -> Overview:
     """Look at all domains, a slice at a time."""
-    found, slices = Overview(), Slices()
+    found = Overview()
     for domain in list(context.store.scheduler.domains.values()):
         found.add(domain, now)
         await slices.give_way()

@@ -15,9 +15,17 @@ class Slices:
 
     def __init__(self) -> None:
         self._over = perf_counter() + SLICE_SECONDS
+        self.earlier = 0.0
+        """Time of the slices before this one."""
+
+    @property
+    def seconds(self) -> float:
+        """Time that all slices took, without the turns of others."""
+        return self.earlier + perf_counter() - (self._over - SLICE_SECONDS)
 
     async def give_way(self) -> None:
         """Let others have their turn if the slice is over. To be called after each small step."""
         if perf_counter() > self._over:
+            self.earlier = self.seconds
             await trio.lowlevel.checkpoint()
             self._over = perf_counter() + SLICE_SECONDS
