@@ -34,9 +34,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECOND_US: Final = 1_000_000
-_DURATION_HINT: Final = "give seconds, such as 90 or 0.5, or a timedelta"
-_INSTANT_HINT: Final = "give time.time() + 60, or datetime.now(UTC) + timedelta(minutes=1)"
-_ZONE_HINT: Final = "give datetime(..., tzinfo=UTC), or .astimezone() for the local time zone"
+DURATION_HINT: Final = "give seconds, such as 90 or 0.5, or a timedelta"
+INSTANT_HINT: Final = "give time.time() + 60, or datetime.now(UTC) + timedelta(minutes=1)"
+ZONE_HINT: Final = "give datetime(..., tzinfo=UTC), or .astimezone() for the local time zone"
 
 
 def duration_us(
@@ -62,15 +62,15 @@ def duration_us(
     """
     us = _microseconds(name, value, "a duration")
     if us < 0:
-        raise BadRequestError(f"{name} {value} is negative", hint=_DURATION_HINT)
+        raise BadRequestError(f"{name} {value} is negative", hint=DURATION_HINT)
     if us == 0 and not zero:
-        raise BadRequestError(f"{name} {value} is not above 0", hint=_DURATION_HINT)
+        raise BadRequestError(f"{name} {value} is not above 0", hint=DURATION_HINT)
     if (us == 0 and value) or 0 < us < least_us:
         least = f"{max(least_us, 1) / _SECOND_US:.6f}".rstrip("0").rstrip(".")
-        raise BadRequestError(f"{name} {value} is under {least} s", hint=_DURATION_HINT)
+        raise BadRequestError(f"{name} {value} is under {least} s", hint=DURATION_HINT)
     if us > most_us:
         most = timedelta(microseconds=most_us).days
-        raise BadRequestError(f"{name} {value} is over {most:,} days", hint=_DURATION_HINT)
+        raise BadRequestError(f"{name} {value} is over {most:,} days", hint=DURATION_HINT)
     return us
 
 
@@ -102,10 +102,10 @@ def instant_us(name: str, value: Instant) -> int:
     """
     us = _microseconds(name, value, "an instant")
     if us < INSTANT_US_MIN:
-        raise BadRequestError(f"{name} {value} is before the year 2000", hint=_INSTANT_HINT)
+        raise BadRequestError(f"{name} {value} is before the year 2000", hint=INSTANT_HINT)
     if us > INSTANT_US_MAX:
         raise BadRequestError(
-            f"{name} {value} is after the year 9999; the unit is seconds", hint=_INSTANT_HINT
+            f"{name} {value} is after the year 9999; the unit is seconds", hint=INSTANT_HINT
         )
     return us
 
@@ -123,7 +123,7 @@ def future_us(name: str, value: Instant, now_us: int) -> int:
     """
     us = instant_us(name, value)
     if us <= now_us:
-        raise BadRequestError(f"{name} {value} is in the past", hint=_INSTANT_HINT)
+        raise BadRequestError(f"{name} {value} is in the past", hint=INSTANT_HINT)
     return us
 
 
@@ -157,7 +157,7 @@ def _microseconds(name: str, value: float | timedelta | datetime, kind: str) -> 
     if isinstance(value, wanted):
         if isinstance(value, datetime):
             if value.utcoffset() is None:
-                raise BadRequestError(f"{name} {value} has no time zone", hint=_ZONE_HINT)
+                raise BadRequestError(f"{name} {value} has no time zone", hint=ZONE_HINT)
             return (value - _EPOCH) // _MICROSECOND
         assert isinstance(value, timedelta)
         return value // _MICROSECOND
@@ -170,4 +170,4 @@ def _microseconds(name: str, value: float | timedelta | datetime, kind: str) -> 
 
 
 def _hint(kind: str) -> str:
-    return _DURATION_HINT if kind == "a duration" else _INSTANT_HINT
+    return DURATION_HINT if kind == "a duration" else INSTANT_HINT

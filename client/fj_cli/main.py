@@ -19,8 +19,9 @@ from fastjournal.errors import (
 from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
 from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
-from fj_cli.output import note
+from fj_cli.output import note, put_bytes
 from fj_cli.text import json_text
+from fj_cli.times import hint_for_options
 
 _INTERRUPTED = 130
 
@@ -49,7 +50,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         if _in_json(arguments):
-            _write_error("usage", error.format_message(), None, error.exit_code)
+            _write_error(BadRequestError(error.format_message(), code="usage"), error.exit_code)
             return error.exit_code
         shown = io.StringIO()
         error.show(shown)
@@ -63,14 +64,15 @@ def run(arguments: list[str]) -> int:
         return DONE
     except FastjournalError as error:
         code = exit_code_of(error)
+        error.hint = hint_for_options(error.hint)
         if _in_json(arguments):
-            _write_error(error.code, error.message, error.hint, code)
+            _write_error(error, code)
             return code
         note(f"fj-cli: {error}")
         return code
     except OSError as error:
         if _in_json(arguments):
-            _write_error("io-failed", str(error), None, IO_FAILED)
+            _write_error(FastjournalError(str(error), code="io-failed"), IO_FAILED)
         else:
             note(f"fj-cli: {error}")
         return IO_FAILED
@@ -83,12 +85,18 @@ def exit_code_of(error: FastjournalError) -> int:
 
 
 def _in_json(arguments: list[str]) -> bool:
-    """Whether JSON is asked for in words; a command behind ``--exec`` has its own options."""
+    """Whether JSON is asked for in words; a command that is to be run has its own options."""
+    if arguments[:1] == ["lock"]:
+        return False  # it writes none
     ours = arguments[: arguments.index("--exec")] if "--exec" in arguments else arguments
     return "--json" in ours
 
 
-def _write_error(code: str | None, message: str, hint: str | None, exit_code: int) -> None:
+def _write_error(error: FastjournalError, exit_code: int) -> None:
     """Write an error as a JSON object on standard error."""
-    fields = {"error": code, "message": message, "hint": hint, "exit_code": exit_code}
-    note(json_text(fields, ascii_only=True))
+    fields: dict[str, object] = {"error": error.code, "message": error.message, "hint": error.hint}
+    if error.key is not None:
+        put_bytes(fields, "key", error.key)
+    if error.address is not None:
+        fields["address"] = error.address
+    note(json_text(fields | {"exit_code": exit_code}, ascii_only=True))

@@ -16,7 +16,7 @@ from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
-from fastjournal.times import to_timedelta_or_none
+from fastjournal.times import DURATION_HINT, INSTANT_HINT, to_timedelta_or_none
 
 _UNITS_US = {
     "us": 1,
@@ -30,8 +30,19 @@ _UNITS_US = {
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d|w)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATION_HINT = "write it like 90s, 5m, 1h30m or 250ms"
-_INSTANT_HINT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
+_WRITE_DURATION = "write it like 90s, 5m, 1h30m or 250ms"
+_WRITE_INSTANT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
+
+
+_FOR_OPTIONS = {
+    DURATION_HINT: _WRITE_DURATION,
+    INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
+}
+
+
+def hint_for_options(hint: str | None) -> str | None:
+    """Return a hint as a command line needs it, where the library gives one for Python."""
+    return None if hint is None else _FOR_OPTIONS.get(hint, hint)
 
 
 FOREVER_US = INSTANT_MAX
@@ -60,7 +71,7 @@ def parse_duration(text: str) -> int:
         total += Decimal(part[1]) * _UNITS_US[part[2]]
         position = part.end()
     if not stripped or position < len(stripped):
-        raise BadRequestError(f"{text!r} is no duration", hint=_DURATION_HINT)
+        raise BadRequestError(f"{text!r} is no duration", hint=_WRITE_DURATION)
     return _whole_duration(text, total)
 
 
@@ -78,23 +89,23 @@ def parse_instant(text: str, now_us: int) -> int:
     if stripped == "now":
         return now_us
     if stripped.startswith("+"):
-        return _whole(text, Decimal(now_us + parse_duration(stripped[1:])), _INSTANT_HINT)
+        return _whole(text, Decimal(now_us + parse_duration(stripped[1:])), _WRITE_INSTANT)
     if stripped.startswith("@") and _NUMBER.fullmatch(stripped[1:]):
-        return _whole(text, Decimal(stripped[1:]) * 1_000_000, _INSTANT_HINT)
+        return _whole(text, Decimal(stripped[1:]) * 1_000_000, _WRITE_INSTANT)
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError as error:
-        raise BadRequestError(f"{text!r} is no instant", hint=_INSTANT_HINT) from error
+        raise BadRequestError(f"{text!r} is no instant", hint=_WRITE_INSTANT) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return _whole(text, Decimal((moment - _EPOCH) // timedelta(microseconds=1)), _INSTANT_HINT)
+    return _whole(text, Decimal((moment - _EPOCH) // timedelta(microseconds=1)), _WRITE_INSTANT)
 
 
 def format_duration(us: int) -> str:
     """Return a duration for people: its two largest units, ``1h 30m``, ``2.5s``, ``12ms``."""
     if us < 1_000:
         return f"{us}us"
-    if us < 1_000_000:
+    if us < 999_500:  # which three digits show as 1,000
         return f"{us / 1_000:.3g}ms"
     if us < 60_000_000:
         return f"{us / 1_000_000:.3g}s"
@@ -117,7 +128,7 @@ def format_instant(us: int) -> str:
 
 
 def _whole_duration(text: str, us: Decimal) -> int:
-    whole = _whole(text, us, _DURATION_HINT)
+    whole = _whole(text, us, _WRITE_DURATION)
     if us and not whole:
         # 0 has a meaning of its own: no limit, a default
         raise BadRequestError(f"{text!r} rounds to 0 microseconds", hint="write 0, or 1us or more")

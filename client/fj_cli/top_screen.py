@@ -87,11 +87,14 @@ class Screen:
         """Filter that is being typed; None: none is."""
         self.error = ""
         self._before: Sample | None = None
+        self._entries_before: dict[bytes, int] = {}
         self._sample: Sample | None = None
 
     def take(self, sample: Sample) -> None:
         """Show a newer sample."""
         self._before, self._sample, self.error = self._sample, sample, ""
+        before = [] if self._before is None else self._before.domains
+        self._entries_before = {domain.name: domain.entries for domain in before}
 
     def press(self, key: str) -> bool:
         """Act on a key; whether the program goes on."""
@@ -144,10 +147,9 @@ class Screen:
         """Return by how many entries a second a domain grows."""
         if self._before is None or self._sample is None:
             return 0.0
-        before = next((old for old in self._before.domains if old.name == domain.name), None)
         seconds = (self._sample.at_us - self._before.at_us) / 1e6
-        there = 0 if before is None else before.entries
-        return (domain.entries - there) / seconds if seconds > 0 else 0.0
+        grown = domain.entries - self._entries_before.get(domain.name, 0)
+        return grown / seconds if seconds > 0 else 0.0
 
     # --- drawing --------------------------------------------------------------------------------
 

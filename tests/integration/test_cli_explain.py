@@ -196,13 +196,15 @@ def test_explain_of_a_failed_attempt_shows_its_error_and_back_off(
     assert "no route" in reason["text"]
 
 
-def test_explain_of_an_unknown_key_names_similar_ones(cli: Cli) -> None:
-    key = add(cli, "--id", "report-2026")
+def test_explain_of_an_unknown_key_reads_no_other_entry(cli: Cli, client: SyncClient) -> None:
+    key = add(cli, "--id", "report-2026", "--ttl", "1h")
+    before = client.explain(key)
     unknown = cli("explain", key[:-1] + "7", "--json")
     assert unknown.returncode == REFUSED
     text = cli("explain", key[:-1] + "7", "--table").stdout.decode()
     assert "neither an entry nor a tombstone" in text
-    assert f"is it one of these? {key}" in text
+    after = client.explain(key)
+    assert (after.expires_us, after.accessed_us) == (before.expires_us, before.accessed_us)
     assert "fj-cli stats pages" in cli("explain", "pages", "--table").stdout.decode()
 
 

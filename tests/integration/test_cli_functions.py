@@ -261,6 +261,36 @@ def test_error_is_json_where_json_is_asked_for(cli: Cli, tmp_path: Path) -> None
         fields = json.loads(failed.stderr)
         assert (fields["error"], fields["exit_code"]) == (error, code)
         assert fields["message"]
+        if error == "not-found":
+            assert (fields["key"], fields["address"]) == (
+                "nothing",
+                cli.environment["FASTJOURNAL_SERVER"],
+            )
+
+
+def test_error_of_a_lock_is_text_where_its_command_has_the_json_option(cli: Cli) -> None:
+    failed = cli("lock", "nothing", "true", "--json")
+    assert failed.returncode == REFUSED
+    assert failed.stderr.startswith(b"fj-cli: not-found: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("touch", "k", "0", "--token", "5"), "write it like 90s"),
+        (("next", "--lease", "500d"), "write it like 90s"),
+        (("set", "k", "v", "--expires", "2020-01-01"), "write a later one, like 2030"),
+        (("set", "k", "v", "--expires", "1990-01-01"), "write a later one, like 2030"),
+    ],
+)
+def test_error_about_a_time_advises_for_the_command_line(
+    cli: Cli, arguments: tuple[str, ...], advice: str
+) -> None:
+    failed = cli(*arguments)
+    assert failed.returncode == USAGE
+    assert advice in failed.stderr.decode()
+    assert b"timedelta" not in failed.stderr
+    assert advice in json.loads(cli(*arguments, "--json").stderr)["hint"]
 
 
 def test_stats_in_json_name_every_instant_with_its_unit(cli: Cli) -> None:

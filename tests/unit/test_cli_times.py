@@ -40,6 +40,10 @@ def test_duration_is_read(text: str, us: int) -> None:
     assert parse_duration(text) == us
 
 
+def test_duration_just_below_a_second_is_one_second() -> None:
+    assert [format_duration(us) for us in (999_400, 999_500, 999_999)] == ["999ms", "1s", "1s"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", " ", "m", "5x", "-5m", "5m-", "1h30", "a minute", "1e3s", "\u0665m", "5m5", ".5s", "5.s"],

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from fj_cli.entry_history import Event
     from fj_cli.explaining import Reason
 
-_NEAR_MAX = 3
-_NEAR_LOOKS = 500
-"""Keys of the domain among which those of a similar name are looked for."""
-
 
 @click.command("explain")
 @click.argument("key", type=NAME, metavar="KEY|URI")
@@ -75,18 +71,11 @@ def _find(client: SyncClient, key: bytes) -> EntryExplanation | None:
 
 def _near(client: SyncClient, key: bytes) -> list[str]:
     """Return what may have been meant instead of a key that is not there."""
-    from difflib import get_close_matches
-    from itertools import islice
-
-    if b":" not in key:
-        stats = client.domain_stats(key)
-        if stats.entries:
-            name = show_bytes(key)
-            return [f"{name} is a domain: fj-cli stats {name}, fj-cli peek {name}"]
-    head = key[: max(key.find(b":") + 1, len(key) // 2)]
-    there = [show_bytes(e.key) for e in islice(client.prefix(head, data=False), _NEAR_LOOKS)]
-    found = get_close_matches(show_bytes(key), there, n=_NEAR_MAX, cutoff=0.6)
-    return [f"is it one of these? {name}" for name in found]
+    # a GET of keys like it would move their expiries
+    if b":" in key or not client.domain_stats(key).entries:
+        return []
+    name = show_bytes(key)
+    return [f"{name} is a domain: fj-cli stats {name}, fj-cli peek {name}"]
 
 
 def _history(directory: str, key: bytes) -> list[Event]:

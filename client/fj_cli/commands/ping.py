@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import click
 
-from fastjournal.clock import SystemClock
-from fastjournal.times import instant_us
 from fj_cli.options import DURATION, json_option, open_client, server_option
 from fj_cli.output import wants_json, write_json, write_line
 from fj_cli.times import format_duration
@@ -34,11 +33,11 @@ def command(ctx: click.Context, count: int, interval: int, as_json: bool | None)
         for sequence in range(1, count + 1):
             if sequence > 1 and interval:
                 time.sleep(interval / 1e6)
-            sent_us, began = SystemClock().now_us(), time.perf_counter_ns()
-            clock_us = instant_us("clock", client.nop())
+            sent, began = datetime.now(UTC), time.perf_counter_ns()
+            clock = client.nop()
             trip_us = (time.perf_counter_ns() - began) // 1000
             trips.append(trip_us)
-            ahead_us = clock_us - sent_us - trip_us // 2
+            ahead_us = (clock - sent) // timedelta(microseconds=1) - trip_us // 2
             if in_json:
                 fields = {"sequence": sequence, "round_trip_us": trip_us}
                 write_json(fields | {"clock_ahead_us": ahead_us})

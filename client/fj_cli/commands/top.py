@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.errors import CannotConnectError
+from fastjournal.errors import CannotConnectError, RefusedError
 from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
@@ -56,7 +56,8 @@ def command(
     Keys: q quit, s next order (due, leased, delayed, buried, oldest, change, name), r reverse,
           / type the beginning of names (Enter ends, Esc cancels), p pause and go on.
 
-    If standard output is no terminal, or with --json, each sample is one JSON object.
+    If standard input or output is no terminal, or with --json, each sample is one JSON object, and
+    there is one unless --count says more. The first has no rates: they need two.
     """
     if interval < 100_000:
         raise click.UsageError("--interval is at least 100ms", ctx)
@@ -156,7 +157,7 @@ class _Source:
         """Show the next sample, or that the daemon is away; return how many were taken.
 
         Raises:
-            RefusedError: The daemon refuses figures to this token.
+            RefusedError: The daemon refuses figures to this token; a busy one is asked again.
         """
         try:
             if self._client is None:
@@ -166,6 +167,11 @@ class _Source:
             screen.take(_sample(self._client, screen.prefix))
         except CannotConnectError as error:
             self.close()
+            screen.error = f"{error.message}; trying again"
+            return 0
+        except RefusedError as error:
+            if error.code != "busy":
+                raise
             screen.error = f"{error.message}; trying again"
             return 0
         return 1
