@@ -29,7 +29,12 @@ def state_of(entry: EntryExplanation) -> str:
     """Return the state in words: due, delayed, locked, leased, buried, plain or deleted."""
     if entry.state == "delayed" and entry.locked_until_us > entry.now_us:
         return "locked"
-    return {"ready": "due", "worked on": "leased"}.get(entry.state, entry.state)
+    return state_word(entry.state)
+
+
+def state_word(state: str) -> str:
+    """Return the word for a state of STATS that every command shows."""
+    return {"ready": "due", "worked on": "leased"}.get(state, state)
 
 
 def reasons_of(entry: EntryExplanation) -> list[Reason]:

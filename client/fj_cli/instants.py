@@ -33,6 +33,12 @@ def show_local(us: int, now_us: int) -> str:
         return f"@{us // 1_000_000}"  # beyond what the system's calendar has
 
 
+def show_stamp(us: int) -> str:
+    """Return the local time of a line that is kept, with its date: ``2026-11-23T14:05:33.250``."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(us // 1_000_000))
+    return f"{stamp}.{us // 1000 % 1000:03}"
+
+
 def show_instant(us: int, now_us: int) -> str:
     """Return both: ``14:05:33 (in 3 m)``."""
     return f"{show_local(us, now_us)} ({show_relative(us, now_us)})"

@@ -197,7 +197,7 @@ def show_field(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, int):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
-    if name in _INSTANTS:
+    if name in INSTANTS:
         return show_instant(value, SystemClock().now_us()) if value else ""
     if name in _AS_IS:
         return str(value)
@@ -226,7 +226,7 @@ def state_words(entry: Entry, now_us: int | None = None) -> str:
     return words if meta.state & State.PERSISTENT else f"{words}, in memory only"
 
 
-_INSTANTS = {
+INSTANTS = {
     "written_us",
     "created_us",
     "modified_us",
@@ -239,6 +239,7 @@ _INSTANTS = {
     "locked_until_us",
     "paused_until_us",
 }
+"""Fields that are instants; all others in ``_us`` are durations."""
 _AS_IS = {"token"}
 """Numbers that are given to other commands."""
 
@@ -264,6 +265,13 @@ def type_name(value_type: int) -> str:
         return ValueType(value_type).name.lower()
     except ValueError:
         return str(value_type)
+
+
+def note_nothing_due(next_at_us: int | None) -> None:
+    """Write that nothing is due, and when something is."""
+    now_us = SystemClock().now_us()
+    later = "" if next_at_us is None else f"; ask again at {show_instant(next_at_us, now_us)}"
+    note(f"nothing is due{later}")
 
 
 def write_jobs(entries: Iterable[Entry], title: str | None, as_json: bool | None) -> None:

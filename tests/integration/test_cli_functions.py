@@ -297,6 +297,7 @@ def test_stats_in_json_name_every_instant_with_its_unit(cli: Cli) -> None:
     cli("set", "--domain", "d", "v", "--expires", "+1h")
     (job,) = cli.json("next", "d")
     cli("pause", "d", "1h")
+    assert cli.json("stats", job["key"])[0]["state"] == cli.json("explain", job["key"])[0]["state"]
     found = [*cli.json("stats", "d"), *cli.json("stats", job["key"]), *cli.json("domains"), job]
     now = time.time_ns() // 1000
     for fields in found:

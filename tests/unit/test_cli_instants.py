@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fj_cli.instants import show_instant, show_local, show_relative
+from fj_cli.instants import show_instant, show_local, show_relative, show_stamp
 
 NOW = 1_795_449_600_000_000
 """2026-11-23T16:00:00Z."""
@@ -50,3 +50,7 @@ def test_local_instant_of_another_day_has_its_date() -> None:
 
 def test_instant_beyond_the_calendar_is_shown_in_seconds() -> None:
     assert show_local(2**64 - 1, NOW).startswith(("@18446744073709", "586", "+586"))
+
+
+def test_line_that_is_kept_has_its_date_in_local_time() -> None:
+    assert show_stamp(NOW + 5_250_999) == "2026-11-23T17:00:05.250"

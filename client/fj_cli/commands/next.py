@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
 from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
+from fj_cli.instants import show_instant
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -22,11 +24,8 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import (
-    note,
-    write_jobs,
-)
-from fj_cli.times import FOREVER_US, format_instant, to_wait
+from fj_cli.output import note_nothing_due, write_jobs
+from fj_cli.times import FOREVER_US, to_wait
 
 FOREVER = "forever"
 
@@ -156,13 +155,18 @@ def _refuse_options_behind_exec(ctx: click.Context, argv: list[str]) -> None:
     """Refuse a command that begins with an option, which was meant for fj-cli."""
     if not argv[0].startswith("-"):
         return
-    ours = {name for parameter in ctx.command.params for name in parameter.opts}
-    meant = [word for word in argv if word.partition("=")[0] in ours] or argv[:1]
+    meant = _ours_among(ctx, argv) or argv[:1]
     raise click.UsageError(
         f"{', '.join(meant)} behind --exec: options of fj-cli stand before it, and all behind it"
         " is the command to run",
         ctx,
     )
+
+
+def _ours_among(ctx: click.Context, words: list[str]) -> list[str]:
+    """Return the words that look like options of this command."""
+    ours = {name for parameter in ctx.command.params for name in parameter.opts}
+    return [word for word in words if word.partition("=")[0] in ours]
 
 
 def _program(ctx: click.Context, argv: list[str]) -> str:
@@ -172,8 +176,7 @@ def _program(ctx: click.Context, argv: list[str]) -> str:
     try:
         return find_program(argv[0])
     except BadRequestError as error:
-        ours = {name for parameter in ctx.command.params for name in parameter.opts}
-        meant = [word for word in argv[1:] if word.partition("=")[0] in ours]
+        meant = _ours_among(ctx, argv[1:])
         if meant:
             hint = f"{error.hint}; {', '.join(meant)} behind --exec is an argument of the program"
             raise BadRequestError(error.message, hint=hint) from error
@@ -191,14 +194,13 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
             meta=True,
         )
     if not jobs.pairs:
-        later = (
-            "" if jobs.next_at_us is None else f"; ask again at {format_instant(jobs.next_at_us)}"
-        )
-        note(f"nothing is due{later}")
+        note_nothing_due(jobs.next_at_us)
         return NOTHING_TO_DO
     title = None
     if jobs.token is not None:
-        title = f"leased until {format_instant(jobs.token)}, token {jobs.token}"
+        title = (
+            f"leased until {show_instant(jobs.token, SystemClock().now_us())}, token {jobs.token}"
+        )
     write_jobs(jobs, title, options["as_json"])
     return DONE
 

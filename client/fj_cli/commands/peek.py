@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.clock import SystemClock
 from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
+from fj_cli.instants import show_instant
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -17,8 +19,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import note, write_jobs
-from fj_cli.times import format_instant
+from fj_cli.output import note, note_nothing_due, write_jobs
 
 COUNT_MAX = 500
 """Entries to show: as many as the daemon returns to one request."""
@@ -57,12 +58,9 @@ def command(ctx: click.Context, domain: bytes, count: int, lease: int, as_json: 
         )
         paused_until = client.domain_stats(domain).paused_until_us if domain else 0
     if paused_until:
-        note(f"paused until {format_instant(paused_until)}")
+        note(f"paused until {show_instant(paused_until, SystemClock().now_us())}")
     if not jobs.pairs:
-        later = (
-            "" if jobs.next_at_us is None else f"; ask again at {format_instant(jobs.next_at_us)}"
-        )
-        note(f"nothing is due{later}")
+        note_nothing_due(jobs.next_at_us)
         return NOTHING_TO_DO
     write_jobs(jobs, None, as_json)
     return DONE

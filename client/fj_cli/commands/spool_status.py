@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from fastjournal.clock import SystemClock
+from fj_cli.instants import show_instant
 from fj_cli.options import DONE, IO_FAILED, json_option
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
-from fj_cli.times import format_duration, format_instant
+from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot
@@ -36,11 +37,12 @@ def command(directory: str, as_json: bool | None) -> int:
 
     status = spool_status(directory, strict=False)
     oldest = status.oldest_pending_us
-    age_us = None if oldest is None else max(0, SystemClock().now_us() - oldest)
+    now_us = SystemClock().now_us()
+    age_us = None if oldest is None else max(0, now_us - oldest)
     if wants_json(as_json):
         _write_json(status, age_us)
     else:
-        _write_table(directory, status, age_us)
+        _write_table(directory, status, now_us, age_us)
     for slot in status.unreadable:
         note(f"fj-cli: {slot.path}: {slot.error}")
     return IO_FAILED if status.unreadable else DONE
@@ -67,8 +69,8 @@ def _write_json(status: SpoolStatus, age_us: int | None) -> None:
     )
 
 
-def _write_table(directory: str, status: SpoolStatus, age_us: int | None) -> None:
-    rows = [_row(slot) for slot in status.slots]
+def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int | None) -> None:
+    rows = [_row(slot, now_us) for slot in status.slots]
     rows += [(slot.name, "unreadable", "", "", "", "", "") for slot in status.unreadable]
     write_table(
         os.path.abspath(directory),
@@ -85,7 +87,7 @@ def _write_table(directory: str, status: SpoolStatus, age_us: int | None) -> Non
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")
 
 
-def _row(slot: SlotStatus) -> tuple[str, ...]:
+def _row(slot: SlotStatus, now_us: int) -> tuple[str, ...]:
     return (
         slot.name,
         f"{slot.pending:,}",
@@ -93,7 +95,7 @@ def _row(slot: SlotStatus) -> tuple[str, ...]:
         f"{slot.erased:,}",
         f"{slot.damaged_bytes:,}",
         f"{slot.waiting_bytes:,}",
-        "" if slot.oldest_pending_us is None else format_instant(slot.oldest_pending_us),
+        "" if slot.oldest_pending_us is None else show_instant(slot.oldest_pending_us, now_us),
     )
 
 

@@ -6,13 +6,15 @@ import click
 
 from fj_cli.completing import complete_domain
 from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
-from fj_cli.output import note, show_bytes, show_field, wants_json, write_fields, write_json
-
-_INSTANTS = {
-    *("timestamp", "created", "not_before", "first_due", "expires", "worked_on_until"),
-    *("locked_until", "paused_until"),
-}
-"""Names of the daemon's object that are instants of microseconds without saying so."""
+from fj_cli.output import (
+    INSTANTS,
+    note,
+    show_bytes,
+    show_field,
+    wants_json,
+    write_fields,
+    write_json,
+)
 
 
 @click.command("stats")
@@ -29,10 +31,15 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
 
     A name with a ':' is a key, for a domain has none.
     """
+    from fj_cli.explaining import state_word
+
     is_entry = entry or b":" in what
     with open_client(ctx) as client:
         found = client.stats(what, data=is_entry)
-    fields = {f"{name}_us" if name in _INSTANTS else name: found[name] for name in found}
+    # instants of the daemon's object do not say their unit
+    fields = {f"{name}_us" if f"{name}_us" in INSTANTS else name: found[name] for name in found}
+    if is_entry:
+        fields["state"] = state_word(fields["state"])
     if what and not is_entry and not (fields["entries"] or fields["paused_until_us"]):
         note(f"fj-cli: the domain {show_bytes(what)} has no entries and no pause")
     if wants_json(as_json):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.clock import SystemClock
 from fastjournal.times import to_timedelta
+from fj_cli.instants import show_instant
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
-from fj_cli.times import format_instant
 
 
 @click.command("touch")
@@ -31,4 +32,5 @@ def command(
         put_bytes(fields, "key", key)
         write_json(fields | {"token": renewed, "worked_on_until_us": renewed})
     else:
-        write_line(f"leased until {format_instant(renewed)}, token {renewed}")
+        until = show_instant(renewed, SystemClock().now_us())
+        write_line(f"leased until {until}, token {renewed}")
