@@ -1,4 +1,4 @@
-"""Text of strangers in logs and on terminals: the one place where it is escaped.
+"""Printable text: escapes what clients sent, for logs and terminals; the one place for that.
 
 A key, a value, a reason or a message may hold terminal escapes (C0, DEL and C1 control characters),
 controls of the direction of text, line separators, and halves of surrogate pairs.

@@ -138,7 +138,7 @@ class _Http1Server(TCPServer):
         await self.idle_task.stop()
 
     def break_cycles(self) -> None:
-        """Take the parts apart: old garbage is collected once an hour (``Timers``)."""
+        """Clear references between the parts: old garbage is collected once an hour."""
         made: ProtocolWrapper | None = getattr(self, "protocol", None)
         if made is not None:
             vars(made.protocol).clear()

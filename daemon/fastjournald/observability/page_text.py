@@ -1,4 +1,4 @@
-"""Page text: keys, instants and durations as people read them; strangers' bytes are escaped."""
+"""Page text: keys, instants and durations as people read them; bytes of clients are escaped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def quoted(data: bytes) -> str:
 
 
 def number(figure: int) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with commas between thousands."""
     return f"{figure:,}"
 
 

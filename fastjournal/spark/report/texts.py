@@ -1,4 +1,4 @@
-"""Texts of figures: numbers, durations, instants and names of strangers, for people. Pure."""
+"""Texts of figures: numbers, durations, instants and names from the log, for people. Pure."""
 
 from __future__ import annotations
 
