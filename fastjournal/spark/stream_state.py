@@ -4,12 +4,15 @@
     DIRECTORY/<stream>/000000007-000000065536-0a1b2c3d.segments  what cleanSource unlinks then
 
 The task that reads a batch loads the state at its begin, and writes the one at its end, atomically.
-A batch that Spark repeats finds the same begin and writes the same end. A state goes when a later
+A batch that Spark repeats finds the same begin and writes the same end. Several tasks may do so at
+once, as in a self-join. A state goes when a later
 batch is committed, for Spark asks for no earlier one again. Each stream (each checkpoint) has a
 directory of its own, so several streams may share ``DIRECTORY``.
 """
 
 from __future__ import annotations
+
+import uuid
 
 import msgspec
 
@@ -49,7 +52,7 @@ class StreamState:
     """
 
     def __init__(self, directory: str, stream: str) -> None:
-        self._files, path = open_files(directory)
+        self._files, path = open_files(directory, writer=uuid.uuid4().hex)
         self._path = f"{path}/{stream}"
 
     def load(self, name: str) -> History:

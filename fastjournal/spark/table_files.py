@@ -52,15 +52,19 @@ def open_table(output: str) -> tuple[str, TableFiles, str]:
     return below(place, "events"), files, f"{path}/events"
 
 
-def open_files(directory: str) -> tuple[TableFiles, str]:
+def open_files(directory: str, *, writer: str = "") -> tuple[TableFiles, str]:
     """Return the file system of a path or URI, and its path there.
+
+    Args:
+        directory: The path or URI.
+        writer: Identifier of one of several writers of a file at once, see ``DiskFiles``.
 
     Raises:
         LogFailedError: The scheme is unknown, or its file system cannot be reached.
     """
     files, path = resolve(directory)
     if isinstance(files, pa.fs.LocalFileSystem):
-        return DiskFiles(OsDisk()), path
+        return DiskFiles(OsDisk(), writer=writer), path
     return StoreFiles(files), path
 
 
@@ -69,10 +73,13 @@ class DiskFiles:
 
     Args:
         disk: The disk.
+        writer: Identifier of one of several writers of a file at once. The file beside, which a
+            crash leaves, has it in its name: ``_<name>.<writer>.new``. The caller removes it.
     """
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, writer: str = "") -> None:
         self._disk = disk
+        self._beside = f".{writer}.new" if writer else ".new"
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""
@@ -89,7 +96,7 @@ class DiskFiles:
     def put(self, path: str, data: bytes) -> None:
         """Write a file beside its place, where no reader of Parquet looks, and rename it."""
         parent, _, name = path.rpartition("/")
-        beside = f"{parent}/_{name}.new"
+        beside = f"{parent}/_{name}{self._beside}"
         self._disk.mkdir(parent)
         if self._disk.exists(beside):
             self._disk.unlink(beside)

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import google_crc32c
+import msgspec
 
 from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
@@ -114,7 +115,7 @@ def test_stream_of_events_equals_the_ledger_over_restarts_and_repeated_batches(
                 stream.commit(end)
                 uncommitted = None
                 assert [one for one in segments_of(archive) if int(one[:9]) <= end["segment"]] == []
-                found_states = sorted((tmp_path / "state").rglob("0*"))
+                found_states = sorted((tmp_path / "state").rglob("*.s*"))
                 state = found_states.pop()
                 assert [one.stem for one in found_states] == [state.stem]
                 assert state.name.startswith(f"{end['segment']:09d}-")
@@ -509,3 +510,76 @@ def test_stream_of_records_misses_the_segments_that_its_first_batch_was_planned_
     (archive / segments[1][0]).unlink()
     with pytest.raises(LogCorruptError, match="segment 2 and 0 more are missing in the archive"):
         open_records(archive).partitions(start, end)
+
+
+def test_stream_of_events_writes_its_state_from_two_tasks_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:1])
+    stream = open_stream(archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    found = list[Rows]()
+    rename = OsDisk.rename
+
+    def rename_behind_another(disk: OsDisk, old: str, new: str) -> None:
+        # a self-join, foreachBatch with threads and speculation read a batch twice at once
+        with monkeypatch.context() as patch:
+            patch.setattr(OsDisk, "rename", rename)
+            found.append(read(open_stream(archive), start, end))
+        rename(disk, old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsDisk, "rename", rename_behind_another)
+        found.append(read(stream, start, end))
+    assert found == [found[0]] * 3, "there are two files to rename"
+    names = sorted(path.suffix for path in (tmp_path / "state").rglob("*.s*"))
+    assert names == [".segments", ".state"]
+    assert len(list((tmp_path / "state").rglob("_*"))) == 0
+
+
+def test_stream_of_events_removes_files_of_its_state_that_a_crash_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:1])
+    stream = open_stream(archive)
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    with monkeypatch.context() as patch:
+
+        def crash(*_: Any) -> None:
+            raise LogFailedError("the machine stopped")
+
+        patch.setattr(OsDisk, "rename", crash)
+        with pytest.raises(LogFailedError, match="the machine stopped"):
+            read(stream, start, end)
+    assert len(list((tmp_path / "state").rglob("_*.new"))) == 1
+    first = read(stream, start, end)
+    write_archive(archive, segments[1:2])
+    ((_, last, rows),) = batches(stream, end)
+    stream.commit(last)
+    assert first
+    assert rows
+    names = sorted(path.name for path in (tmp_path / "state").rglob("*.*"))
+    assert [name.partition("-")[0] for name in names] == ["000000002", "000000002"]
+
+
+def test_stream_of_events_names_the_version_of_a_state_that_it_cannot_read(tmp_path: Path) -> None:
+    _, segments = ledger_segments(1)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:1])
+    stream = open_stream(archive)
+    ((_, end, _),) = batches(stream, stream.initialOffset())
+    (state,) = (tmp_path / "state").rglob("*.state")
+    later = {"format": "fastjournal-stream-state", "version": 2, "history": [1]}
+    state.write_bytes(msgspec.msgpack.encode(later))
+    write_archive(archive, segments[1:2])
+    with pytest.raises(LogCorruptError, match=r"version 2, and not .*version 1"):
+        list(batches(stream, end))
+    state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(LogCorruptError, match="not a state of a stream"):
+        list(batches(stream, end))
