@@ -19,6 +19,7 @@ import fastjournal.spark
 from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
+from fastjournal.spark.session import SMALL_OPTIONS
 from fastjournal.spark.store_lock import StoreLock
 from fastjournal.spark.table_files import StoreFiles
 from fj_cli.demo.changes import load_changes
@@ -28,6 +29,8 @@ from tests.spark.s3_server import BUCKET, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.spark.java_machine import JavaMachine
 
 UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = date(2026, 11, 21)
@@ -42,6 +45,8 @@ class Simulated(NamedTuple):
     ledger: Ledger
     archive: Path
     snapshot: str
+    settings: dict[str, str]
+    """Environment of all who use the server: executors too."""
 
     @property
     def arguments(self) -> list[str]:
@@ -63,8 +68,18 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
     write_state(OsDisk(), str(archive), state)
     snapshots = str(directory / "snapshots")
     snapshot = take_snapshot(OsDisk(), str(directory / "log"), snapshots, ledger.segments, UNTIL_US)
-    with s3_server():
-        yield Simulated(ledger, archive, snapshot)
+    with s3_server() as settings:
+        yield Simulated(ledger, archive, snapshot, settings)
+
+
+@pytest.fixture
+def spark_on_s3(simulated: Simulated, java_machine: JavaMachine) -> Iterator[SparkSession]:
+    """Session whose executors have the settings of the server, as a user gives them to Spark."""
+    java_machine.stop_session()
+    settings = {f"spark.executorEnv.{name}": text for name, text in simulated.settings.items()}
+    spark = fastjournal.spark.start_session("local[2]", options={**SMALL_OPTIONS, **settings})
+    yield spark
+    spark.stop()
 
 
 def listed() -> set[str]:
@@ -86,8 +101,9 @@ def kill_with_events(arguments: list[str]) -> None:
 
 @pytest.mark.spark
 def test_event_table_on_s3_has_each_event_once_though_fj_nightly_was_killed(
-    simulated: Simulated, spark: SparkSession
+    simulated: Simulated, spark_on_s3: SparkSession
 ) -> None:
+    spark = spark_on_s3
     kill_with_events(simulated.arguments)
     # the claim of the process that was killed on this machine counts no more
     subprocess.run(simulated.arguments, check=True)
