@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
+from fastjournal.client.core.backoff import Backoff
+from fastjournal.client.core.failures import IN_VAIN, NOT_NOW, mirror_left
 from fastjournal.client.core.results import Change, ChangeKind, Entry
-from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
+from fastjournal.limits import DURATION_US_MAX
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.client import Client
@@ -21,19 +25,23 @@ class Mirror(Mapping[bytes, Entry]):
 
     Entering the block subscribes first and reads then, so no change is missed between the two.
     From there on a task of the client keeps the copy current, over lost connections and restarts
-    of the daemon: it reads all anew where it may have missed something. The mapping itself waits
-    for nothing. It is behind the daemon by the way of a notification, and while ``is_current`` is
-    False by more.
+    of the daemon: it reads all anew where it may have missed something. It subscribes again, with
+    the pauses of ``reconnect``, where the daemon refuses it for now (``busy``, for instance). The
+    mapping itself waits for nothing. It is behind the daemon by the way of a notification, and
+    while ``is_current`` is False by more. Each entry has its metadata.
     """
 
     def __init__(self, client: Client, prefix: str | bytes) -> None:
         self._client = client
-        self._scan = calls.prefix(prefix)
-        self._listener = Listener(client, calls.listening(prefix=prefix))
+        self._scan = calls.prefix(prefix, meta=True)
+        self._prefix = prefix
+        self._listener: Listener | None = None
+        """None: the daemon has ended the subscription."""
         self._entries: dict[bytes, Entry] = {}
         self._changed = anyio.Event()
         self._scope: anyio.CancelScope | None = None
-        self._left = False
+        self._backoff: Backoff | None = None
+        """Pauses since the copy was current."""
         self.is_current = False
         """No change is missing that the daemon has notified of; False while it is away."""
         self.failure: FastjournalError | None = None
@@ -54,7 +62,7 @@ class Mirror(Mapping[bytes, Entry]):
         """Wait until the copy changes.
 
         Raises:
-            FastjournalError: It is kept current no more, see ``failure``.
+            FastjournalError: It is kept current no more, see ``failure``; outside of the block too.
         """
         if self.failure is None:
             await self._changed.wait()
@@ -64,45 +72,71 @@ class Mirror(Mapping[bytes, Entry]):
     # --- keeping it current ---------------------------------------------------------------------
 
     async def __aenter__(self) -> Mirror:
-        await self._listener.__aenter__()
+        await self._subscribe()
         try:
             await self._read()
         except BaseException:  # cancelled too: the subscription ends
-            await self._listener.__aexit__()
+            await self._unsubscribe()
             raise
         self._client.start_soon(self._keep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._left = True
-        self.is_current = False
+        self._end(mirror_left())
         if self._scope is not None:
             self._scope.cancel()
-        await self._listener.__aexit__()
+        await self._unsubscribe()
 
     async def _keep(self) -> None:
-        with anyio.CancelScope() as self._scope:
-            while not self._left and self.failure is None:
-                try:
-                    await self._follow()
-                except CannotConnectError as error:
-                    self.is_current = False
-                    if self._client.connection.plan is None:
-                        self._end(error)
-                except FastjournalError as error:
-                    self._end(error)
+        try:
+            with anyio.CancelScope() as self._scope:
+                while self.failure is None:
+                    try:
+                        await self._follow()
+                    except FastjournalError as error:
+                        await self._recover(error)
+        finally:
+            self._end(mirror_left())
 
     async def _follow(self) -> None:
-        """Take over changes until the daemon stays away."""
+        """Take over changes until the daemon stays away, or refuses them."""
+        listener = self._listener or await self._subscribe()
         if not self.is_current:
             await self._read()
-        async for change in self._listener:
+        async for change in listener:
             if change.kind is ChangeKind.MISSED:
                 self.is_current = False
                 await self._read()
             else:
                 self._take_over(change)
             self._tell()
+
+    async def _recover(self, error: FastjournalError) -> None:
+        """Pause before the next attempt, or end where that has no sense."""
+        self.is_current = False
+        plan = self._client.connection.plan
+        again = error.code in NOT_NOW
+        if isinstance(error, RefusedError):
+            await self._unsubscribe()
+        else:
+            again = isinstance(error, CannotConnectError) and error.code not in IN_VAIN
+        if plan is None or not again:
+            self._end(error)
+            return
+        if self._backoff is None:
+            plan = msgspec.structs.replace(plan, patience=DURATION_US_MAX / 1e6)
+            self._backoff = Backoff(plan, self._client.connection.rng, anyio.current_time())
+        await anyio.sleep(self._backoff.pause_s(anyio.current_time()) or 0.0)
+
+    async def _subscribe(self) -> Listener:
+        listener = Listener(self._client, calls.listening(prefix=self._prefix))
+        self._listener = await listener.__aenter__()
+        return listener
+
+    async def _unsubscribe(self) -> None:
+        if self._listener is not None:
+            await self._listener.__aexit__()
+            self._listener = None
 
     async def _read(self) -> None:
         """Read all entries anew. Changes meanwhile wait in the listener."""
@@ -115,7 +149,8 @@ class Mirror(Mapping[bytes, Entry]):
                 break
             call = self._scan.following(page.cursor)
         self._entries = entries
-        self.is_current = True
+        self.is_current = self.failure is None
+        self._backoff = None
         self._tell()
 
     def _take_over(self, change: Change) -> None:
@@ -128,7 +163,7 @@ class Mirror(Mapping[bytes, Entry]):
 
     def _end(self, error: FastjournalError) -> None:
         self.is_current = False
-        self.failure = error
+        self.failure = self.failure or error
         self._tell()
 
     def _tell(self) -> None:

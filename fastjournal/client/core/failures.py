@@ -110,6 +110,15 @@ def not_connected() -> CannotConnectError:
     )
 
 
+def mirror_left() -> CannotConnectError:
+    """The block of a mirror, or of its client, was left; code ``not-connected``."""
+    return CannotConnectError(
+        "the mirror is kept current no more",
+        code="not-connected",
+        hint="use it inside 'async with client.mirror(...)'",
+    )
+
+
 def reason_of(error: OSError) -> str:
     """Return the operating system's reason, or that of TLS, in words."""
     cause = _cause_of(error)
