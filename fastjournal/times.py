@@ -11,6 +11,7 @@ as seconds, an expiry in the past, an instant of 1970.
 
 from __future__ import annotations
 
+import math
 import operator
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
@@ -110,17 +111,19 @@ def instant_us(name: str, value: Instant) -> int:
     return us
 
 
-def future_us(name: str, value: Instant, now_us: int) -> int:
-    """Return the microseconds since 1970 of an instant that must lie ahead.
+def expiry_us(name: str, value: Instant, now_us: int) -> int:
+    """Return the microseconds since 1970 of an expiry, which must lie ahead; 0: never.
 
     Args:
         name: Name of the argument, for the error.
-        value: It.
+        value: It; ``math.inf``: never.
         now_us: The time of this machine.
 
     Raises:
         TypeError, BadRequestError: As ``instant_us``; or it is in the past.
     """
+    if value == math.inf:
+        return 0
     us = instant_us(name, value)
     if us <= now_us:
         raise BadRequestError(f"{name} {value} is in the past", hint=INSTANT_HINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,6 +63,16 @@ class Instant(IntParamType):
             self.fail(str(error), param, ctx)
 
 
+class Expiry(Instant):
+    """An instant, or ``never``."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return its microseconds since the epoch; ``never``: infinity, as the clients take it."""
+        return math.inf if value == "never" else super().convert(value, param, ctx)
+
+
 class Name(BytesParamType):
     """A key, URI or domain: the bytes of the argument, or with ``--b64`` what it stands for."""
 
@@ -83,6 +94,7 @@ class Name(BytesParamType):
 
 DURATION = Duration()
 INSTANT = Instant()
+EXPIRY = Expiry()
 NAME = Name()
 
 

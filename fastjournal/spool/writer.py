@@ -35,7 +35,7 @@ from fastjournal.spool.format import encode_record
 from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
-from fastjournal.times import Duration, Instant, duration_us, future_us
+from fastjournal.times import Duration, Instant, duration_us, expiry_us
 from fastjournal.uris import domain_of
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
@@ -136,7 +136,7 @@ class Spool:
             timestamp_us: Instant of the write in microseconds since 1970; the default is never the
                 same twice in a process.
             overwrite: Replace what stands under the key.
-            expires: Instant at which the entry goes away, in the future.
+            expires: Instant at which the entry goes away, in the future; ``math.inf``: never.
             ttl: Duration by which each read moves the expiry.
 
         Returns:
@@ -154,7 +154,7 @@ class Spool:
             timestamp_us = check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
         expires_us = None
         if expires is not None:
-            expires_us = future_us("expires", expires, self._clock.now_us())
+            expires_us = expiry_us("expires", expires, self._clock.now_us())
         ttl_us = None if ttl is None else duration_us("ttl", ttl)
         if overwrite is not False:
             _check_bool("overwrite", overwrite)

@@ -78,6 +78,10 @@ def test_function_get_probes_leases_and_sets_the_expiry(cli: Cli) -> None:
     assert "value of k" not in cli("get", "k", "--probe", "--table").stdout.decode()
     cli("get", "k", "--expires", "+1h")
     assert cli.json("get", "k")[0]["expires_us"] > time.time_ns() // 1000
+    assert cli.json("get", "k", "--expires", "never")[0]["expires_us"] is None
+    past = cli("get", "k", "--expires", "@0")
+    assert past.returncode == USAGE
+    assert b"before the year 2000" in past.stderr
     (leased,) = cli.json("get", "k", "--lease", "1m")
     assert leased["token"] == leased["worked_on_until_us"]
     assert cli("release", "k", str(leased["token"])).returncode == DONE

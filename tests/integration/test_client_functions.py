@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +61,10 @@ async def test_set_get_delete(client: AnyClient) -> None:
         await client.set("k", "two", overwrite=True, timestamp_us=written.timestamp_us - 1)
     moved = await client.get("k", meta=True, expires=entry.meta.expires / S + 60)
     assert moved.meta.expires == entry.meta.expires + 60 * S
+    kept = await client.get("k", meta=True, expires=math.inf)
+    assert (kept.meta.expires, kept.expires) == (0, None)
+    await client.set("k", "three", overwrite=True, ttl=60, expires=math.inf)
+    assert (await client.get("k", meta=True)).expires is None
     await client.delete("k")
     with refused("not-found"):
         await client.get("k")

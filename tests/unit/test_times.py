@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from fastjournal import BadRequestError, Client, Reconnect, Spool, SyncClient, build_journal_key
 from fastjournal.client.core import calls
+from fastjournal.client.core.calls import Scan
 from fastjournal.client.core.worker_options import worker_options
 from fastjournal.limits import DURATION_US_MAX, INSTANT_US_MAX, INSTANT_US_MIN
-from fastjournal.times import duration_us, future_us, instant_us, to_datetime, to_timedelta
+from fastjournal.times import duration_us, expiry_us, instant_us, to_datetime, to_timedelta
 
 NOW_US = 1_800_000_000_000_000
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)
@@ -127,6 +128,8 @@ def test_instant_of_another_type_is_a_type_error(name: str, value: object) -> No
 def test_instant_that_cannot_be_meant_is_a_value_error(
     name: str, value: object, message: str
 ) -> None:
+    if value == math.inf and name.endswith("expires"):
+        return  # it means never
     with pytest.raises(ValueError, match=message) as caught:
         INSTANTS[name](value)
     assert isinstance(caught.value, BadRequestError)
@@ -140,6 +143,15 @@ def test_expiry_in_the_past_is_a_value_error(name: str) -> None:
     INSTANTS[name](datetime.now(UTC) + timedelta(minutes=1))
 
 
+@pytest.mark.parametrize("name", [name for name in INSTANTS if name.endswith("expires")])
+def test_expiry_of_infinity_means_never(name: str) -> None:
+    call = INSTANTS[name](math.inf)
+    if isinstance(call, Scan):
+        call = call.first
+    assert isinstance(call, calls.Call)
+    assert call.request.timeout == 0
+
+
 def test_expiry_of_a_spool_is_compared_with_its_own_clock(tmp_path: Path) -> None:
     class Stopped:
         def now_us(self) -> int:
@@ -147,6 +159,7 @@ def test_expiry_of_a_spool_is_compared_with_its_own_clock(tmp_path: Path) -> Non
 
     with Spool(tmp_path / "spool", clock=Stopped()) as spool:
         spool.append(domain="d", expires=NOW + timedelta(seconds=1))
+        spool.append(domain="d", expires=math.inf)
         for late in (NOW, NOW_US / 1e6 - 1):
             with pytest.raises(ValueError, match="is in the past"):
                 spool.append(domain="d", expires=late)
@@ -166,7 +179,7 @@ def test_conversion_of_a_float_gives_the_microseconds_that_were_meant() -> None:
     assert instant_us("i", 1_800_000_000.123456) == 1_800_000_000_123_456
     assert instant_us("i", NOW) == NOW_US
     assert instant_us("i", NOW.astimezone(timezone(timedelta(hours=5, minutes=30)))) == NOW_US
-    assert future_us("i", NOW, NOW_US - 1) == NOW_US
+    assert expiry_us("i", NOW, NOW_US - 1) == NOW_US
 
 
 @given(st.integers(0, DURATION_US_MAX))

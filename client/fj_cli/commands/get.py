@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import click
 
-from fastjournal.times import to_datetime_or_none, to_timedelta_or_none
+from fastjournal.times import Instant, to_datetime, to_timedelta_or_none
 from fj_cli.options import (
     DURATION,
-    INSTANT,
+    EXPIRY,
     NAME,
     b64_option,
     json_option,
@@ -34,7 +35,7 @@ from fj_cli.output import (
 @click.option(
     "--lease", type=DURATION, help="Lease the entry for that long, due or not; prints the token."
 )
-@click.option("--expires", type=INSTANT, help="Set its expiry to this instant.")
+@click.option("--expires", type=EXPIRY, help="Set its expiry to this instant; never: remove it.")
 @b64_option
 @json_option
 @server_option
@@ -45,7 +46,7 @@ def command(
     raw: bool,
     probe: bool,
     lease: int | None,
-    expires: int | None,
+    expires: float | None,
     as_json: bool | None,
 ) -> None:
     """Show the entry under KEY, any of its keys. It is not leased, unless --lease is given."""
@@ -59,7 +60,7 @@ def command(
             data=not probe,
             meta=not raw,
             lease=to_timedelta_or_none(lease),
-            expires=to_datetime_or_none(expires),
+            expires=_instant(expires),
         )
     if raw:
         sys.stdout.buffer.write(entry.value)
@@ -77,3 +78,8 @@ def command(
     write_fields(
         None, [(name.removesuffix("_us"), show_field(name, fields[name])) for name in fields]
     )
+
+
+def _instant(us: float | None) -> Instant | None:
+    """Return the expiry as the clients take it."""
+    return us if us is None or us == math.inf else to_datetime(int(us))

@@ -15,7 +15,7 @@ from fastjournal.keys import encode_text
 from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
-from fastjournal.times import Duration, Instant, duration_us, future_us, lease_us
+from fastjournal.times import Duration, Instant, duration_us, expiry_us, lease_us
 
 T = TypeVar("T")
 
@@ -174,12 +174,12 @@ def checked_lease(value: Duration | None) -> int | None:
 
 
 def expiry(value: Instant | None) -> int | None:
-    """Return the microseconds of an expiry; None: it was not given.
+    """Return the microseconds of an expiry; 0: never. None: it was not given.
 
     Raises:
         TypeError, BadRequestError: It is none, or in the past by this machine's clock.
     """
-    return None if value is None else future_us("expires", value, _clock.now_us())
+    return None if value is None else expiry_us("expires", value, _clock.now_us())
 
 
 def stamp(timestamp_us: int | None) -> int:

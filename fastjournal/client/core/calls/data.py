@@ -61,7 +61,8 @@ def set_(
         uri: A further, unique key: what waits under it gives way to this entry.
         persist: Return only once it is on disk, as the daemon's sync policy says.
         overwrite: Replace an entry that stands under the key.
-        expires: Instant at which it vanishes, in the future; None: never.
+        expires: Instant at which it vanishes, in the future; ``math.inf``: never. None: never,
+            or where ``ttl`` is given, that long from now.
         ttl: Duration by which each read moves the expiry.
         timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
 
@@ -105,7 +106,7 @@ def get(
         meta: Return the metadata too.
         lease: Lease it for that long (0: the daemon's default). Then it is not sent again after
             a lost connection.
-        expires: Set its expiry to this instant, in the future.
+        expires: Set its expiry to this instant, in the future; ``math.inf``: remove it.
         skip_worked_on: Refuse with ``worked-on`` where somebody works on it.
 
     Raises:

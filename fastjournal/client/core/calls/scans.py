@@ -52,7 +52,8 @@ def range_(
         meta: Read the metadata too.
         lease: Lease what is read for that long (0: the daemon's default), a page
             at a time: whoever does not go on to the end leaves leases behind.
-        expires: Set the expiry of what is read to this instant, in the future.
+        expires: Set the expiry of what is read to this instant, in the future; ``math.inf``:
+            remove it.
         skip_worked_on: Leave out what somebody works on.
 
     Raises:
