@@ -580,8 +580,8 @@ INSTANT_US_MAX = 253_402_300_799_999_999
 """The end of the year 9999: the last instant of a datetime. Milliseconds that a program gives as
 seconds are later."""
 
-DURATION_US_MAX = 36_525 * 86_400 * 1_000_000
-"""A hundred years: longer than any delay that is meant."""
+DURATION_US_MAX = 366 * 86_400 * 1_000_000
+"""A year: a longer delay is in microseconds by mistake (60,000,000 s are 694 days)."""
 
 LEASE_US_MIN = 1_000
 """Shortest lease that a program may ask for: a shorter one ends before the reply arrives."""

@@ -80,7 +80,9 @@ def test_duration_of_another_type_is_a_type_error(name: str, value: object) -> N
 
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize(
-    "value", [-1, -0.5, timedelta(-1), math.nan, math.inf, -math.inf, 10**12, 1e-7], ids=repr
+    "value",
+    [-1, -0.5, timedelta(-1), math.nan, math.inf, -math.inf, 60_000_000, timedelta(367), 1e-7],
+    ids=repr,
 )
 def test_duration_that_cannot_be_meant_is_a_value_error(name: str, value: object) -> None:
     if value == math.inf and name in WITHOUT_END:
@@ -94,9 +96,6 @@ def test_duration_that_cannot_be_meant_is_a_value_error(name: str, value: object
 @pytest.mark.parametrize("name", [name for name in DURATIONS if name.endswith("lease")])
 @pytest.mark.parametrize("value", [0.00001, 60_000_000, timedelta(days=367)], ids=repr)
 def test_lease_of_microseconds_is_a_value_error(name: str, value: object) -> None:
-    if name == "limit lease" and value != 0.00001:
-        DURATIONS[name](value)  # a queue of another program may have a lease of years
-        return
     with pytest.raises(ValueError, match=r"is under 0.001 s|is under 1 s|is over \d+ days"):
         DURATIONS[name](value)
 

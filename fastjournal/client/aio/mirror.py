@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Backoff
+from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.failures import IN_VAIN, NOT_NOW, mirror_left
 from fastjournal.client.core.results import Change, ChangeKind, Entry
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import DURATION_US_MAX
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.client import Client
@@ -123,10 +121,17 @@ class Mirror(Mapping[bytes, Entry]):
         if plan is None or not again:
             self._end(error)
             return
-        if self._backoff is None:
-            plan = msgspec.structs.replace(plan, patience=DURATION_US_MAX / 1e6)
-            self._backoff = Backoff(plan, self._client.connection.rng, anyio.current_time())
-        await anyio.sleep(self._backoff.pause_s(anyio.current_time()) or 0.0)
+        await anyio.sleep(self._pause_s(plan))
+
+    def _pause_s(self, plan: Reconnect) -> float:
+        pause_s = None
+        while pause_s is None:
+            if self._backoff is None:
+                self._backoff = Backoff(plan, self._client.connection.rng, anyio.current_time())
+            pause_s = self._backoff.pause_s(anyio.current_time())
+            if pause_s is None:  # its patience is over, the copy's is not
+                self._backoff = None
+        return pause_s
 
     async def _subscribe(self) -> Listener:
         listener = Listener(self._client, calls.listening(prefix=self._prefix))
