@@ -61,7 +61,7 @@ async def wait_for(copy: Mirror, condition: Callable[[], bool]) -> None:
 
 
 @both_loops
-def test_mirror_subscribes_again_after_a_refusal_that_passes(loop: str) -> None:
+def test_client_copy_subscribes_again_after_a_refusal_that_passes(loop: str) -> None:
     script = Script()
 
     async def main(address: str) -> None:
@@ -83,7 +83,7 @@ def test_mirror_subscribes_again_after_a_refusal_that_passes(loop: str) -> None:
 
 @both_loops
 @pytest.mark.parametrize("reconnect", [QUICK, None])
-def test_mirror_ends_after_a_refusal_for_good(loop: str, reconnect: Reconnect | None) -> None:
+def test_client_copy_ends_after_a_refusal_for_good(loop: str, reconnect: Reconnect | None) -> None:
     script = Script()
     script.end = "busy" if reconnect is None else "forbidden"
 
@@ -103,7 +103,7 @@ def test_mirror_ends_after_a_refusal_for_good(loop: str, reconnect: Reconnect | 
 
 
 @both_loops
-def test_mirror_ends_where_tls_refuses_the_daemon(loop: str, tmp_path: Path) -> None:
+def test_client_copy_ends_where_tls_refuses_the_daemon(loop: str, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -127,7 +127,7 @@ def test_mirror_ends_where_tls_refuses_the_daemon(loop: str, tmp_path: Path) -> 
 
 
 @both_loops
-def test_mirror_that_was_left_tells_those_who_wait_for_a_change(
+def test_client_copy_that_was_left_tells_those_who_wait_for_a_change(
     loop: str, daemon: DaemonProcess
 ) -> None:
     async def wait(copy: Mirror, waiting: anyio.Event, caught: list[FastjournalError]) -> None:
@@ -153,7 +153,7 @@ def test_mirror_that_was_left_tells_those_who_wait_for_a_change(
 
 
 @both_loops
-def test_mirror_has_metadata_of_entries_that_were_read_and_of_changes(
+def test_client_copy_has_metadata_of_entries_that_were_read_and_of_changes(
     loop: str, daemon: DaemonProcess
 ) -> None:
     async def main() -> None:
