@@ -122,11 +122,30 @@ async def test_subscription_that_is_refused_is_an_error(
 ) -> None:
     script.refusal = "busy too many listen"
     async with Client(daemon.address) as client:
-        with pytest.raises(RefusedError, match="too many listen"):
+        with pytest.raises(RefusedError, match="too many listen") as caught:
             async with client.listen("first"):
                 pass
-    with SyncClient(daemon.address) as blocking, pytest.raises(RefusedError):
+    with SyncClient(daemon.address) as blocking, pytest.raises(RefusedError) as also:
         blocking.listen("first").__enter__()
+    assert caught.value.address == also.value.address == daemon.address
+
+
+async def test_subscription_that_the_daemon_ends_is_an_error_that_names_the_daemon() -> None:
+    def end(request: Request) -> Answer:
+        over = Reply(request.identifier, flags=LISTEN, error="busy it costs too much")
+        return [Reply(request.identifier, pairs=[]), over]
+
+    with ScriptedDaemon(end) as daemon:
+        async with Client(daemon.address) as client, client.listen("k") as changes:
+            with pytest.raises(RefusedError, match="costs too much") as caught:
+                await anext(changes)
+        with (
+            SyncClient(daemon.address) as blocking,
+            blocking.listen("k") as ended,
+            pytest.raises(RefusedError, match="costs too much") as also,
+        ):
+            next(ended)
+    assert caught.value.address == also.value.address == daemon.address
 
 
 async def test_subscription_that_is_cancelled_ends_when_its_reply_comes() -> None:

@@ -140,6 +140,7 @@ def test_auth_with_a_wrong_token_is_auth_failed_and_does_not_show_it(ask: Ask) -
     with ScriptedDaemon(answer) as daemon, pytest.raises(RefusedError) as caught:
         ask(daemon.address, auth="some-other-token")
     assert caught.value.code == "auth-failed"
+    assert caught.value.address == daemon.address
     assert "some-other-token" not in str(caught.value)
 
 

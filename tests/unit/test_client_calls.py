@@ -339,3 +339,20 @@ def test_error_code_that_a_client_does_not_know_is_a_refusal() -> None:
     with pytest.raises(RefusedError, match="three a minute") as caught:
         calls.delete(b"k").result(reply)
     assert caught.value.code == "quota-reached"
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [
+        (calls.range_("a").first, b"a"),
+        (calls.range_("a").following(b"cursor"), None),
+        (calls.regex("a.*").first, None),
+        (calls.get("k"), b"k"),
+    ],
+)
+def test_refusal_names_a_key_and_no_cursor_or_expression(
+    call: Call[object], key: bytes | None
+) -> None:
+    refused = call.outcome(Reply(call.request.identifier, error="forbidden"))
+    assert isinstance(refused, RefusedError)
+    assert refused.key == key

@@ -273,8 +273,4 @@ class Client(AsyncMethods):
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
-        outcomes = await self.connection.exchange(*several(many))
-        for outcome in outcomes:
-            if isinstance(outcome, RefusedError):
-                outcome.address = str(self.address)
-        return outcomes
+        return await self.connection.exchange(*several(many, self.address))

@@ -77,6 +77,13 @@ class AsyncConnection:
     async def connect(self) -> None:
         """Connect, unless that is done; see ``Client.connect``."""
         try:
+            await self._connect_first()
+        except FastjournalError as error:
+            error.address = str(self.address)
+            raise
+
+    async def _connect_first(self) -> None:
+        try:
             await self._connect()
         except CannotConnectError as error:
             if not is_waited_for_at_start(self.plan, error):

@@ -13,7 +13,7 @@ from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.results import Change, Entry, Page
-from fastjournal.errors import CannotConnectError
+from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_REPEATS_MAX, LISTENER_PING_S
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ class Listener:
         """When to ask whether the daemon is there, if nothing is heard before."""
 
     async def __aenter__(self) -> Listener:
-        await self._subscribe()
+        try:
+            await self._subscribe()
+        except FastjournalError as error:
+            error.address = str(self._client.address)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,6 +54,13 @@ class Listener:
         return self
 
     async def __anext__(self) -> Change:
+        try:
+            return await self._next()
+        except FastjournalError as error:
+            error.address = str(self._client.address)
+            raise
+
+    async def _next(self) -> Change:
         await anyio.lowlevel.checkpoint()
         while (change := self._changes.take()) is None:
             if self._changes.lost:

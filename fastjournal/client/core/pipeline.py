@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
+from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call, silence_allowed_s
 from fastjournal.client.core.failures import IN_VAIN
@@ -145,10 +146,18 @@ def single(call: Call[T]) -> tuple[list[Undoable], Read[T]]:
     return [(call.request, call.undo)], functools.partial(_result, call)
 
 
-def several(many: Iterable[Call[T]]) -> tuple[list[Undoable], Read[list[T | RefusedError]]]:
-    """Return the requests of calls, and what gives a result or a refusal for each."""
+def several(
+    many: Iterable[Call[T]], address: Address
+) -> tuple[list[Undoable], Read[list[T | RefusedError]]]:
+    """Return the requests of calls, and what gives a result or a refusal for each.
+
+    Args:
+        many: The calls.
+        address: The daemon's; the refusals name it.
+    """
     kept = list(many)
-    return [(call.request, call.undo) for call in kept], functools.partial(_outcomes, kept)
+    read = functools.partial(_outcomes, kept, str(address))
+    return [(call.request, call.undo) for call in kept], read
 
 
 def _replies(requests: Sequence[PipelinedRequest]) -> list[Reply]:
@@ -161,10 +170,14 @@ def _result(call: Call[T], requests: Sequence[PipelinedRequest]) -> T:
 
 
 def _outcomes(
-    many: Sequence[Call[T]], requests: Sequence[PipelinedRequest]
+    many: Sequence[Call[T]], address: str, requests: Sequence[PipelinedRequest]
 ) -> list[T | RefusedError]:
     """Return what the replies mean; raise ProtocolError where one lacks what it must have."""
-    return [
+    outcomes = [
         call.outcome(request.answer(), repeated=request.repeated)
         for call, request in zip(many, requests, strict=True)
     ]
+    for outcome in outcomes:
+        if isinstance(outcome, RefusedError):
+            outcome.address = address
+    return outcomes

@@ -224,8 +224,4 @@ class SyncClient(SyncMethods):
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
-        outcomes = self.connection.exchange(*several(many))
-        for outcome in outcomes:
-            if isinstance(outcome, RefusedError):
-                outcome.address = str(self.address)
-        return outcomes
+        return self.connection.exchange(*several(many, self.address))

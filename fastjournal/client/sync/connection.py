@@ -63,7 +63,11 @@ class SyncConnection:
         with self._turn():
             self._ended = False
             if self.transport is None:
-                self.transport = self.dialer.dial_first(ended=lambda: self._ended)
+                try:
+                    self.transport = self.dialer.dial_first(ended=lambda: self._ended)
+                except FastjournalError as error:
+                    error.address = str(self.dialer.address)
+                    raise
                 self._was_connected = True
             if self._ended:  # by a signal handler, meanwhile
                 raise not_connected()

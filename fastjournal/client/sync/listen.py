@@ -14,7 +14,7 @@ from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.clock import unique_timestamp
-from fastjournal.errors import CannotConnectError
+from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CONNECT_TRY_S_MIN, LISTENER_PING_S
 from fastjournal.times import Duration, duration_s
 
@@ -48,8 +48,9 @@ class SyncListener:
             self._subscribe(self._dialer.dial_first())
             while self._subscribing is not None:
                 self._go_on(math.inf)
-        except BaseException:  # a signal handler may raise anything
+        except BaseException as error:  # a signal handler may raise anything
             self._close()
+            self._name_daemon(error)
             raise
         return self
 
@@ -80,10 +81,18 @@ class SyncListener:
         end_s = math.inf
         if timeout is not None:
             end_s = self._dialer.now_s() + duration_s("timeout", timeout)
-        while (change := self._changes.take()) is None:
-            if not self._go_on(end_s):
-                return None
+        try:
+            while (change := self._changes.take()) is None:
+                if not self._go_on(end_s):
+                    return None
+        except FastjournalError as error:
+            self._name_daemon(error)
+            raise
         return change
+
+    def _name_daemon(self, error: BaseException) -> None:
+        if isinstance(error, FastjournalError):
+            error.address = str(self._dialer.address)
 
     def _go_on(self, end_s: float) -> bool:
         """Do what is next, and wait for it; return whether there is time left."""

@@ -30,6 +30,8 @@ DATA = int(Flag.DATA)
 LISTEN = int(Flag.LISTEN)
 META = int(Flag.META)
 _CURSOR = int(Query.CURSOR) << QUERY_SHIFT
+_NO_KEY = (_CURSOR, int(Query.REGEX) << QUERY_SHIFT)
+"""Queries whose key field is a continuation token or an expression, and no key."""
 
 _SENTENCES = {
     "not-found": "nothing stands under this key",
@@ -80,7 +82,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
         if not reply.error:
             return self.interpret(self.request, reply)
         error = refusal(reply.error)
-        error.key = self.request.key or self.request.second_key or None
+        if self.request.flags & QUERY_MASK not in _NO_KEY:
+            error.key = self.request.key or self.request.second_key or None
         if repeated:
             rule = rule_of(self.request)
             if error.code in rule.done_codes:
