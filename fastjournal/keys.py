@@ -83,7 +83,7 @@ def build_journal_key(
     id: str | bytes,
     *,
     not_before: Instant | None = None,
-    not_before_us: int = 0,
+    not_before_us: int | None = None,
     priority: int = PRIORITY_DEFAULT,
 ) -> bytes:
     """Return the canonical key: priority in 3 digits, timestamp in 16, so byte order is work order.
@@ -93,7 +93,7 @@ def build_journal_key(
         id: Distinguishes entries of one domain, priority and instant; may hold ``:``.
         not_before: Instant before which the work must not start. Work of one priority is done in
             the order of these; without one it comes before all that names an instant.
-        not_before_us: The same in microseconds since 1970, for programs that have it so.
+        not_before_us: The same in microseconds since 1970, for programs that have it so; 0: none.
         priority: 0 (first) to 255 (last).
 
     Raises:
@@ -106,9 +106,10 @@ def build_journal_key(
         raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
     priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
     if not_before is not None:
-        if not_before_us:
+        if not_before_us is not None:
             raise BadRequestError("give not_before or not_before_us, not both")
         not_before_us = instant_us("not_before", not_before)
+    not_before_us = 0 if not_before_us is None else not_before_us
     not_before_us = check_integer("not_before_us", not_before_us, 0, INSTANT_MAX, "bad-key")
     key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
     if len(key) > KEY_BYTES_MAX:

@@ -167,7 +167,7 @@ class Spool:
         if not_before is None and not_before_us is None:
             not_before_us = timestamp_us
         key = build_journal_key(
-            domain, id, not_before=not_before, not_before_us=not_before_us or 0, priority=priority
+            domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
         )
         if type(value) is bytes:
             value_type, data = _BUFFER, value

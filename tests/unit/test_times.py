@@ -199,3 +199,20 @@ def test_instant_after_the_year_9999_is_shown_as_its_end() -> None:
     last = to_datetime(INSTANT_US_MAX)
     assert last == datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)
     assert to_datetime(2**64 - 1) == last
+
+
+@pytest.mark.parametrize("value", [False, "", 0.0, b""], ids=repr)
+def test_not_before_us_of_another_type_is_a_type_error(value: Any, tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool, pytest.raises(TypeError, match="not_before_us"):
+        spool.append(domain="d", not_before_us=value)
+
+
+@pytest.mark.parametrize("us", [0, NOW_US])
+def test_not_before_in_both_units_is_a_value_error(us: int, tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        with pytest.raises(ValueError, match="not_before or not_before_us, not both"):
+            spool.append(domain="d", not_before=NOW, not_before_us=us)
+        assert spool.append(domain="d", not_before_us=0, id="x") == b"d:128:" + b"0" * 16 + b":x"
+    with pytest.raises(ValueError, match="not_before or not_before_us, not both"):
+        build_journal_key("d", "x", not_before=NOW, not_before_us=us)
+    assert build_journal_key("d", "x") == build_journal_key("d", "x", not_before_us=0)
