@@ -101,6 +101,13 @@ def seconds_tried(call: Call[Any], error: FastjournalError) -> float:
     return now_s
 
 
+def test_end_of_a_job_is_sent_again_where_its_lease_ends_within_a_microsecond() -> None:
+    retries = policy(DELETE)
+    assert retries.pause_s(lost(), LEASE_S - 1e-7) is not None
+    with pytest.raises(CannotConnectError):
+        retries.pause_s(lost(), LEASE_S)
+
+
 @pytest.mark.parametrize("error", [lost(), lost(maybe_done=False)])
 @pytest.mark.parametrize("call", [DELETE, RELEASE, BURY])
 def test_end_of_a_job_is_sent_to_a_daemon_that_is_away_until_the_lease_is_over(

@@ -67,7 +67,7 @@ class EndPolicy:
         if not again or self._plan is None or left_s <= 0:
             raise error
         if self._backoff is None:
-            plan = msgspec.structs.replace(self._plan, patience=left_s)
+            plan = msgspec.structs.replace(self._plan, patience=max(left_s, 1e-6))
             self._backoff = Backoff(plan, self._rng, now_s)
         pause_s = self._backoff.pause_s(now_s)
         if pause_s is None:
