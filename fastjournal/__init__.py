@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Entry,
         EntryExplanation,
         EntryStats,
+        FailedAttempt,
         Job,
         JobLoop,
         Jobs,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
     from fastjournal.protocol import Meta, State, ValueType
     from fastjournal.spool import Spool
+    from fastjournal.times import Duration, Instant
     from fastjournal.uris import domain_of
 
 __all__ = [
@@ -78,10 +80,13 @@ __all__ = [
     "ConfigError",
     "DaemonStats",
     "DomainStats",
+    "Duration",
     "Entry",
     "EntryExplanation",
     "EntryStats",
+    "FailedAttempt",
     "FastjournalError",
+    "Instant",
     "JavaMissingError",
     "Job",
     "JobLoop",
@@ -131,6 +136,7 @@ _HOMES = {
             "Entry",
             "EntryExplanation",
             "EntryStats",
+            "FailedAttempt",
             "Job",
             "JobLoop",
             "Jobs",
@@ -147,6 +153,7 @@ _HOMES = {
         "fastjournal.client",
     ),
     **dict.fromkeys(("JournalKey", "build_journal_key", "parse_journal_key"), "fastjournal.keys"),
+    **dict.fromkeys(("Duration", "Instant"), "fastjournal.times"),
 }
 
 

@@ -107,6 +107,7 @@ async def test_lock_keeps_others_from_writing(client: AnyClient, other: SyncClie
     with refused("locked"):
         other.set("k", 2, overwrite=True)
     assert other.get("k", meta=True).meta.state & State.LOCKED
+    assert (other.get("k", meta=True).locked, other.get("k").locked) == (True, None)
     await client.set("k", 2, overwrite=True)
     with refused("not-owner"):
         other.unlock("k")

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from fastjournal.keys import JournalKey, parse_journal_key
-from fastjournal.protocol import Meta
+from fastjournal.protocol import Meta, State
 from fastjournal.protocol.values import Value, decode_value
 from fastjournal.times import to_datetime, to_datetime_or_none
 
@@ -60,6 +60,11 @@ class Entry(msgspec.Struct, gc=False):
     def expires(self) -> datetime | None:
         """Instant at which it vanishes; None: never, or the metadata was not asked for."""
         return None if self.meta is None else to_datetime_or_none(self.meta.expires)
+
+    @property
+    def locked(self) -> bool | None:
+        """Whether somebody has locked it; None: the metadata was not asked for."""
+        return None if self.meta is None else bool(self.meta.state & State.LOCKED)
 
     @property
     def journal_key(self) -> JournalKey | None:
