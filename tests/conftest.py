@@ -45,8 +45,8 @@ TESTS = f"{Path(__file__).parent}{os.sep}"
 TIERS = ("system", "soak", "docs", "unit", "property", "format", "integration")
 """Order of the tests behind those of Spark: no process ends alone with a test of many seconds."""
 
-VIEWS_MODULE = "test_spark_views"
-"""Module that takes about half of the time of all Spark tests."""
+FIRST_GROUP = {"test_spark_views", "test_event_stream_kill", "test_nightly_s3"}
+"""Modules that take about half of the time of all Spark tests."""
 
 
 def pytest_configure() -> None:
@@ -66,12 +66,12 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the Spark tests in two workers, so in two Java machines: the views, and the rest."""
+    """Keep the Spark tests in two workers, so in two Java machines."""
     if tier_of(item) == "spark":
         item.add_marker(pytest.mark.spark)
     if item.get_closest_marker("spark") is not None:
-        views = item.path.stem == VIEWS_MODULE
-        item.add_marker(pytest.mark.xdist_group("spark-views" if views else "spark"))
+        first = item.path.stem in FIRST_GROUP
+        item.add_marker(pytest.mark.xdist_group("spark-1" if first else "spark-2"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

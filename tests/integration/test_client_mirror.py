@@ -45,11 +45,12 @@ class Load:
         with SyncClient(self._address, reconnect=QUICK) as client:
             while not self._over.is_set():
                 key = f"color:{random.randrange(KEYS):04d}"
-                if random.random() < 0.3:
-                    with contextlib.suppress(RefusedError):  # another thread was first
+                with contextlib.suppress(RefusedError):  # another thread was first, or is newer
+                    if random.random() < 0.3:
                         client.delete(key)
-                else:
-                    client.set(key, random.random(), persist=random.random() < 0.7, overwrite=True)
+                    else:
+                        persist = random.random() < 0.7
+                        client.set(key, random.random(), persist=persist, overwrite=True)
                 self.writes[number] += 1
 
 

@@ -166,6 +166,8 @@ def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
         ask_all(writer, (build(Function.DELETE, key, flags=Flag.OVERWRITE) for key in keys))
         for _ in keys:
             assert client.reply().code == "not-found"
+        # idle once, so that the memory of the deleted keys in the index is used again
+        counted(daemon)
 
 
 def news(daemon: DaemonProcess, stack: ExitStack) -> None:
