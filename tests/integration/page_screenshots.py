@@ -68,7 +68,7 @@ def fill(daemon: DaemonProcess) -> None:
             for number in range(40 * (at + 1)):
                 client.set(f"host{at:05}.example:128:0:{number}", "x", persist=False)
             client.next(f"host{at:05}.example", count=4)
-        client.pause("host00002.example", 10**9)
+        client.pause("host00002.example", 300 * 86_400)
         client.limit("host00001.example", jobs=2)
 
 

@@ -23,7 +23,7 @@ from tests.integration.page_contents import (
 )
 
 OPTIONS = ("--http", "127.0.0.1:0", "--cmdlog-sync", "os")
-LONG = 10**9
+LONG = 300 * 86_400
 """An instant or a duration that no test sees the end of, whatever the unit."""
 
 
