@@ -92,6 +92,10 @@ pages: $(VENV)/.ready ## write the parts of docs/ that are made from declaration
 	$(BIN)/python -m tests.docs.decision_pages
 	$(BIN)/python -m tests.docs.manual_pages
 
+.PHONY: docs
+docs: $(VENV)/.ready ## build the documentation site into build/site: links checked, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.ready ## measure speed and memory, beside Redis and beanstalkd where installed
 	for file in tests/bench/bench_*.py; do \

@@ -81,7 +81,7 @@ def page_of(name: str) -> str:
     lines += [".SH OPTIONS", *_options(context)]
     if isinstance(manual.command, click.Group):
         lines += [".SH COMMANDS"]
-        for inner in _subcommands(context):
+        for inner in subcommands(context):
             lines += [f'.SS "{_escaped(inner.command_path)}"', *_synopsis(inner), ".PP"]
             lines += _paragraphs(inner.command.help)
             lines += [*_options(inner), *_paragraphs(inner.command.epilog)]
@@ -96,7 +96,7 @@ def page_of(name: str) -> str:
     return "\n".join([*lines, ".SH SEE ALSO", others]) + "\n"
 
 
-def _subcommands(context: click.Context) -> Iterator[click.Context]:
+def subcommands(context: click.Context) -> Iterator[click.Context]:
     """Yield the context of each subcommand that is no group, in the order of the help."""
     group = context.command
     assert isinstance(group, click.Group)
@@ -105,9 +105,16 @@ def _subcommands(context: click.Context) -> Iterator[click.Context]:
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
         if isinstance(command, click.Group):
-            yield from _subcommands(inner)
+            yield from subcommands(inner)
         else:
             yield inner
+
+
+def subcommands_of(program: str) -> list[click.Context]:
+    """Return the contexts of a program and of all its subcommands that are no groups."""
+    command = PROGRAMS[program].command
+    context = click.Context(command, info_name=program)
+    return [context, *(subcommands(context) if isinstance(command, click.Group) else ())]
 
 
 def _synopsis(context: click.Context) -> list[str]:

@@ -5,8 +5,14 @@ python -m tests.docs.protocol_pages
 
 from __future__ import annotations
 
+import ast
 import re
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
 
+from fastjournal.protocol import constants
+from fastjournal.protocol.constants import ErrorCode
 from fastjournal.protocol.declaration import Access, Right
 from fastjournal.protocol.functions import Function
 from tests.docs import protocol_rules
@@ -31,6 +37,36 @@ def rights_table() -> list[str]:
             functions.setdefault(needed, []).append(function.name)
     rows = [f"| {', '.join(names)} | {needed} |" for needed, names in functions.items()]
     return ["| function | right | for |", "| --- | --- | --- |", *rows]
+
+
+def attribute_docs(module: ModuleType, inside: str = "") -> dict[str, str]:
+    """Return the docstring of each attribute of a module, or of a class in it, in one line."""
+    tree: ast.Module | ast.ClassDef = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    if inside:
+        classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+        tree = next(node for node in classes if node.name == inside)
+    found = {}
+    for before, after in pairwise(tree.body):
+        match before, after:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def errors_table() -> list[str]:
+    """Return the table of error codes."""
+    texts = attribute_docs(constants, "ErrorCode")
+    rows = []
+    for code in ErrorCode:
+        text = texts[code.name].removesuffix(".")
+        first = text.partition(" ")[0]
+        if len(first) == 1 or not first.isupper():
+            text = text[0].lower() + text[1:]
+        rows.append(f"| `{code}` | {text} |")
+    return ["| code | meaning |", "| --- | --- |", *rows]
 
 
 def rights_text(access: Access) -> str:
@@ -67,7 +103,9 @@ def with_table(page: str, table: list[str]) -> str:
 def protocol_page() -> str:
     """Return docs/protocol.md as it should be."""
     page = PROTOCOL.read_text(encoding="utf-8")
-    return with_table(with_table(page, functions_table()), rights_table())
+    for table in (functions_table(), rights_table(), errors_table()):
+        page = with_table(page, table)
+    return page
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Links, modules and make targets that README.md and docs/ name: each of them is there."""
+"""Links, modules and make targets that README.md and docs/ name, and pages that the site lists."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.bench.source_measures import PACKAGES, ROOT, paths_below
 
@@ -71,3 +72,20 @@ def test_page_names_make_targets_that_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     tiers = {f"test-{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert set(MAKE.findall(page.read_text(encoding="utf-8"))) <= targets | tiers
+
+
+def nav_of(part: object) -> set[str]:
+    """Return the pages of a part of the navigation, as it stands in mkdocs.yml."""
+    if isinstance(part, str):
+        return {part}
+    inner = part.values() if isinstance(part, dict) else part
+    assert not isinstance(inner, int | None), part
+    return set().union(*map(nav_of, inner))
+
+
+def test_page_of_docs_is_in_the_navigation_of_the_site() -> None:
+    nav = nav_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+    made = {page for page in nav if page == "index.md" or page.startswith("reference/")}
+    assert not pages - nav, "no reader finds these pages: put them into nav in mkdocs.yml"
+    assert not nav - pages - made, "nav in mkdocs.yml has pages that docs/ has not"

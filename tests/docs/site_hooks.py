@@ -1,0 +1,73 @@
+"""Hooks of the documentation site (mkdocs.yml): pages that are no files of docs/ come in here.
+
+README.md is the first page, the reference is generated, and links to files of the repository that
+are no pages become their names.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pymdownx.slugs import slugify
+
+from tests.docs.reference_pages import reference_pages
+
+ROOT = Path(__file__).parents[2]
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]\[]+)\]\((?!\w+:|#)([^)#\s]+)((?:#[^)\s]+)?)\)")
+LIST_WITHOUT_BLANK = re.compile(r"^((?!- |\d+\. |[ |#]).+\n)(?=(?:- |\d+\. )\S)", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Have the anchors of headings that the links of docs/ name."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add README.md as the first page, and the reference."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = {"index.md": with_links_from(readme, ROOT), **reference_pages()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return a page as Python-Markdown needs it: a blank line is in front of each list."""
+    if page.file.generated_by is None:
+        folder = Path(page.file.abs_src_path).parent
+        markdown = with_links_from(markdown, folder, Path(page.file.src_uri).parent)
+    parts = FENCED.split(markdown)
+    parts[::2] = [LIST_WITHOUT_BLANK.sub(r"\1\n", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def with_links_from(text: str, folder: Path, place: Path = Path()) -> str:
+    """Return a page with links as the site needs them.
+
+    Args:
+        text: Page in Markdown.
+        folder: Directory that its links start from.
+        place: Folder of the page in the site.
+    """
+    docs = ROOT / "docs"
+
+    def link(found: re.Match[str]) -> str:
+        label, path, anchor = found.groups()
+        target = (folder / path).resolve()
+        if target.is_relative_to(docs) or not target.exists():
+            up = "../" * len(place.parts)
+            inside = target.relative_to(docs) if target.is_relative_to(docs) else None
+            return f"[{label}]({up}{inside}{anchor})" if inside else found[0]
+        if target == ROOT / "README.md":
+            return f"[{label}]({'../' * len(place.parts)}index.md{anchor})"
+        return f"`{target.relative_to(ROOT)}`"
+
+    parts = FENCED.split(text)
+    parts[::2] = [LINK.sub(link, part) for part in parts[::2]]
+    return "".join(parts)
