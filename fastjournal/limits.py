@@ -734,6 +734,10 @@ MOVED_US_MAX = 1_000_000
 """Time between two checks of a writer whether the path still leads to its slot. A deleted slot is
 noticed at each append; a slot that was moved away takes records for this time at most."""
 
+DROP_IN_NAME_BYTES_MAX = 200
+"""Bytes of the file name of a drop-in: the names in dead/ are 31 bytes longer, and a file system
+takes 255."""
+
 OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024."""

@@ -23,7 +23,14 @@ from fastjournal.spool.format import (
     erased_ends,
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
-from fastjournal.spool.slots import Slot, SlotName, leads_to, open_slot, spool_failed
+from fastjournal.spool.slots import (
+    Slot,
+    SlotName,
+    is_drop_in,
+    leads_to,
+    open_slot,
+    spool_failed,
+)
 from fj_forwarder.slot_space import SlotSpace
 
 if TYPE_CHECKING:
@@ -53,12 +60,15 @@ class SlotFile:
     __slots__ = (
         "_descriptor",
         "_inode",
+        "_is_stalled",
         "_outstanding",
         "_put_aside",
         "_reader",
+        "_seen_bytes",
         "_space",
         "_suspects",
         "delayed",
+        "is_drop_in",
         "name",
         "path",
         "retry_us",
@@ -69,6 +79,8 @@ class SlotFile:
         self.name: Final = slot.name
         self.start_s: Final = slot.start_s
         self.path: Final = slot.path
+        self.is_drop_in: Final = is_drop_in(slot.name)
+        """Nobody appends to it: it is over as soon as it is there."""
         self._put_aside = put_aside
         self._descriptor = open_slot(slot.path, os.O_RDWR)
         self._reader = SlotReader(slot.path, self._descriptor)
@@ -81,6 +93,9 @@ class SlotFile:
             raise
         self._outstanding: set[int] = set()
         """Offsets of the records that were returned, and are neither erased nor delayed since."""
+        self._seen_bytes = -1
+        self._is_stalled = False
+        """A drop-in that did not grow between two looks."""
         self.retry_us = 0
         """Before this instant it is left out: a call of the operating system on it failed."""
         self.delayed: dict[int, Stretch] = {}
@@ -115,6 +130,26 @@ class SlotFile:
         return self._reader.waiting_bytes
 
     @property
+    def is_over(self) -> bool:
+        """Whether this is a drop-in that was read to its end: nothing more comes."""
+        has_end = self.position > 0 or self._is_stalled
+        return self.is_drop_in and has_end and not self.waiting_bytes
+
+    def note_growth(self) -> None:
+        """Look whether a drop-in has grown since the last look; the caller lets time pass.
+
+        It should be whole when it appears, but a program may copy it there. So an incomplete one
+        counts as torn only when it has not grown between two looks.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
+        """
+        if self.is_drop_in and not self.is_over:
+            with self._translating("look at"):
+                size = os.fstat(self._descriptor).st_size
+            self._is_stalled, self._seen_bytes = size == self._seen_bytes, size
+
+    @property
     def is_taken_away(self) -> bool:
         """Whether its path does not lead to it any more: somebody else deleted or moved it.
 
@@ -139,6 +174,7 @@ class SlotFile:
             SpoolFailedError: A call of the operating system failed.
         """
         found: list[Piece] = []
+        final = final or self._is_stalled
         while len(found) < count_max and bytes_max > 0:
             pieces = self._reader.read(
                 count_max - len(found), bytes_max=bytes_max, settled=settled, final=final

@@ -13,14 +13,22 @@ import msgspec
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
-from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, SlotName, spool_failed, survey
+from fastjournal.printable import safe_text
+from fastjournal.spool.slots import (
+    SLOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    SlotName,
+    is_drop_in,
+    spool_failed,
+    survey,
+)
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
 from fj_forwarder.slot_file import PutAside, SlotFile
 from fj_forwarder.taken import Taken, TakenRecords
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterable
 
 log = logging.getLogger("fj_forwarder")
 
@@ -93,15 +101,17 @@ class SlotStore:
         self.ignored = found.ignored_count
         for name in found.ignored:
             self._left_out.tell(
-                name, f"{self._directory}/{name}: nothing of a spool; it is left alone"
+                name, f"{self._directory}/{safe_text(name)}: nothing of a spool; it is left alone"
             )
         self._left_out.forget_gone(names, set(found.ignored))
-        taken_away = self._taken_away()
+        taken_away = self._taken_away(self._open)
         begun = {file.name for file in self._open if file not in taken_away}
         begun |= self._left_out.unopened | self._resting.keys()
         self._known = [slot for slot in reversed(found.slots) if slot.name not in begun]
-        newest = [slot.start_s for slot in found.slots[-1:]] + [f.start_s for f in self._open[-1:]]
-        self._newest_s = max(newest, default=0)
+        # A drop-in may have any instant: it says nothing of the slots of writers.
+        newest = (slot.start_s for slot in reversed(found.slots) if not is_drop_in(slot.name))
+        of_open = (file.start_s for file in self._open if not file.is_drop_in)
+        self._newest_s = max(next(newest, 0), max(of_open, default=0))
 
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
@@ -111,6 +121,7 @@ class SlotStore:
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
+        self._finish_drop_ins()
         sources = [self._take_new, self._take_due]
         if not self._new_first:
             sources.reverse()
@@ -159,6 +170,7 @@ class SlotStore:
         for file in list(self._open):
             if haul.has_room and file.waiting_bytes and now_us >= file.retry_us:
                 with self._left_out.catching(file, now_us):
+                    file.note_growth()
                     file.wait_for_writes()
                     haul.add(file, file.take(haul.count, haul.size, settled=True))
         return haul.taken
@@ -183,6 +195,8 @@ class SlotStore:
             with contextlib.suppress(OSError):
                 grown = os.stat(file.path, follow_symlinks=False).st_size > file.position
                 if (grown or not file.delayed) and self._make_room() and self._wake(file):
+                    with self._left_out.catching(file):
+                        file.note_growth()
                     self._finish(file, TakenRecords(0, 0))
                     if file in self._open and file.is_quiet:
                         self._rest(file)
@@ -218,7 +232,7 @@ class SlotStore:
         for file in list(self._open):
             if not haul.has_room:
                 return
-            if now_us >= file.retry_us:
+            if now_us >= file.retry_us and not (file.is_over and file.outstanding):
                 with self._left_out.catching(file, now_us):
                     if file.has_more():
                         haul.add(file, file.take(haul.count, haul.size))
@@ -256,12 +270,12 @@ class SlotStore:
 
     # --- opening and closing --------------------------------------------------------------------
 
-    def _taken_away(self) -> list[SlotFile]:
-        """Return the open slots that somebody deleted: a writer may make new ones of their names.
+    def _taken_away(self, files: Iterable[SlotFile]) -> list[SlotFile]:
+        """Return the slots that somebody deleted: a writer may make new ones of their names.
 
         They stay open until what is in them is sent.
         """
-        found = [file for file in self._open if file.is_taken_away]
+        found = [file for file in files if file.is_taken_away]
         for file in found:
             self._left_out.tell(
                 file.name, f"{file.path}: somebody deleted this slot; the rest is sent still"
@@ -272,19 +286,29 @@ class SlotStore:
         """Have one slot less than may be open: those that are done go, those that are read rest."""
         if len(self._open) < OPEN_SLOTS_MAX:
             return True
-        for file in self._taken_away():
+        for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
             with self._left_out.catching(file):
                 if file.is_quiet:
                     self._open.remove(file)
                     self._forget(file)
         for file in list(self._open):
-            if file.start_s < self._newest_s:
+            if file.is_drop_in and not file.outstanding:
+                self._rest(file)
+            elif file.start_s < self._newest_s and not file.is_drop_in:
                 with self._left_out.catching(file):
                     if file.is_quiet and not self._finish(file, TakenRecords(0, 0)):
                         self._rest(file)
         return len(self._open) < OPEN_SLOTS_MAX
 
+    def _finish_drop_ins(self) -> None:
+        """Delete the drop-ins that are sent, at once: there may be thousands in one slot."""
+        for file in [file for file in self._open if file.is_drop_in and not file.outstanding]:
+            if file.is_over:
+                self._finish(file, TakenRecords(0, 0))
+
     def _is_over(self, file: SlotFile, wall_us: int) -> bool:
+        if file.is_drop_in:
+            return file.is_over
         end_us = (file.start_s + self._slot_seconds) * 1_000_000
         return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
 

@@ -28,6 +28,7 @@ import msgspec
 from fastjournal.spool.slots import (
     DEAD_NAME,
     FILE_MODE,
+    SLOT_SUFFIX,
     set_access,
     spool_failed,
     write_directory,
@@ -77,7 +78,7 @@ class DeadDirectory:
             SpoolFailedError: It could not be written whole.
         """
         write_directory(self.path)
-        slot = reason.slot.partition(".")[0]
+        slot = reason.slot.removesuffix(SLOT_SUFFIX)
         name = f"{slot}-{reason.offset:012d}-{google_crc32c.value(raw):08x}"
         sentence = msgspec.json.format(msgspec.json.encode(reason)) + b"\n"
         try:

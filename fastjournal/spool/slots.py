@@ -1,6 +1,8 @@
 """Slots: which spool file a write goes to, what these files are called, which ones there are.
 
 A slot is named after the UTC instant of its start: ``20261120T080000Z.fjs``. Names sort by time.
+A *drop-in* is a whole file that some program links or renames to ``20261120T080000Z-NAME.fjs``.
+NAME is printable UTF-8, and the file's name has at most ``DROP_IN_NAME_BYTES_MAX`` bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from fastjournal.errors import BadRequestError, SpoolFailedError
+from fastjournal.limits import DROP_IN_NAME_BYTES_MAX
 
 SLOT_SUFFIX = ".fjs"
 WAKE_NAME = "wake"
@@ -28,6 +31,8 @@ SHARED_FILE_MODE = 0o660
 
 _FORM = "%Y%m%dT%H%M%SZ" + SLOT_SUFFIX
 _NAME_CHARS = len("20261120T080000Z.fjs")
+_STAMP_CHARS = len("20261120T080000Z")
+_DROP_IN_CHARS_MIN = len("20261120T080000Z-n.fjs")
 _OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME})
 
 IGNORED_NAMES_MAX = 100
@@ -93,16 +98,34 @@ def slot_name(start_s: int) -> str:
     return time.strftime(_FORM, time.gmtime(start_s))
 
 
+def is_drop_in(name: str) -> bool:
+    """Whether a slot of this file name, which ``parse_slot_name`` takes, is a drop-in."""
+    return len(name) != _NAME_CHARS
+
+
 def parse_slot_name(name: str) -> int | None:
     """Return the start, in seconds, of the slot with this file name; None: it names no slot."""
-    if len(name) != _NAME_CHARS or not name.endswith("Z" + SLOT_SUFFIX) or not name.isascii():
+    if not name.endswith(SLOT_SUFFIX) or name[8:9] != "T" or name[15:16] != "Z":
         return None
-    if name[8] != "T" or not (name[:8] + name[9:15]).isdigit():
+    digits = name[:8] + name[9:15]
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    if len(name) != _NAME_CHARS and not _is_drop_in_name(name):
         return None
     try:
         return int(datetime.fromisoformat(name[:16]).timestamp())
     except ValueError:
         return None
+
+
+def _is_drop_in_name(name: str) -> bool:
+    """Whether a name that begins as a slot's is one of a drop-in: dead/ and logs can hold it."""
+    return (
+        len(name) >= _DROP_IN_CHARS_MIN
+        and name[_STAMP_CHARS] == "-"
+        and name.isprintable()
+        and len(name.encode()) <= DROP_IN_NAME_BYTES_MAX
+    )
 
 
 def survey(directory: str | os.PathLike[str]) -> Survey:

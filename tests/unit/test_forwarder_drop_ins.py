@@ -1,0 +1,191 @@
+"""Drop-ins: whole spool files that other programs link or rename into the directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.limits import DROP_IN_NAME_BYTES_MAX, OPEN_SLOTS_MAX, RESCAN_US
+from fastjournal.printable import safe_text
+from fastjournal.protocol import Flag, Function, Request, encode_request
+from fastjournal.spool import DeadDirectory, Reason, spool_status
+from fastjournal.spool.format import FILE_HEADER, encode_record
+from fastjournal.spool.reader import Piece
+from fastjournal.spool.slots import parse_slot_name, survey
+from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.slot_store import SlotStore
+
+SLOT = "20261120T080000Z"
+EVER = 10**9
+
+
+def record(name: str) -> bytes:
+    request = Request(Function.SET, 0, Flag.PERSIST, 5, name.encode(), value_type=1, value=b"v")
+    return encode_record(encode_request(request))
+
+
+def drop_in(directory: Path, name: str, content: bytes | None = None) -> Path:
+    path = directory / f"{SLOT}-{name}.fjs"
+    path.write_bytes(FILE_HEADER + record(name) if content is None else content)
+    return path
+
+
+class Opened:
+    """A store, and the damage that it put aside."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.aside: list[tuple[str, bytes, str]] = []
+        self.store = SlotStore(str(directory), slot_seconds=EVER, put_aside=self.put_aside)
+        self.looks = 0
+
+    def put_aside(self, slot: SlotFile, piece: Piece, code: str, _: str) -> bool:
+        self.aside.append((slot.name, piece.data, code))
+        return True
+
+    def look(self) -> list[str]:
+        """Look as a rescan does, erase what was found, and return the names of the slots."""
+        self.looks += 1
+        now_us = self.looks * RESCAN_US
+        found = []
+        taken = self.store.take_behind_torn(1000, 1 << 20, now_us)
+        self.store.retry_refused()
+        self.store.wake_resting()
+        self.store.refresh(now_us)
+        while taken := taken + self.store.take(1000, 1 << 20, now_us):
+            for slot, piece, _ in taken:
+                slot.erase(piece.offset, len(piece.data))
+                found.append(slot.name)
+            taken = []
+        self.store.finish_old(0, 1000, 1 << 20)
+        return found
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    found = Opened(tmp_path)
+    yield found
+    found.store.close()
+
+
+@pytest.mark.parametrize("put", [os.link, os.rename])
+def test_drop_in_is_sent_and_deleted_at_once(
+    opened: Opened, put: Callable[[Path, Path], None]
+) -> None:
+    """Its slot is not over, and no newer one is there."""
+    made = opened.directory / f".{SLOT}-php-17.fjs.tmp"
+    made.write_bytes(FILE_HEADER + record("a") + record("b"))
+    put(made, opened.directory / f"{SLOT}-php-17.fjs")
+    assert opened.look() == [f"{SLOT}-php-17.fjs"] * 2
+    assert list(opened.directory.glob("2*")) == []
+    assert opened.aside == []
+
+
+def test_drop_ins_over_the_bound_of_open_slots_are_all_sent_in_one_look(opened: Opened) -> None:
+    count = 2 * OPEN_SLOTS_MAX + 3
+    names = [drop_in(opened.directory, f"{number:04}").name for number in range(count)]
+    assert opened.look() == names
+    assert list(opened.directory.iterdir()) == []
+
+
+INCOMPLETE = {
+    "empty": b"",
+    "half-a-header": FILE_HEADER[:5],
+    "half-a-record": FILE_HEADER + record("lost")[:-3],
+    "text": b"GET / HTTP/1.1\r\n",
+}
+
+
+def test_incomplete_drop_ins_are_torn_when_they_grow_no_more_and_hold_up_nothing(
+    opened: Opened,
+) -> None:
+    for number in range(OPEN_SLOTS_MAX // 2):
+        for name, content in INCOMPLETE.items():
+            drop_in(opened.directory, f"{number:04}-{name}", content)
+    good = drop_in(opened.directory, "good")
+    assert opened.look() == [good.name]
+    for _ in range(8):
+        assert opened.look() == []
+    assert list(opened.directory.iterdir()) == []
+    kinds = [(name.split("-", 2)[2].removesuffix(".fjs"), data) for name, data, _ in opened.aside]
+    bad = {
+        (name, content.removeprefix(FILE_HEADER)) for name, content in INCOMPLETE.items() if content
+    }
+    assert set(kinds) == bad
+    assert len(kinds) == len(bad) * OPEN_SLOTS_MAX // 2
+    assert {code for _, _, code in opened.aside} == {"torn"}
+
+
+def test_drop_in_that_still_grows_is_not_torn(opened: Opened) -> None:
+    whole = FILE_HEADER + record("a") + record("b")
+    path = drop_in(opened.directory, "slow", b"")
+    found: list[str] = []
+    for end in range(0, len(whole) + 11, 11):
+        path.write_bytes(whole[:end])
+        found += opened.look()
+    assert (found, opened.aside) == ([path.name] * 2, [])
+    assert not path.exists()
+
+
+def test_drop_in_of_the_future_ends_no_slot_of_a_writer(opened: Opened) -> None:
+    slot = opened.directory / f"{SLOT}.fjs"
+    slot.write_bytes(FILE_HEADER + record("a"))
+    (opened.directory / "29991231T235959Z-x.fjs").write_bytes(FILE_HEADER + record("b"))
+    assert opened.look() == [slot.name, "29991231T235959Z-x.fjs"]
+    opened.look()
+    assert [path.name for path in opened.directory.iterdir()] == [slot.name]
+
+
+def test_drop_in_of_another_version_is_left_alone_and_named_once(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = drop_in(opened.directory, "new", b"fjsp\0\0\0\x02?")
+    good = drop_in(opened.directory, "old")
+    assert [opened.look() for _ in range(3)] == [[good.name], [], []]
+    assert path.read_bytes() == b"fjsp\0\0\0\x02?"
+    assert [path.name in entry.getMessage() for entry in caplog.records] == [True]
+    assert spool_status(opened.directory, strict=False).unreadable[0].name == path.name
+
+
+LONG = "x" * (DROP_IN_NAME_BYTES_MAX - len(SLOT) - len("-.fjs"))
+NAMES = {
+    f"{SLOT}-1.fjs": True,
+    f"{SLOT}-a b.ü.fjs": True,
+    f"{SLOT}-{LONG}.fjs": True,
+    f"{SLOT}-{LONG}x.fjs": False,
+    f"{SLOT}-.fjs": False,
+    f"{SLOT}_1.fjs": False,
+    f"{SLOT}-1.fjs.tmp": False,
+    f"{SLOT}-a\nb.fjs": False,
+    f"{SLOT}-\udcff.fjs": False,
+    "20261332T080000Z-1.fjs": False,
+}
+
+
+def test_names_that_are_no_drop_ins_are_named_once_and_left_alone(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, is_drop_in in NAMES.items():
+        (opened.directory / name).write_bytes(FILE_HEADER + record("a"))
+        assert (parse_slot_name(name) is not None) is is_drop_in, name
+    good = sorted(name for name, is_good in NAMES.items() if is_good)
+    bad = {name for name, is_good in NAMES.items() if not is_good}
+    assert sorted(opened.look()) == good
+    assert [opened.look(), opened.look()] == [[], []]
+    assert set(os.listdir(opened.directory)) == bad
+    assert opened.store.ignored == len(bad)
+    told = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
+    counts = [sum(f"/{safe_text(name)}:" in line for line in told) for name in sorted(bad)]
+    assert counts == [1] * len(bad)
+    assert survey(opened.directory).ignored_count == len(bad)
+
+
+def test_dead_letters_of_drop_ins_have_names_of_their_own(tmp_path: Path) -> None:
+    dead = DeadDirectory(tmp_path)
+    for name in ("a.b", "a.c", LONG):
+        dead.put(b"?", Reason(f"{SLOT}-{name}.fjs", 8, 1, "frame", "bad-key", "", 0))
+    assert len(dead.list()) == 3
