@@ -10,6 +10,7 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.two_jobs import client_with_two_jobs
 
 
 @pytest.fixture
@@ -23,6 +24,13 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
     """Connect to that daemon."""
     with SyncClient(daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    """Connect a client that looks at the daemon from outside, with the jobs 1 and 2 there."""
+    with client_with_two_jobs(daemon.address) as client:
         yield client
 
 

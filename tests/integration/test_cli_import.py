@@ -31,6 +31,7 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from fj_cli.importing import Importer
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.spark.plan_logs import write_log
 
 CORPUS = Path(__file__).parent.parent / "format" / "data" / "workq"
 LOGS = sorted(path.stem for path in CORPUS.glob("*.json"))
@@ -76,13 +77,6 @@ def as_the_daemon_loads_it(log: Path, tmp_path: Path) -> dict[bytes, ReplayedEnt
     shutil.copytree(log, copy)
     state = recover(OsDisk(), str(copy), now_us=NOW).state
     return {job.key: job for job in state.jobs.values() if not 0 < job.expires <= NOW}
-
-
-def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
-    directory.mkdir()
-    for number, segment in enumerate(segments, 1):
-        (directory / f"{number:09d}.log").write_bytes(bytes(segment))
-    return directory
 
 
 def written(daemon: DaemonProcess) -> dict[str, bytes]:

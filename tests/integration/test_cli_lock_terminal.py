@@ -53,12 +53,6 @@ class Terminal:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
 def terminal(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Terminal]:
     cli = Cli(tmp_path, daemon.address)
     assert cli("set", "k", "v").returncode == 0

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -23,31 +23,16 @@ from fastjournal import (
     Client,
     Job,
     LeaseLostError,
-    Reconnect,
     SyncClient,
-    build_journal_key,
 )
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.two_jobs import QUICK, key_of
 
-QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
 TIMEOUT_S = 60
 
 
 class BodyError(Exception):
     """Error of a body."""
-
-
-@pytest.fixture
-def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    """Connect a client that looks at the daemon from outside, with two jobs there."""
-    with SyncClient(daemon.address, reconnect=QUICK) as client:
-        for name in ("1", "2"):
-            client.set(key_of(name), name)
-        yield client
-
-
-def key_of(name: str) -> bytes:
-    return build_journal_key("d", name)
 
 
 def states(producer: SyncClient) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +15,6 @@ from fastjournal.protocol import ErrorCode, Function, Request, State
 from tests.integration.daemon_process import DaemonProcess
 
 S = 1_000_000
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
 
 
 def refused(code: str) -> pytest.RaisesExc[RefusedError]:

@@ -25,12 +25,6 @@ S = 1_000_000
 JOB = build_journal_key("d", "1")
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
 @pytest.fixture(params=KINDS)
 async def client(daemon: DaemonProcess, request: pytest.FixtureRequest) -> AsyncIterator[AnyClient]:
     async with connected(request.param, daemon.address) as client:

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -28,28 +27,9 @@ from fastjournal import (
 )
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.two_jobs import QUICK, SleepingClock, key_of
 
 S = 1_000_000
-QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    """A client that has set two jobs."""
-    with SyncClient(daemon.address, reconnect=QUICK) as client:
-        for name in ("1", "2"):
-            client.set(key_of(name), name)
-        yield client
-
-
-def key_of(name: str) -> bytes:
-    return build_journal_key("d", name)
 
 
 def states(client: SyncClient) -> dict[str, str]:
@@ -282,13 +262,11 @@ async def test_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
-    port = daemon.address.rpartition(":")[2]
     async with Client(daemon.address, reconnect=QUICK) as client:
         async for job in client.jobs("d", lease=12):
             if not seen:
                 before = producer.entry_stats(job.key).worked_on_until_us
                 daemon.kill()
-                daemon._options = ("--listen", f"127.0.0.1:{port}")
                 await trio.to_thread.run_sync(daemon.start)
                 await until(lambda: producer.entry_stats(key_of("1")).worked_on_until_us > before)  # noqa: B023 - awaited
                 assert not job.lost.is_set()
@@ -303,7 +281,6 @@ async def test_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
 async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
     daemon: DaemonProcess,
 ) -> None:
-    port = daemon.address.rpartition(":")[2]
     done: list[bytes] = []
     over = trio.Event()
 
@@ -329,7 +306,6 @@ async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
         for at in (20, 70):
             await until(lambda: len(done) >= at)  # noqa: B023 - awaited here
             daemon.kill()
-            daemon._options = ("--listen", f"127.0.0.1:{port}")
             await trio.to_thread.run_sync(daemon.start)
         await until(lambda: len(done) == 150)
         over.set()
@@ -533,12 +509,10 @@ def test_blocking_killed_daemon_takes_nothing_away(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
-    port = daemon.address.rpartition(":")[2]
     with SyncClient(daemon.address, reconnect=QUICK) as client:
         for job in client.jobs("d", wait=None):
             if not seen:
                 daemon.kill()
-                daemon._options = ("--listen", f"127.0.0.1:{port}")
                 daemon.start()
             seen.append(job.value)
     assert seen == [b"1", b"2"]
@@ -548,26 +522,13 @@ def test_blocking_killed_daemon_takes_nothing_away(
 def test_blocking_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
-    clock = FakeClock()
+    clock = SleepingClock()
     client = SyncClient(daemon.address, sleep=clock.sleep, monotonic=clock.monotonic)
     with client, pytest.raises(BodyError), client.jobs("d", count=2) as jobs:
         for _job in jobs:
             daemon.kill()
             raise BodyError
     assert 0 < clock.now_s < 1.5 * CLIENT_LAST_WORDS_S
-
-
-class FakeClock:
-    """One that only sleeping moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 @pytest.mark.parametrize("kind", [SyncClient, Client])

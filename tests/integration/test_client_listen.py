@@ -14,6 +14,7 @@ from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_er
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
 from tests.door.places import patch_module
+from tests.integration.two_jobs import SleepingClock
 
 LISTEN = int(Flag.LISTEN)
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
@@ -216,21 +217,8 @@ def test_blocking_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) ->
         assert caught.value.code == "connection-lost"
 
 
-class SlowClock:
-    """One that only sleeping moves, and that counts the pauses."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
-    clock = SlowClock()
+    clock = SleepingClock()
     plan = Reconnect(first_pause=0.1, longest_pause=4, patience=30)
     with ScriptedDaemon(Telling()) as daemon:
         client = SyncClient(

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
-import pytest
 import trio
 
 from fastjournal import Change, ChangeKind, Client, Reconnect, SyncClient, build_journal_key
 from tests.integration.daemon_process import DaemonProcess
 
 QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
 
 
 def told(change: Change) -> tuple[str, bytes, bytes]:
@@ -56,13 +47,11 @@ async def test_listen_shows_work_that_comes_and_goes(daemon: DaemonProcess) -> N
 
 
 async def test_restart_of_the_daemon_is_shown_to_a_listener(daemon: DaemonProcess) -> None:
-    port = daemon.address.rpartition(":")[2]
     async with (
         Client(daemon.address, reconnect=QUICK) as client,
         client.listen(prefix="a") as changes,
     ):
         daemon.kill()
-        daemon._options = ("--listen", f"127.0.0.1:{port}")
         await trio.to_thread.run_sync(daemon.start)
         with trio.fail_after(60):
             assert (await anext(changes)).kind == ChangeKind.MISSED

@@ -6,11 +6,8 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from os import kill
 from pathlib import Path
-
-import pytest
 
 from fastjournal.protocol import QUERY_SHIFT, Flag, Function, Query, Reply, Request
 from tests.integration.daemon_process import DaemonProcess
@@ -20,12 +17,6 @@ PAIRS_MAX = 65_535
 CURSOR = Query.CURSOR << QUERY_SHIFT
 REGEX = Query.REGEX << QUERY_SHIFT
 NEVER_MATCHES = b"[0-9a-f]*[0-9][0-9a-f]x{3}[0-9]*$"
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
 
 
 def fill(client: RawClient, number: int, start: int = 0) -> list[bytes]:

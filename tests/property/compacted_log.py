@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import trio
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
@@ -14,8 +17,17 @@ from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, compact_segment
+from tests.door.compaction import (
+    DURABLE,
+    NOW,
+    TURN,
+    Backpressure,
+    Blocking,
+    candidates,
+    compact_segment,
+)
 from tests.door.config import Config
+from tests.door.daemon import Counters
 from tests.door.engine import Missing, Scan, evict_values
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
@@ -30,6 +42,29 @@ NOTHING_LEFT_BYTES = 2000
 
 async def nothing_to_archive() -> None:
     """Without an archive, compaction waits for nothing."""
+
+
+def runtime_of(
+    log: CompactedLog, wait_durable: Callable[[int], Awaitable[None]] | None = None
+) -> Any:
+    """Return what the compactor takes of the daemon; a wait for the disk flushes, or is given."""
+
+    async def durable(mark: int) -> None:
+        log.flush()
+
+    return SimpleNamespace(
+        engine=log.engine,
+        writer=log.writer,
+        disk=log.disk,
+        archive=None,
+        config=log.config,
+        clock=log.clock,
+        wake_tasks=lambda: None,
+        commit=SimpleNamespace(wait_durable=wait_durable or durable),
+        segments_free=trio.Lock(),
+        counters=Counters(),
+        backpressure=Backpressure(log.engine, log.writer, compacts=True),
+    )
 
 
 class CompactedLog:

@@ -177,10 +177,7 @@ def test_stream_of_events_ends_at_a_gap_or_tells_of_it_in_a_row(tmp_path: Path) 
 def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) -> None:
     _, segments = ledger_segments(2)
     archive = begin_archive(tmp_path)
-    data = segments[0][1]
-    segment = SegmentFile("1", 1, len(data), True, False)
-    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
-    (archive / f"000000001-{google_crc32c.value(shorter):08x}.log").write_bytes(shorter)
+    write_archive(archive, [shortened(1, segments[0][1])])
     stream = open_stream(archive)
     ((_, end, first),) = batches(stream, stream.initialOffset())
     (archive / segments[0][0]).write_bytes(segments[0][1])
@@ -202,11 +199,9 @@ def test_stream_of_events_repeats_a_batch_whose_last_segment_grew_meanwhile(
     _, segments = ledger_segments(2)
     archive = begin_archive(tmp_path)
     name, data = segments[1]
-    segment = SegmentFile("2", 2, len(data), True, False)
-    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
-    short = archive / f"000000002-{google_crc32c.value(shorter):08x}.log"
-    (archive / segments[0][0]).write_bytes(segments[0][1])
-    short.write_bytes(shorter)
+    shorter = shortened(2, data)
+    short = archive / shorter[0]
+    write_archive(archive, [segments[0], shorter])
     stream = open_stream(archive, mode=mode)
     start = stream.initialOffset()
     planned = next_offset(stream, start)
@@ -227,7 +222,7 @@ def test_stream_of_events_repeats_a_batch_whose_last_segment_grew_meanwhile(
     assert expected + rest == both
     # the longer version is lost before its batch is repeated
     (archive / segments[1][0]).unlink()
-    short.write_bytes(shorter)
+    write_archive(archive, [shorter])
     stream = open_stream(archive, mode=mode)
     assert check_missing(stream, mode, planned, end, "2 to 2") == []
 
@@ -320,6 +315,13 @@ def other_version(name: str, data: bytes) -> tuple[str, bytes]:
     return f"{name[:9]}-{google_crc32c.value(other):08x}.log", other
 
 
+def shortened(number: int, data: bytes) -> tuple[str, bytes]:
+    """Return a segment as it was archived before it grew: whole record groups of its first half."""
+    segment = SegmentFile(str(number), number, len(data), True, False)
+    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
+    return f"{number:09d}-{google_crc32c.value(shorter):08x}.log", shorter
+
+
 def open_records(archive: Path, **options: str) -> RecordsStream:
     source = FastjournalSource({"path": str(archive), "cleanSource": "delete"} | options)
     stream = source.streamReader(source.schema())
@@ -381,11 +383,7 @@ def test_stream_unlinks_what_a_commit_before_a_crash_left(view: str, tmp_path: P
 def test_stream_unlinks_both_versions_of_a_segment_that_grew(view: str, tmp_path: Path) -> None:
     _, segments = ledger_segments(2)
     archive = begin_archive(tmp_path)
-    name, data = segments[0]
-    segment = SegmentFile("1", 1, len(data), True, False)
-    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
-    short = f"000000001-{google_crc32c.value(shorter):08x}.log"
-    write_archive(archive, [(short, shorter), (name, data)])
+    write_archive(archive, [shortened(1, segments[0][1]), segments[0]])
     stream = open_view(view, archive)
     start = stream.initialOffset()
     end = next_offset(stream, start)
@@ -394,10 +392,7 @@ def test_stream_unlinks_both_versions_of_a_segment_that_grew(view: str, tmp_path
     assert segments_of(archive) == []
     # the next one grows behind the plan of its batch
     name, data = segments[1]
-    segment = SegmentFile("2", 2, len(data), True, False)
-    shorter = data[: find_group_end(data, segment, 0, len(data) // 2, forced=False)]
-    short = f"000000002-{google_crc32c.value(shorter):08x}.log"
-    write_archive(archive, [(short, shorter)])
+    write_archive(archive, [shortened(2, data)])
     planned = next_offset(stream, end)
     write_archive(archive, [(name, data)])
     first = read(stream, end, planned)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import count
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import trio
@@ -16,35 +14,15 @@ from fastjournal.cmdlog.locks import lock_read
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
 from tests.door.admission import bytes_of, grows
 from tests.door.compaction import GRANTED, Backpressure, bytes_slowed, bytes_usual
-from tests.door.daemon import Counters
 from tests.door.places import patch_module
 from tests.door.tasks import Compactor
-from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive
+from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer
 from tests.unit.test_session_bounds import Room
 
 OVER = Flag.PERSIST | Flag.OVERWRITE
 SEGMENT_BYTES = 16 * 1024
-
-
-def runtime_of(log: CompactedLog) -> Any:
-    async def durable(mark: int) -> None:
-        log.flush()
-
-    return SimpleNamespace(
-        engine=log.engine,
-        writer=log.writer,
-        disk=log.disk,
-        archive=None,
-        config=log.config,
-        clock=log.clock,
-        wake_tasks=lambda: None,
-        commit=SimpleNamespace(wait_durable=durable),
-        segments_free=trio.Lock(),
-        counters=Counters(),
-        backpressure=Backpressure(log.engine, log.writer, compacts=True),
-    )
 
 
 def overgrown() -> CompactedLog:

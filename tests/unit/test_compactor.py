@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,16 +13,14 @@ import trio.testing
 from fastjournal.cmdlog.recovery.recover import verify
 from tests.door.compaction import (
     DURABLE,
-    Backpressure,
     Blocking,
     CompactionStoppedError,
     bytes_usual,
     compact_segment,
 )
-from tests.door.daemon import Counters
 from tests.door.places import patch_module
 from tests.door.tasks import Compactor
-from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive
+from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 
 SEGMENT_BYTES = 16 * 1024
 
@@ -31,23 +28,7 @@ SEGMENT_BYTES = 16 * 1024
 def compactor_of(
     log: CompactedLog, wait_durable: Callable[[int], Awaitable[None]] | None = None
 ) -> Compactor:
-    async def durable(mark: int) -> None:
-        log.flush()
-
-    runtime: Any = SimpleNamespace(
-        engine=log.engine,
-        writer=log.writer,
-        disk=log.disk,
-        archive=None,
-        config=log.config,
-        clock=log.clock,
-        wake_tasks=lambda: None,
-        commit=SimpleNamespace(wait_durable=wait_durable or durable),
-        segments_free=trio.Lock(),
-        counters=Counters(),
-        backpressure=Backpressure(log.engine, log.writer, compacts=True),
-    )
-    return Compactor(runtime, nothing_to_archive)
+    return Compactor(runtime_of(log, wait_durable), nothing_to_archive)
 
 
 def overgrown() -> CompactedLog:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Link, Pause, Rename
+from fastjournal.cmdlog.format.operation_records import Pause
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark import duckdb_engine, entry_plan, local_entries
@@ -20,9 +20,8 @@ from fastjournal.spark.rows import Row
 from fastjournal.spark.vectorised.byte_arrays import END_BYTES, SegmentBytes, hash_of
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
+from tests.spark.plan_logs import SECOND, hot_uri, linked_chain, write_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
-
-SECOND = 1_000_000
 
 
 def rows_of(log: Path, scratch: Path) -> list[tuple[Any, ...]]:
@@ -48,13 +47,6 @@ def replayed_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return told
 
 
-def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
-    directory.mkdir()
-    for number, segment in enumerate(segments, 1):
-        (directory / segment_name(number)).write_bytes(bytes(segment))
-    return directory
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_plan_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) -> None:
     write_random_log(tmp_path / "log", seed, segments=3 + seed % 3, records=20 + 12 * seed)
@@ -76,14 +68,7 @@ def test_plan_equals_the_replay_where_its_rounds_are_too_few(
 def test_chain_of_links_is_one_component_whatever_its_length(
     tmp_path: Path, replayed_rows: list[int]
 ) -> None:
-    segment = SegmentBuilder()
-    for number in range(300):
-        job = segment.entry(b"key %d" % number)
-        segment.operation(Link(job, b"link %d" % number))
-        if number % 2:
-            segment.operation(Link(job, b"link %d" % (number - 1)))
-            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
-        segment.now_us += SECOND
+    segment = linked_chain(300)
     log = write_log(tmp_path / "log", segment)
     assert rows_of(log, tmp_path / "scratch") == replayed(log)
     assert replayed_rows == [len(segment.offsets) - 1]
@@ -92,20 +77,7 @@ def test_chain_of_links_is_one_component_whatever_its_length(
 def test_hot_uri_with_a_lease_replays_no_more_than_what_overlaps_it(
     tmp_path: Path, replayed_rows: list[int]
 ) -> None:
-    segment = SegmentBuilder()
-    before: tuple[bytes, bytes] | None = None
-    for number in range(2000):
-        key = b"web:1:%d:x%d" % (segment.now_us, number)
-        job = segment.entry(key, uri=b"http://hot", arrival=number)
-        if number == 1990:
-            segment.lease([job], segment.now_us + 3600 * SECOND)
-            before = None
-        elif before is not None:
-            segment.complete(*before, replaced=1)
-        if number != 1990:
-            before = job, key
-        segment.now_us += SECOND
-    log = write_log(tmp_path / "log", segment)
+    log = write_log(tmp_path / "log", hot_uri(2000, leased=1990))
     expected = replayed(log)
     assert [row[7] for row in expected] == ["worked_on", "waiting"]
     assert rows_of(log, tmp_path / "scratch") == expected

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fastjournal.cmdlog.format.operation_records import Link, Rename
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark import entries_view
@@ -26,10 +25,8 @@ from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.shard import Step
 from fastjournal.spark.shard_rows import unpack_parcels
-from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.plan_logs import hot_uri, linked_chain, write_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
-
-SECOND = 1_000_000
 
 
 class ShardsHere:
@@ -95,31 +92,12 @@ def rows_of(log: Path, parts: list[list[pa.RecordBatch]]) -> list[tuple[Any, ...
     return by_position(rows)
 
 
-def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
-    directory.mkdir()
-    for number, segment in enumerate(segments, 1):
-        (directory / segment_name(number)).write_bytes(bytes(segment))
-    return directory
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_plan_on_shards_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) -> None:
     write_random_log(tmp_path, seed, segments=3 + seed % 3, records=20 + 12 * seed)
     expected = replayed(tmp_path)
     assert expected
     assert rows_of(tmp_path, choose(tmp_path, 1 + seed % 4)) == expected
-
-
-def linked_chain(length: int) -> SegmentBuilder:
-    segment = SegmentBuilder()
-    for number in range(length):
-        job = segment.entry(b"key %d" % number)
-        segment.operation(Link(job, b"link %d" % number))
-        if number % 2:
-            segment.operation(Link(job, b"link %d" % (number - 1)))
-            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
-        segment.now_us += SECOND
-    return segment
 
 
 def test_chain_of_links_over_shards_is_one_component_whatever_its_length(tmp_path: Path) -> None:
@@ -133,20 +111,7 @@ def test_chain_of_links_over_shards_is_one_component_whatever_its_length(tmp_pat
 def test_hot_uri_sends_one_row_a_shard_and_replays_what_overlaps_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segment = SegmentBuilder()
-    before: tuple[bytes, bytes] | None = None
-    for number in range(2000):
-        key = b"web:1:%d:x%d" % (segment.now_us, number)
-        job = segment.entry(key, uri=b"http://hot", arrival=number)
-        if number == 1990:
-            segment.lease([job], segment.now_us + 3600 * SECOND)
-            before = None
-        elif before is not None:
-            segment.complete(*before, replaced=1)
-        if number != 1990:
-            before = job, key
-        segment.now_us += SECOND
-    log = write_log(tmp_path / "log", segment)
+    log = write_log(tmp_path / "log", hot_uri(2000, leased=1990))
     came: dict[str, int] = {}
     unpack = entries_view.unpack_parcels
 

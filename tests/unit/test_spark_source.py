@@ -48,14 +48,10 @@ from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.source import FastjournalSource
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.plan_logs import write_log
 
 STRING, BIGINT = StringType(), LongType()
 CORPUS = Path(__file__).parent.parent / "format" / "data"
-
-
-def write_log(directory: Path) -> None:
-    directory.mkdir(parents=True)
-    (directory / segment_name(1)).write_bytes(bytes(SegmentBuilder()))
 
 
 def test_option_names_are_checked_in_any_case_and_the_near_one_is_named() -> None:
@@ -104,7 +100,7 @@ def test_glob_names_the_directories_that_spark_would_take(
 ) -> None:
     names = ["a1", "a2", "_temporary", ".hidden", "b", "20261123T000000.000000Z.partial"]
     for name in [*names, *(["[x]"] if glob == "[x]" else [])]:
-        write_log(tmp_path / "logs" / name)
+        write_log(tmp_path / "logs" / name, SegmentBuilder())
     (tmp_path / "logs" / "file").touch()
     for scheme in ("", "file:", "file://"):
         directories = find_directories(Options({"path": f"{scheme}{tmp_path}/logs/{glob}"}))
@@ -125,7 +121,7 @@ def test_paths_come_as_one_text_or_as_a_list_in_json(tmp_path: Path) -> None:
 
 def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: Path) -> None:
     log, empty, other = tmp_path / "log", tmp_path / "empty", tmp_path / "other"
-    write_log(log)
+    write_log(log, SegmentBuilder())
     empty.mkdir()
     other.mkdir()
     for name in "abcde":
@@ -159,7 +155,7 @@ def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: 
 
 
 def test_schema_of_a_view_has_timestamps_or_microseconds(tmp_path: Path) -> None:
-    write_log(tmp_path / "log")
+    write_log(tmp_path / "log", SegmentBuilder())
     for view in LOG_VIEWS:
         for options, wanted in (({}, "timestamp"), ({"instants": "us"}, "bigint")):
             source = FastjournalSource({"path": f"{tmp_path}/log", "view": view} | options)

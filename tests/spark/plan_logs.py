@@ -1,0 +1,55 @@
+"""Logs for the query plan of live entries, in the shapes that its components depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastjournal.cmdlog.format.operation_records import Link, Rename
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.testing.logs import SegmentBuilder
+
+SECOND = 1_000_000
+
+
+def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
+    """Write a log directory of these segments, numbered from 1, and return it."""
+    directory.mkdir(parents=True)
+    for number, segment in enumerate(segments, 1):
+        (directory / segment_name(number)).write_bytes(bytes(segment))
+    return directory
+
+
+def linked_chain(length: int) -> SegmentBuilder:
+    """Return a segment of entries of which each shares a link with the next: one component."""
+    segment = SegmentBuilder()
+    for number in range(length):
+        job = segment.entry(b"key %d" % number)
+        segment.operation(Link(job, b"link %d" % number))
+        if number % 2:
+            segment.operation(Link(job, b"link %d" % (number - 1)))
+            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
+        segment.now_us += SECOND
+    return segment
+
+
+def hot_uri(sets: int, *, leased: int) -> SegmentBuilder:
+    """Return a segment in which each SET takes one URI over, and one of them is leased meanwhile.
+
+    Args:
+        sets: Number of entries.
+        leased: Number of the entry with the lease.
+    """
+    segment = SegmentBuilder()
+    before: tuple[bytes, bytes] | None = None
+    for number in range(sets):
+        key = b"web:1:%d:x%d" % (segment.now_us, number)
+        job = segment.entry(key, uri=b"http://hot", arrival=number)
+        if number == leased:
+            segment.lease([job], segment.now_us + 3600 * SECOND)
+            before = None
+        else:
+            if before is not None:
+                segment.complete(*before, replaced=1)
+            before = job, key
+        segment.now_us += SECOND
+    return segment
