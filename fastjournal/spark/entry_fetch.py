@@ -53,7 +53,9 @@ REPLAYED_COLUMNS = (
     "serial BIGINT, doubt INT"
 )
 LABELS_RECORDS = 4096
-"""Records that are replayed together, if they are of many labels: what is live is in memory."""
+LABELS_BYTES = 8 * 1024 * 1024
+"""Records and bytes of records that are replayed together, if they are of many labels: what is live
+is in memory."""
 _STATES = pa.array(["waiting", "worked_on", "buried"])
 _RAW = ("segment", "offset", "_raw", "_token", "_ours", "_doubt")
 _BATCH_ROWS = 8192
@@ -214,15 +216,15 @@ def replay_labels(
     Raises:
         LogCorruptError: A record cannot be understood.
     """
-    replay, records, last = PartReplay(), 0, None
+    replay, records, size, last = PartReplay(), 0, 0, None
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in REPLAYED_SCHEMA.names)
         for label, segment, offset, raw, token, ours, serial, doubt in zip(*columns, strict=True):
-            if label != last and records >= LABELS_RECORDS:
+            if label != last and (records >= LABELS_RECORDS or size >= LABELS_BYTES):
                 yield from _finished(replay, names)
-                replay, records = PartReplay(), 0
+                replay, records, size = PartReplay(), 0, 0
             last = label
-            records += 1
+            records, size = records + 1, size + len(raw)
             lease = None if token is None else int.from_bytes(token, "big")
             replay.feed(segment, offset, raw, token=lease, ours=ours, serial=serial, doubt=doubt)
     yield from _finished(replay, names)

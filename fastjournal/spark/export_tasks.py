@@ -10,24 +10,19 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.spark.domain_runs import write_runs
+from fastjournal.spark.domain_runs import write_entry_runs
 from fastjournal.spark.entry_facts import FACTS_SCHEMA, read_facts
-from fastjournal.spark.entry_fetch import (
-    REPLAYED_SCHEMA,
-    Base,
-    read_entries,
-    read_replayed,
-    replay_labels,
-)
+from fastjournal.spark.entry_fetch import Base, read_entries, read_replayed, replay_labels
 from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.replay_runs import ReplayRange, read_range, write_record_runs
 from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets
 
 _COMPRESSION = "lz4"
@@ -60,7 +55,7 @@ def write_entries(directory: str, segment: SegmentFile, offsets: Offsets, path: 
     """Write the entries of records that need no replay; return the size of the segment."""
     files, _ = resolve(directory)
     names = ENTRY_ARROW_SCHEMA.names
-    write_runs(path, read_entries(files, segment, offsets, names))
+    write_entry_runs(path, read_entries(files, segment, offsets, names))
     return segment.bytes
 
 
@@ -71,14 +66,22 @@ def write_replayed(
     files, _ = resolve(directory)
     order = np.argsort(offsets)
     batches = read_replayed(files, segment, offsets[order], labels[order], base, permissive=False)
-    _write(path, REPLAYED_SCHEMA, batches)
+    write_record_runs(path, batches)
     return len(offsets)
 
 
-def write_replay(batches: Sequence[pa.RecordBatch], path: str) -> int:
-    """Write the entries that records leave; return the number of the records."""
-    write_runs(path, replay_labels(batches, ENTRY_ARROW_SCHEMA.names))
-    return sum(map(len, batches))
+def write_replay(chosen: ReplayRange, path: str) -> int:
+    """Write the entries that the records of a range leave; return the number of the records."""
+    records = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal records
+        for batch in read_range(chosen):
+            records += len(batch)
+            yield batch
+
+    write_entry_runs(path, replay_labels(counted(), ENTRY_ARROW_SCHEMA.names))
+    return records
 
 
 def _write(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

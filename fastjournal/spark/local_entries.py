@@ -2,8 +2,8 @@
 
 Tasks in processes decode segments (``fastjournal.spark.export_tasks``); DuckDB joins and groups
 what they write, with a memory limit and files in a temporary directory. The algorithm is that of
-``fastjournal.spark.entry_plan``; ``fastjournal.spark.domain_runs`` sorts the entries. A log of one
-part runs in this process.
+``fastjournal.spark.entry_plan``; ``fastjournal.spark.replay_runs`` sorts the records to replay,
+``fastjournal.spark.domain_runs`` the entries. A log of one part runs in this process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, 
 from fastjournal.spark.entry_fetch import Base
 from fastjournal.spark.entry_plan import Wanted, find_wanted
 from fastjournal.spark.files import LogDirectory, SegmentFile
+from fastjournal.spark.replay_runs import find_replay_ranges
 
-REPLAY_BYTES = 4 * 1024 * 1024
-"""Bytes of records that a task replays, and more where one label has more."""
-REPLAY_ROWS = 8_192
 _BEHIND = 2
 """Tasks for each process that wait or run."""
 
@@ -208,27 +206,13 @@ class _Entries:
         """Yield the tasks that replay records, those of a label in one task."""
         if not self._records:
             return
-        sql = f'SELECT * FROM {parquet_files(self._records)} ORDER BY label, segment, "offset"'
-        gathered: list[pa.RecordBatch] = []
-        for batch in self._engine.batches(sql, REPLAY_ROWS):
-            if gathered and sum(one.nbytes for one in gathered) >= REPLAY_BYTES:
-                last = gathered[-1].column("label")[-1]
-                labels = batch.column("label").to_numpy()
-                same = int(np.searchsorted(labels, last.as_py(), "right"))
-                gathered.append(batch.slice(0, same))
-                batch = batch.slice(same)
-                if len(batch):
-                    yield self._replay(gathered)
-                    gathered = []
-            if len(batch):
-                gathered.append(batch)
-        yield self._replay(gathered)
-
-    def _replay(self, gathered: list[pa.RecordBatch]) -> tuple[Any, ...]:
-        path = str(self._scratch / f"replay-{len(self._files)}")
-        self._files.append(path)
-        return export_tasks.write_replay, gathered, path
+        for chosen in find_replay_ranges(self._engine, self._records):
+            path = str(self._scratch / f"replay-{len(self._files)}")
+            self._files.append(path)
+            yield export_tasks.write_replay, chosen, path
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries, by domain."""
+        for path in self._records:
+            os.unlink(path)
         yield from merge_runs(self._engine, self._files)

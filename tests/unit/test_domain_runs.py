@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.errors import LogFailedError
-from fastjournal.spark import domain_runs
-from fastjournal.spark.domain_runs import entry_bytes, find_ranges, merge_runs, write_runs
+from fastjournal.spark import domain_runs, sorted_runs
+from fastjournal.spark.domain_runs import find_domain_ranges, merge_runs, write_entry_runs
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.sorted_runs import row_bytes
 
 LONG = "l" * 5000
 """A name so long that Parquet has no statistics of it."""
@@ -46,7 +47,7 @@ def write_files(directory: Path, draw: random.Random, names: list[str | None]) -
             batches.append(batch_of(domains, first))
             first += len(domains)
         paths.append(str(directory / f"it's-{number}"))
-        write_runs(paths[-1], batches)
+        write_entry_runs(paths[-1], batches)
     return paths
 
 
@@ -55,12 +56,12 @@ def test_merge_of_runs_sorts_all_entries_by_domain(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(seed)
-    monkeypatch.setattr(domain_runs, "ROW_GROUP_ROWS", draw.choice((1, 3, 50)))
-    monkeypatch.setattr(domain_runs, "RUN_BYTES", draw.choice((1, 10_000, 1 << 30)))
+    monkeypatch.setattr(sorted_runs, "ROW_GROUP_ROWS", draw.choice((1, 3, 50)))
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES", draw.choice((1, 10_000, 1 << 30)))
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", draw.choice((1, 3_000, 1 << 30)))
     few = ["a", "b", None]
     many = [*few, "", "it's", "\u00fc", "\U0001f600", "\uffff", LONG, *map(str, range(90))]
-    monkeypatch.setattr(domain_runs, "ROW_GROUP_BYTES", draw.choice((1, 700, 1 << 30)))
+    monkeypatch.setattr(sorted_runs, "ROW_GROUP_BYTES", draw.choice((1, 700, 1 << 30)))
     monkeypatch.setattr(domain_runs, "BATCH_BYTES", draw.choice((1, 2_000, 1 << 30)))
     paths = write_files(tmp_path, draw, [few, many, ["a"] * 30 + many][seed % 3])
     rows = [row for batch in merge_runs(DuckDb(tmp_path), paths) for row in batch.to_pylist()]
@@ -83,13 +84,13 @@ def test_range_of_a_domain_with_many_entries_is_read_without_a_sort(
 ) -> None:
     names = [None, "a", "b", *["hot"] * 80, "x", "y"]
     batch = batch_of(names, 100)
-    size = int(entry_bytes(batch)[10])
+    size = int(row_bytes(batch)[10])
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", 70 * size)
     path = str(tmp_path / "one")
-    write_runs(path, [batch])
+    write_entry_runs(path, [batch])
     engine = DuckDb(tmp_path)
-    ranges = find_ranges(engine, [path])
-    assert [(one.first, one.last, one.rows, one.is_sorted) for one in ranges] == [
+    ranges = find_domain_ranges(engine, [path])
+    assert [(one.first, one.last, one.rows, one.is_one_key) for one in ranges] == [
         (None, None, 1, True),
         ("a", "b", 2, False),
         ("hot", "hot", 80, True),
@@ -97,27 +98,27 @@ def test_range_of_a_domain_with_many_entries_is_read_without_a_sort(
     ]
     assert ranges[2].bytes == 80 * size
     empty = str(tmp_path / "none")
-    write_runs(empty, [])
-    assert find_ranges(engine, [empty]) == []
+    write_entry_runs(empty, [])
+    assert find_domain_ranges(engine, [empty]) == []
     assert list(merge_runs(engine, [empty])) == list(merge_runs(engine, [])) == []
 
 
 def test_ranges_of_even_domains_in_many_runs_are_no_larger_than_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(domain_runs, "RUN_BYTES", 64 * 1024)
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES", 64 * 1024)
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", 48 * 1024)
-    monkeypatch.setattr(domain_runs, "ROW_GROUP_BYTES", 1024)
+    monkeypatch.setattr(sorted_runs, "ROW_GROUP_BYTES", 1024)
     names = [f"d{number:02}" for number in range(40)]
     value = bytes(1000)
     paths = [str(tmp_path / str(number)) for number in range(20)]
     for path in paths:
-        write_runs(path, [large_batch(names * 2, [value] * 80) for _ in range(3)])
-    ranges = find_ranges(DuckDb(tmp_path), paths)
+        write_entry_runs(path, [large_batch(names * 2, [value] * 80) for _ in range(3)])
+    ranges = find_domain_ranges(DuckDb(tmp_path), paths)
     # of each domain 120 kB: more than a range may have
     assert [(one.first, one.last, one.rows) for one in ranges] == [(n, n, 120) for n in names]
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", 448 * 1024)
-    ranges = find_ranges(DuckDb(tmp_path), paths)
+    ranges = find_domain_ranges(DuckDb(tmp_path), paths)
     assert [one.rows for one in ranges] == [360] * 13 + [120]
     assert all(one.rows * 1000 <= one.bytes <= domain_runs.RANGE_BYTES for one in ranges)
 
@@ -127,10 +128,10 @@ def test_merge_of_large_values_of_two_domains_needs_no_sort(tmp_path: Path) -> N
     values = pa.array([bytes([number % 251]) * 65_536 for number in range(64)], pa.binary())
     paths = [str(tmp_path / str(number)) for number in range(8)]
     for path in paths:
-        write_runs(path, (large_batch(["a", "b"] * 32, values) for _ in range(rows // 64)))
+        write_entry_runs(path, (large_batch(["a", "b"] * 32, values) for _ in range(rows // 64)))
     engine = DuckDb(tmp_path)
     # twice the memory limit of the engine
-    ranges = find_ranges(engine, paths)
+    ranges = find_domain_ranges(engine, paths)
     assert [(one.first, one.last, one.rows) for one in ranges] == [
         ("a", "a", 4096),
         ("b", "b", 4096),
@@ -151,19 +152,21 @@ def test_bytes_of_entries_are_those_of_their_strings(tmp_path: Path) -> None:
     batch = batch.set_column(index, batch.schema.field(index), links)
     fixed = 8 * batch.num_columns + len(b"10")
     expected = [fixed + 1 + 9, fixed, fixed + 3, fixed + 4 + 6 + 3 * 8]
-    assert entry_bytes(batch).tolist() == expected
+    assert row_bytes(batch).tolist() == expected
     for first in range(4):
-        assert entry_bytes(batch.slice(first)).tolist() == expected[first:]
-        assert entry_bytes(batch.slice(first, 1)).tolist() == expected[first : first + 1]
+        assert row_bytes(batch.slice(first)).tolist() == expected[first:]
+        assert row_bytes(batch.slice(first, 1)).tolist() == expected[first : first + 1]
 
 
 def test_merge_that_reads_other_entries_than_were_written_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "one")
-    write_runs(path, [batch_of(["a", "b", None], 0)])
+    write_entry_runs(path, [batch_of(["a", "b", None], 0)])
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", 1)
-    monkeypatch.setattr(domain_runs, "find_ranges", lambda *given: find_ranges(*given)[:-1])
+    monkeypatch.setattr(
+        domain_runs, "find_domain_ranges", lambda *given: find_domain_ranges(*given)[:-1]
+    )
     merged = merge_runs(DuckDb(tmp_path), [path])
     with pytest.raises(LogFailedError, match="the sort of the entries read 2 of 3 "):
         list(merged)

@@ -21,12 +21,22 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark import domain_runs, duckdb_engine, export, local_entries
+from fastjournal.spark import (
+    domain_runs,
+    duckdb_engine,
+    export,
+    local_entries,
+    replay_runs,
+    sorted_runs,
+)
 from fastjournal.spark.export import export_snapshot
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
-TRACED = tuple(module.__file__ for module in (export, local_entries, duckdb_engine, domain_runs))
+TRACED = tuple(
+    module.__file__
+    for module in (export, local_entries, duckdb_engine, domain_runs, replay_runs, sorted_runs)
+)
 TAKEN_US = 1_795_165_406_070_796
 
 
