@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 DEADLINE_S = 240
+END = "=== end of block"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -18,6 +20,42 @@ def blocks(text: str) -> list[tuple[str, str]]:
     """Return language and text of each block of a page."""
     found: list[tuple[str, str]] = BLOCK.findall(text)
     return found
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """Return the commands of each block of a page, and the output that the page shows.
+
+    Args:
+        text: Page of which each block is ``sh``, or ``text``: the output of the block before it.
+    """
+    found: list[tuple[str, str]] = []
+    for language, block in blocks(text):
+        assert language in ("sh", "text"), "every block is run, or is what one prints"
+        if language == "sh":
+            found.append((block, ""))
+        else:
+            assert not found[-1][1], "one output a block"
+            found[-1] = (found[-1][0], block)
+    return found
+
+
+def script_of(several: list[tuple[str, str]]) -> str:
+    """Return the steps as one script, which marks the end of each in its output."""
+    return "\n".join(["set -u", *(f"{commands}echo '{END}'\n" for commands, _ in several)])
+
+
+def check_output(several: list[tuple[str, str]], printed: str) -> None:
+    """Compare the output of a script of steps with what the page shows."""
+    pieces = printed.split(f"{END}\n")
+    assert len(pieces) == len(several) + 1, printed
+    for (commands, expected), found in zip(several, pieces, strict=False):
+        assert matches(expected, found), f"{commands}printed\n{found}\nand not\n{expected}"
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether that was printed, with anything of one line in the place of ``...``."""
+    pattern = ".*".join(re.escape(part) for part in expected.split("..."))
+    return re.fullmatch(pattern, printed) is not None
 
 
 def with_patience(script: str, daemon: str, directory: str) -> str:
@@ -40,6 +78,7 @@ def run_script(
     *,
     cwd: Path | None = None,
     errors: bool = True,
+    prefix: Sequence[str] = (),
     **environment: str,
 ) -> tuple[int, str]:
     """Run a script with the installed commands; return its status, and all that it printed.
@@ -49,13 +88,14 @@ def run_script(
         directory: For what it prints; the home of whoever runs it.
         cwd: Where it runs; None: in the directory.
         errors: Whether standard error counts as printed, too.
+        prefix: Command that runs bash: ``unshare`` for a network of its own.
         environment: More variables; none of ours is inherited.
     """
     own = {name: value for name, value in os.environ.items() if "FASTJOURNAL" not in name}
     output = directory / "output"
     with output.open("wb") as stdout:
         run = subprocess.Popen(
-            ["bash", "-c", script],
+            [*prefix, "bash", "-c", script],
             cwd=cwd or directory,
             env={
                 **own,

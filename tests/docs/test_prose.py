@@ -75,8 +75,9 @@ function handshake hangup history http import install interpreter job key kick k
 lease limit link listen listener lock locked log loop malformed map memory metric model
 monitoring next nop notification opcode output page pause peek ping pipeline poison poll poller port
 power program prose
-protocol purge quit random range raw reader ready record recovery refusal release removal rename
-repair replay reply report request restart retry right run runbook scan sdist segment server service
+protocol purge quickstart quit random range raw reader ready record recovery refusal release removal
+rename repair replay reply report request restart retry right run runbook scan sdist segment server
+service
 session set sighup signal sigterm site slot snapshot soak socket spark spool stat status stop stream
 structure subcommand subscription sync systemd table terminal thread throughput timeout tls token
 top torn trio truncate tutorial uri usage value view waiver watch wheel worker workq
