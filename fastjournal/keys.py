@@ -8,13 +8,14 @@ with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Ke
 
 from __future__ import annotations
 
+from datetime import datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.numeric import check_integer
-from fastjournal.times import Instant, instant_us
+from fastjournal.times import Instant, instant_us, to_datetime_or_none
 
 _TIMESTAMP_DIGITS_MAX = 20
 # Every SET splits its key: a table costs less than to check digits and bounds.
@@ -30,9 +31,14 @@ class JournalKey(NamedTuple):
 
     domain: bytes
     priority: int
-    timestamp: int
-    """Instant in microseconds since the Unix epoch before which the work must not start."""
+    not_before_us: int
+    """Timestamp in the key: instant before which the work must not start; 0: none."""
     id: bytes
+
+    @property
+    def not_before(self) -> datetime | None:
+        """Instant before which the work must not start; None: the key names none."""
+        return to_datetime_or_none(self.not_before_us)
 
 
 def parse_journal_key(key: bytes) -> JournalKey | None:
@@ -74,8 +80,8 @@ def moved_not_before(old: bytes, new: bytes, not_before: int) -> int:
     if parts is None:
         return 0
     before = parse_journal_key(old)
-    delayed = before is not None and not_before > before.timestamp
-    return max(parts.timestamp, not_before) if delayed else parts.timestamp
+    delayed = before is not None and not_before > before.not_before_us
+    return max(parts.not_before_us, not_before) if delayed else parts.not_before_us
 
 
 def build_journal_key(

@@ -61,7 +61,7 @@ def environment_of(
         put("DOMAIN", parts.domain)
         put("ID", parts.id)
         put("PRIORITY", b"%d" % parts.priority)
-        put("NOT_BEFORE_US", b"%d" % parts.timestamp)
+        put("NOT_BEFORE_US", b"%d" % parts.not_before_us)
     return environment
 
 

@@ -155,7 +155,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     parts = parse_journal_key(key)
     if parts is not None:
         put_bytes(fields, "domain", parts.domain)
-        fields |= {"priority": parts.priority, "not_before_us": parts.timestamp}
+        fields |= {"priority": parts.priority, "not_before_us": parts.not_before_us}
         put_bytes(fields, "id", parts.id)
     fields["type"] = type_name(entry.value_type)
     value = plain_value(entry)
@@ -170,16 +170,16 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         fields |= {
             "attempts": meta.attempts,
             "state": [state.name.lower() for state in State if meta.state & state and state.name],
-            "written_us": meta.timestamp,
-            "created_us": meta.created,
-            "modified_us": meta.modified,
-            "accessed_us": meta.accessed,
-            "expires_us": meta.expires or None,
-            "ttl_us": meta.ttl or None,
-            "worked_on_until_us": meta.worked_on_until or None,
+            "written_us": meta.timestamp_us,
+            "created_us": meta.created_us,
+            "modified_us": meta.modified_us,
+            "accessed_us": meta.accessed_us,
+            "expires_us": meta.expires_us or None,
+            "ttl_us": meta.ttl_us or None,
+            "worked_on_until_us": meta.worked_on_until_us or None,
         }
         if parts is not None:
-            fields["not_before_us"] = meta.not_before  # a release with a delay has moved it
+            fields["not_before_us"] = meta.not_before_us  # a release with a delay has moved it
     return fields
 
 
@@ -213,10 +213,10 @@ def state_words(entry: Entry, now_us: int | None = None) -> str:
     if meta.state & State.BURIED:
         return "buried"
     words = "plain"
-    if meta.worked_on_until > now:
-        words = f"leased until {show_instant(meta.worked_on_until, now)}"
-    elif meta.not_before > now:
-        words = f"delayed until {show_instant(meta.not_before, now)}"
+    if meta.worked_on_until_us > now:
+        words = f"leased until {show_instant(meta.worked_on_until_us, now)}"
+    elif meta.not_before_us > now:
+        words = f"delayed until {show_instant(meta.not_before_us, now)}"
     elif meta.state & State.JOURNAL:
         words = "due"
     if meta.state & State.LOCKED:

@@ -1,13 +1,18 @@
 """Messages that travel in frames: requests, replies, pairs, metadata.
 
-All times are microseconds: an instant counts from the Unix epoch, a duration is a length.
+All times are microseconds: an instant counts from the Unix epoch, a duration is a length. The
+fields of requests and replies have the names that docs/protocol.md gives them, without a unit:
+TIMEOUT is an instant, a duration or a lease token, as the function says.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import msgspec
 
 from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT
+from fastjournal.times import to_datetime, to_datetime_or_none, to_timedelta_or_none
 
 
 class Request(msgspec.Struct, gc=False):
@@ -40,25 +45,69 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Meta(msgspec.Struct, gc=False):
-    """The metadata block of a pair, 68 bytes on the wire."""
+    """The metadata block of a pair, 68 bytes on the wire.
 
-    timestamp: int = 0
+    Names that end in ``_us`` are integers of microseconds; the same names without it are aware
+    datetimes in UTC, or a timedelta.
+    """
+
+    timestamp_us: int = 0
     """Instant of the last write, by the writer's clock."""
-    created: int = 0
-    modified: int = 0
-    accessed: int = 0
-    expires: int = 0
+    created_us: int = 0
+    modified_us: int = 0
+    accessed_us: int = 0
+    expires_us: int = 0
     """0: never."""
-    ttl: int = 0
+    ttl_us: int = 0
     """Duration by which a read moves the expiry; 0: none."""
-    worked_on_until: int = 0
+    worked_on_until_us: int = 0
     """0: not worked on; else the lease token."""
-    not_before: int = 0
+    not_before_us: int = 0
     """0: no journal key."""
     priority: int = 0
     state: int = 0
     """Bits of ``State``."""
     attempts: int = 0
+
+    @property
+    def timestamp(self) -> datetime:
+        """Instant of the last write, by the writer's clock."""
+        return to_datetime(self.timestamp_us)
+
+    @property
+    def created(self) -> datetime:
+        """Instant at which the entry was created."""
+        return to_datetime(self.created_us)
+
+    @property
+    def modified(self) -> datetime:
+        """Instant of the last change, by the daemon's clock."""
+        return to_datetime(self.modified_us)
+
+    @property
+    def accessed(self) -> datetime:
+        """Instant at which the entry was last read or delivered."""
+        return to_datetime(self.accessed_us)
+
+    @property
+    def expires(self) -> datetime | None:
+        """Instant at which the entry vanishes; None: never."""
+        return to_datetime_or_none(self.expires_us)
+
+    @property
+    def ttl(self) -> timedelta | None:
+        """Length of time by which a read moves the expiry; None: it does not."""
+        return to_timedelta_or_none(self.ttl_us or None)
+
+    @property
+    def worked_on_until(self) -> datetime | None:
+        """Instant at which the lease ends; None: nobody works on the entry."""
+        return to_datetime_or_none(self.worked_on_until_us)
+
+    @property
+    def not_before(self) -> datetime | None:
+        """Instant before which the work must not start; None: there is none."""
+        return to_datetime_or_none(self.not_before_us)
 
 
 class Pair(msgspec.Struct, gc=False):

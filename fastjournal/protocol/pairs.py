@@ -75,14 +75,14 @@ def add_pairs(parts: list[bytes], pairs: list[Pair], flags: int) -> None:
         if meta is not None:
             parts.append(
                 _META.pack(
-                    meta.timestamp,
-                    meta.created,
-                    meta.modified,
-                    meta.accessed,
-                    meta.expires,
-                    meta.ttl,
-                    meta.worked_on_until,
-                    meta.not_before,
+                    meta.timestamp_us,
+                    meta.created_us,
+                    meta.modified_us,
+                    meta.accessed_us,
+                    meta.expires_us,
+                    meta.ttl_us,
+                    meta.worked_on_until_us,
+                    meta.not_before_us,
                     meta.priority,
                     meta.state,
                     meta.attempts,

@@ -68,7 +68,7 @@ FOREIGN_COLUMNS: dict[str, tuple[ForeignColumn, ...]] = {
         ForeignColumn("key", "bytes", lambda item: item.key),
         ForeignColumn("domain", "text", _part("domain")),
         ForeignColumn("priority", "int", _part("priority")),
-        ForeignColumn("not_before", "long", lambda item: cut(_part("timestamp")(item))),
+        ForeignColumn("not_before", "long", lambda item: cut(_part("not_before_us")(item))),
         ForeignColumn("id", "text", _part("id")),
         ForeignColumn("value", "bytes", lambda item: item.value),
         ForeignColumn("timestamp", "long", lambda item: cut(item.timestamp)),

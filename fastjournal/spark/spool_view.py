@@ -81,7 +81,7 @@ SPOOL_COLUMNS = (
     SpoolColumn("key", "bytes", _of_request("key")),
     SpoolColumn("domain", "text", lambda row: row.journal and text(row.journal.domain)),
     SpoolColumn("priority", "int", lambda row: row.journal and row.journal.priority),
-    SpoolColumn("not_before", "long", lambda row: row.journal and cut(row.journal.timestamp)),
+    SpoolColumn("not_before", "long", lambda row: row.journal and cut(row.journal.not_before_us)),
     SpoolColumn("id", "text", lambda row: row.journal and text(row.journal.id)),
     SpoolColumn("uri", "bytes", _of_request("second_key")),
     SpoolColumn("value", "bytes", _of_request("value")),

@@ -80,7 +80,7 @@ rename repair replay reply report request restart retry right run runbook scan s
 service
 session set sighup signal sigterm site slot snapshot soak socket spark spool stat status stop stream
 structure subcommand subscription sync systemd table terminal thread throughput timeout tls token
-top torn trio truncate tutorial uri usage value view waiver watch wheel worker workq
+top torn trio truncate tutorial type unit uri usage value view waiver watch wheel worker workq
 """
 """First words of the names of tests, but for unit tests, in the singular: what a test is about.
 

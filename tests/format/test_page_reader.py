@@ -174,9 +174,9 @@ def listed(client: RawClient) -> tuple[int, dict[bytes, dict[str, Any]]]:
             found[pair.key] = {
                 "keys": {pair.key, pair.second_key or pair.key},
                 "value": (pair.value_type, pair.value),
-                "times": (meta.timestamp, meta.created, meta.modified),
-                "life": (meta.expires, meta.ttl),
-                "work": (meta.worked_on_until, meta.not_before, meta.attempts, meta.priority),
+                "times": (meta.timestamp_us, meta.created_us, meta.modified_us),
+                "life": (meta.expires_us, meta.ttl_us),
+                "work": (meta.worked_on_until_us, meta.not_before_us, meta.attempts, meta.priority),
                 "buried": bool(meta.state & State.BURIED),
             }
     return reply.timestamp, found

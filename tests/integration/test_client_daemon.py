@@ -28,7 +28,7 @@ def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
         entry = client.get("k", meta=True)
         assert entry.decoded() == "one"
         assert entry.meta is not None
-        assert entry.meta.timestamp == written.timestamp_us
+        assert entry.meta.timestamp_us == written.timestamp_us
         assert entry.meta.state == State.PERSISTENT
         assert client.get("k", data=False).value == b""
         assert client.set("k", "one", timestamp_us=written.timestamp_us) == written
@@ -39,7 +39,7 @@ def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
         client.touch("k", ttl=120)
         touched = client.get("k", meta=True).meta
         assert touched is not None
-        assert touched.expires > entry.meta.expires
+        assert touched.expires_us > entry.meta.expires_us
         client.delete("k")
         with refused("not-found"):
             client.get("k")

@@ -45,7 +45,7 @@ async def test_set_get_delete(client: AnyClient) -> None:
     written = await client.set("k", "one", ttl=60)
     entry = await client.get("k", meta=True)
     assert entry.decoded() == "one"
-    assert entry.meta.timestamp == written.timestamp_us
+    assert entry.meta.timestamp_us == written.timestamp_us
     assert entry.meta.state == State.PERSISTENT
     assert (await client.get("k", data=False)).value == b""
     assert await client.set("k", "one", timestamp_us=written.timestamp_us) == written
@@ -53,10 +53,10 @@ async def test_set_get_delete(client: AnyClient) -> None:
         await client.set("k", "two")
     with refused("stale"):
         await client.set("k", "two", overwrite=True, timestamp_us=written.timestamp_us - 1)
-    moved = await client.get("k", meta=True, expires=entry.meta.expires / S + 60)
-    assert moved.meta.expires == entry.meta.expires + 60 * S
+    moved = await client.get("k", meta=True, expires=entry.meta.expires_us / S + 60)
+    assert moved.meta.expires_us == entry.meta.expires_us + 60 * S
     kept = await client.get("k", meta=True, expires=math.inf)
-    assert (kept.meta.expires, kept.expires) == (0, None)
+    assert (kept.meta.expires_us, kept.expires) == (0, None)
     await client.set("k", "three", overwrite=True, ttl=60, expires=math.inf)
     assert (await client.get("k", meta=True)).expires is None
     await client.delete("k")

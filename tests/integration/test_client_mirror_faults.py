@@ -50,7 +50,7 @@ class Script:
             self.subscription = request.identifier
             error = self.refusals.pop(0) if self.refusals else ""
             return [Reply(request.identifier, error=error, pairs=[])]
-        pair = Pair(b"color:sky", 1, b"blue", meta=Meta(created=self.subscribed))
+        pair = Pair(b"color:sky", 1, b"blue", meta=Meta(created_us=self.subscribed))
         return [Reply(request.identifier, pairs=[pair])]
 
 
@@ -74,7 +74,7 @@ def test_client_copy_subscribes_again_after_a_refusal_that_passes(loop: str) -> 
             await wait_for(copy, lambda: script.subscribed == 5 and copy.is_current)
             meta = copy[b"color:sky"].meta
             assert meta is not None
-            assert meta.created == 5  # it was read anew, after the last subscription
+            assert meta.created_us == 5  # it was read anew, after the last subscription
             assert copy.failure is None
 
     with ScriptedDaemon(script) as daemon:

@@ -170,7 +170,7 @@ def work(books: Bookkeeping, seed: int) -> None:
         for pair in reply.pairs or ():
             delete = build(Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=reply.timeout)
             assert pair.meta is not None
-            jobs[pair.key] = (delete, pair.second_key, pair.meta.timestamp)
+            jobs[pair.key] = (delete, pair.second_key, pair.meta.timestamp_us)
         unanswered: set[bytes] = set()
         while jobs:
             replies = peer.ask([delete for delete, _, _ in jobs.values()])

@@ -80,7 +80,7 @@ def test_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None
         (job,) = jobs
         assert job.uri == URI
         assert job.meta is not None
-        assert job.meta.not_before < job.meta.created + 1_000_001
+        assert job.meta.not_before_us < job.meta.created_us + 1_000_001
         assert client.stats()["entries"] == 1
 
 

@@ -228,10 +228,10 @@ class CrashingDaemon:
                 continue
             if meta is None:
                 assert found is None, f"{key!r} was told to be gone"
-            elif not 0 < (meta.worked_on_until or meta.expires) <= self.clock.now:
+            elif not 0 < (meta.worked_on_until_us or meta.expires_us) <= self.clock.now:
                 assert found is not None, f"{key!r} was told to stand"
                 # another name of it has a later timestamp, and is sent under that name only
-                assert found.timestamp >= meta.timestamp, f"{key!r} was told to be newer"
+                assert found.timestamp >= meta.timestamp_us, f"{key!r} was told to be newer"
                 value = value_of(self.engine, self.disk.kill(), LOG, found)
                 assert value == told.pair.value, f"{key!r} was told otherwise"
 

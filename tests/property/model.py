@@ -188,7 +188,7 @@ class Model(Values, Keys, Work, Scans):
         if r.timeout is None and r.ttl:
             here.expires = self.later(r.ttl)
         here.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
-        here.not_before = here.parts.timestamp if here.parts else 0
+        here.not_before = here.parts.not_before_us if here.parts else 0
         here.first_due = 0
         bound = self.rules.postpone_us_max
         if here.parts and first_due and bound and here.not_before - self.clock <= bound:
@@ -345,7 +345,7 @@ class Model(Values, Keys, Work, Scans):
             e.buried, e.reason = True, r.value
             return Reply()
         if e.parts is not None and delay is not None:
-            e.not_before = max(min(e.parts.timestamp, e.not_before), self.later(delay))
+            e.not_before = max(min(e.parts.not_before_us, e.not_before), self.later(delay))
         self.end_lease(e)
         return Reply()
 

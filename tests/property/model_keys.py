@@ -57,12 +57,12 @@ class Keys(State):
             self.entries.remove(target)
         self.tombstones.pop(key, None)
         self.lay_tombstone(r.key, r.timestamp)
-        was_delayed = e.parts is not None and e.not_before > e.parts.timestamp
+        was_delayed = e.parts is not None and e.not_before > e.parts.not_before_us
         e.key, e.parts = key, parse_journal_key(key)
         if e.parts is None:
             e.not_before = 0
         else:
-            e.not_before = max(e.parts.timestamp, e.not_before if was_delayed else 0)
+            e.not_before = max(e.parts.not_before_us, e.not_before if was_delayed else 0)
         e.timestamp, e.modified = r.timestamp, self.clock
         return Reply()
 

@@ -84,14 +84,14 @@ class Entry:
         state = State.PERSISTENT * self.persistent | State.BURIED * self.buried
         state |= State.LOCKED * (self.locked_by is not None) | State.PAUSED * paused
         return Meta(
-            timestamp=self.timestamp,
-            created=self.created,
-            modified=self.modified,
-            accessed=self.accessed,
-            expires=self.expires,
-            ttl=self.ttl,
-            worked_on_until=self.token,
-            not_before=self.not_before,
+            timestamp_us=self.timestamp,
+            created_us=self.created,
+            modified_us=self.modified,
+            accessed_us=self.accessed,
+            expires_us=self.expires,
+            ttl_us=self.ttl,
+            worked_on_until_us=self.token,
+            not_before_us=self.not_before,
             priority=self.parts.priority if self.parts else 0,
             state=state | State.JOURNAL * (self.parts is not None),
             attempts=self.attempts,

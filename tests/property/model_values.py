@@ -79,7 +79,7 @@ class Values(State):
         e.timestamp = max(r.timestamp, stone)
         e.modified = e.accessed = self.clock
         e.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
-        e.not_before = e.parts.timestamp if e.parts else 0
+        e.not_before = e.parts.not_before_us if e.parts else 0
         return e
 
     def do_not(self, session: Hashable, r: Request) -> Reply:

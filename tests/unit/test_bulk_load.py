@@ -50,7 +50,7 @@ def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
     parts = parse_journal_key(key)
-    not_before = 0 if parts is None else parts.timestamp
+    not_before = 0 if parts is None else parts.not_before_us
     values = {
         **{"key": key, "uri": None, "links": [], "value_type": 1, "value": b"v"},
         **{"timestamp": 4, "created": 5, "modified": 5, "arrival": number},
@@ -89,8 +89,8 @@ def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> Non
             assert (found.priority, found.not_before) == (0, 0)
         else:
             assert found.domain.name == parts.domain
-            assert (found.priority, found.not_before) == (parts.priority, parts.timestamp)
-            due = parts.timestamp <= NOW
+            assert (found.priority, found.not_before) == (parts.priority, parts.not_before_us)
+            due = parts.not_before_us <= NOW
             assert found.state == (EntryState.READY if due else EntryState.DELAYED)
         assert (found.arrival, found.position, found.record_bytes) == (
             *(number, pack_position(2, 100 * number), 90),

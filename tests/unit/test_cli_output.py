@@ -47,7 +47,7 @@ def test_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> None
         b"u",
         ValueType.STRING,
         b"v",
-        Meta(not_before=50, attempts=2, state=State.PERSISTENT | State.JOURNAL, expires=0),
+        Meta(not_before_us=50, attempts=2, state=State.PERSISTENT | State.JOURNAL, expires_us=0),
         77,
     )
     fields = entry_fields(entry)

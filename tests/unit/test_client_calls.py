@@ -253,7 +253,7 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
     ]
     key = jobs.pairs[0].journal_key
     assert key is not None
-    assert (key.domain, key.priority, key.timestamp, key.id) == (b"d", 1, 2, b"x")
+    assert (key.domain, key.priority, key.not_before_us, key.id) == (b"d", 1, 2, b"x")
     nothing = calls.next_().result(Reply(timeout=60, pairs=[]))
     assert nothing == Jobs(None, 60, [])
     assert nothing.next_at == datetime(1970, 1, 1, 0, 0, 0, 60, UTC)

@@ -84,7 +84,7 @@ def test_read_only_engine_ends_work(s: Subject) -> None:
     token = s.lease()
     full(s)
     assert s.touch(JOB, token, ttl=SECOND).code == ""
-    assert s.release(JOB, s.meta(JOB).worked_on_until) == ""
+    assert s.release(JOB, s.meta(JOB).worked_on_until_us) == ""
     assert (s.lock(JOB), s.unlock(JOB), s.bury(JOB)) == ("", "", "")
     assert s.pause(b"a", 0) == ""
     assert s.delete(JOB) == ""

@@ -113,7 +113,7 @@ def test_entries_of_one_reply_share_a_token_and_each_needs_its_own_end(s: Subjec
     s.set(OTHER)
     token = s.lease(timeout=LEASE, count=2)
     assert ask(s, OTHER, token) == ""
-    assert s.meta(JOB).worked_on_until == token
+    assert s.meta(JOB).worked_on_until_us == token
     assert ask(s, JOB, token) == ""
 
 

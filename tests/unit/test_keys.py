@@ -55,7 +55,7 @@ def test_canonical_form_sorts_in_the_order_of_work() -> None:
     assert keys[0] == b"d:000:0000000000000000:x"
     assert keys == sorted(keys)
     parsed = [parse_journal_key(key) for key in keys]
-    assert [(key.priority, key.timestamp) for key in parsed if key] == order
+    assert [(key.priority, key.not_before_us) for key in parsed if key] == order
 
 
 @pytest.mark.parametrize(

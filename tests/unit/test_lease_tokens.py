@@ -89,7 +89,7 @@ def test_saturated_lease_differs_from_the_two_before_it(s: Subject) -> None:
         assert s.release(b"a:1:0:x", token) == "lease-lost"
         token = reply.timeout
         seen.add(token)
-        assert s.meta(b"a:1:0:x").worked_on_until == token <= INSTANT_MAX
+        assert s.meta(b"a:1:0:x").worked_on_until_us == token <= INSTANT_MAX
     assert len(seen) == 1000
 
 

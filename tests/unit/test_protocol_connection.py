@@ -76,7 +76,7 @@ def test_large_request_in_small_pieces_is_looked_at_a_few_times(step: int) -> No
 def test_reply_of_many_pairs_in_small_pieces_costs_a_few_looks_a_pair(step: int) -> None:
     connection = ClientConnection()
     connection._reader = reader = CountingReplies()
-    pairs = [Pair(b"k" * 20, 1, b"v" * 50, b"u" * 20, Meta(created=n)) for n in range(2000)]
+    pairs = [Pair(b"k" * 20, 1, b"v" * 50, b"u" * 20, Meta(created_us=n)) for n in range(2000)]
     data = encode_reply(Reply(1, Flag.TWO_KEYS, 2, pairs=pairs))
     for start in range(0, len(data), step):
         connection.receive_data(data[start : start + step])

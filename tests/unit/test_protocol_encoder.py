@@ -73,7 +73,7 @@ def test_request_that_cannot_be_framed_is_refused(request_: Request, named: str)
         Reply(flags=Flag.TWO_KEYS, pairs=[Pair(b"k", second_key=b"u" * 0x10000)]),
         Reply(pairs=[Pair(b"k")] * 0x10000),
         Reply(pairs=[Pair(b"k", 256)]),
-        Reply(pairs=[Pair(b"k", meta=Meta(created=-1))]),
+        Reply(pairs=[Pair(b"k", meta=Meta(created_us=-1))]),
         Reply(pairs=[Pair(b"k", meta=Meta(priority=256))]),
         Reply(pairs=[Pair(b"k", meta=Meta(state=256))]),
         Reply(pairs=[Pair(b"k", meta=Meta(attempts=0x10000))]),

@@ -103,14 +103,14 @@ def test_error_codes_are_all_there() -> None:
 )
 def test_metadata_has_its_fields_in_order() -> None:
     assert Meta.__struct_fields__ == (
-        "timestamp",
-        "created",
-        "modified",
-        "accessed",
-        "expires",
-        "ttl",
-        "worked_on_until",
-        "not_before",
+        "timestamp_us",
+        "created_us",
+        "modified_us",
+        "accessed_us",
+        "expires_us",
+        "ttl_us",
+        "worked_on_until_us",
+        "not_before_us",
         "priority",
         "state",
         "attempts",

@@ -37,8 +37,8 @@ def test_leased_entry_is_set_aside_with_its_token_and_a_reason(s: Subject) -> No
     s.later(SECOND)
     assert s.bury(JOB, token, b"exit 1") == ""
     meta = s.meta(JOB)
-    assert (meta.worked_on_until, meta.attempts) == (0, 0)
-    assert (meta.timestamp, meta.modified) == (START, START)
+    assert (meta.worked_on_until_us, meta.attempts) == (0, 0)
+    assert (meta.timestamp_us, meta.modified_us) == (START, START)
     assert is_buried(s, JOB)
     assert reason(s, JOB) == "exit 1"
 

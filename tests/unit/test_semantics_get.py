@@ -69,7 +69,7 @@ def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     assert s.pair(JOB, flags=Flag.DATA).meta is None
     meta = s.pair(JOB, flags=Flag.META).meta
     assert meta is not None
-    assert (meta.timestamp, meta.created, meta.priority) == (START - 5, START, 1)
+    assert (meta.timestamp_us, meta.created_us, meta.priority) == (START - 5, START, 1)
     assert meta.state == State.PERSISTENT | State.JOURNAL
 
 
@@ -77,7 +77,7 @@ def test_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
     s.set(b"p", at=START - 5)
     s.later(9)
     meta = s.meta(b"p", timeout=START + SECOND, flags=Flag.META | Flag.UPDATE_TIMEOUT)
-    assert (meta.timestamp, meta.modified, meta.accessed) == (START - 5, START, START + 9)
+    assert (meta.timestamp_us, meta.modified_us, meta.accessed_us) == (START - 5, START, START + 9)
 
 
 # --- expiry and touch -----------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
 def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
     s.set(b"p", ttl=10 * SECOND)
     s.later(9 * SECOND)
-    assert s.meta(b"p").expires == START + 19 * SECOND
+    assert s.meta(b"p").expires_us == START + 19 * SECOND
     s.later(9 * SECOND)
     assert s.value(b"p") == b"v"
 
@@ -104,12 +104,12 @@ def test_probe_is_a_read(s: Subject) -> None:
 @pytest.mark.rule("GET: Reading moves the expiry")
 def test_reading_never_moves_an_expiry_back(s: Subject) -> None:
     s.set(b"p", ttl=SECOND, timeout=START + 60 * SECOND)
-    assert s.meta(b"p").expires == START + 60 * SECOND
+    assert s.meta(b"p").expires_us == START + 60 * SECOND
 
 
 def test_reading_what_never_expires_does_not_make_it_expire(s: Subject) -> None:
     s.set(b"p", ttl=SECOND, timeout=0)
-    assert s.meta(b"p").expires == 0
+    assert s.meta(b"p").expires_us == 0
 
 
 @pytest.mark.rule(
@@ -125,8 +125,8 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
     assert reply.timeout is None
     assert reply.pairs is not None
     assert reply.pairs[0].meta is not None
-    assert reply.pairs[0].meta.expires == expires
-    assert reply.pairs[0].meta.worked_on_until == 0
+    assert reply.pairs[0].meta.expires_us == expires
+    assert reply.pairs[0].meta.worked_on_until_us == 0
 
 
 @pytest.mark.rule(
@@ -134,12 +134,12 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
 )
 def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
     s.set(b"p", timeout=START + SECOND)
-    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires == START + SECOND
+    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires_us == START + SECOND
 
 
 def test_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> None:
     s.set(b"p")
-    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META, timeout=1).expires == 1
+    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META, timeout=1).expires_us == 1
     assert s.value(b"p") is None
 
 
@@ -174,7 +174,7 @@ def test_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     assert reply.timeout // 1000 == (START + 10 * SECOND) // 1000
     assert reply.pairs is not None
     assert reply.pairs[0].meta is not None
-    assert reply.pairs[0].meta.worked_on_until == reply.timeout
+    assert reply.pairs[0].meta.worked_on_until_us == reply.timeout
     assert s.delete(key, token=reply.timeout) == ""
 
 

@@ -59,7 +59,12 @@ def test_attempts_arrival_and_the_instant_stay(s: Subject) -> None:
     s.bury(JOB)
     assert s.kick(JOB) == 1
     meta = s.meta(JOB)
-    assert (meta.attempts, meta.not_before, meta.timestamp, meta.modified) == (1, 0, START, START)
+    assert (meta.attempts, meta.not_before_us, meta.timestamp_us, meta.modified_us) == (
+        1,
+        0,
+        START,
+        START,
+    )
     assert s.jobs(count=2) == [JOB, OTHER]
 
 

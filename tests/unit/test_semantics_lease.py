@@ -96,7 +96,7 @@ def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -
         s.lease(timeout=SECOND)
         s.later(2 * SECOND)
         meta = s.meta(JOB)
-        assert (meta.attempts, meta.worked_on_until, meta.timestamp) == (attempts, 0, START)
+        assert (meta.attempts, meta.worked_on_until_us, meta.timestamp_us) == (attempts, 0, START)
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
@@ -125,7 +125,7 @@ def test_plain_entrys_lease_runs_out_too(s: Subject) -> None:
     s.get(b"p", timeout=SECOND)
     s.later(2 * SECOND)
     meta = s.meta(b"p")
-    assert (meta.attempts, meta.worked_on_until) == (1, 0)
+    assert (meta.attempts, meta.worked_on_until_us) == (1, 0)
 
 
 @pytest.mark.rule("NEXT: Lost lease")
@@ -177,7 +177,7 @@ def test_released_entry_is_ready_again_with_attempts_and_arrival_kept(
     s.later(2 * SECOND)
     assert s.release(by, s.lease(), at=START + 9) == ""
     meta = s.meta(JOB)
-    assert (meta.attempts, meta.worked_on_until, meta.timestamp) == (1, 0, START)
+    assert (meta.attempts, meta.worked_on_until_us, meta.timestamp_us) == (1, 0, START)
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
@@ -185,7 +185,7 @@ def test_released_entry_is_ready_again_with_attempts_and_arrival_kept(
 def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
     s.set(JOB)
     assert s.release(JOB, s.lease(), ttl=SECOND) == ""
-    assert s.meta(JOB).not_before == START + SECOND
+    assert s.meta(JOB).not_before_us == START + SECOND
     assert s.next().timeout == START + SECOND
     s.later(SECOND)
     assert s.jobs() == [JOB]
@@ -198,7 +198,7 @@ def test_release_never_makes_work_start_before_its_timestamp(s: Subject) -> None
     token = s.get(key, timeout=SECOND).timeout
     assert token is not None
     s.release(key, token, ttl=SECOND)
-    assert s.meta(key).not_before == START + 60 * SECOND
+    assert s.meta(key).not_before_us == START + 60 * SECOND
 
 
 def test_release_without_ttl_keeps_a_delay_that_still_runs(s: Subject) -> None:
@@ -225,7 +225,7 @@ def test_released_plain_entry_has_no_delay(s: Subject) -> None:
     token = s.get(b"p", timeout=SECOND).timeout
     assert token is not None
     assert s.release(b"p", token, ttl=SECOND) == ""
-    assert s.meta(b"p").not_before == 0
+    assert s.meta(b"p").not_before_us == 0
 
 
 @pytest.mark.warm_only
@@ -277,7 +277,7 @@ def test_touch_with_a_token_moves_the_end_of_the_lease(s: Subject) -> None:
     assert (reply.error, reply.pairs) == ("", None)
     assert reply.timeout is not None
     assert reply.timeout // 1000 == (START + 10 * SECOND) // 1000
-    assert s.meta(JOB).worked_on_until == reply.timeout
+    assert s.meta(JOB).worked_on_until_us == reply.timeout
     s.later(5 * SECOND)
     assert s.next().timeout == reply.timeout
     assert s.delete(JOB, token=token) == "lease-lost"
@@ -306,8 +306,8 @@ def test_touch_without_a_token_makes_the_expiry_now_plus_ttl(s: Subject) -> None
     reply = s.touch(b"p", ttl=SECOND)
     assert (reply.error, reply.timeout, reply.pairs) == ("", None, None)
     meta = s.meta(b"p")
-    assert (meta.expires, meta.ttl) == (START + 9 + SECOND, 0)
-    assert (meta.timestamp, meta.modified) == (START - 5, START)
+    assert (meta.expires_us, meta.ttl_us) == (START + 9 + SECOND, 0)
+    assert (meta.timestamp_us, meta.modified_us) == (START - 5, START)
 
 
 def test_touch_without_a_token_can_bring_the_expiry_forward(s: Subject) -> None:

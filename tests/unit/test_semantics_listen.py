@@ -139,7 +139,7 @@ def test_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: L
     assert (pair.key, pair.value_type, pair.value) == (URI, ValueType.STRING, b"two")
     assert pair.second_key == b""
     assert pair.meta is not None
-    assert (pair.meta.timestamp, pair.meta.modified) == (START + 1, START + 5)
+    assert (pair.meta.timestamp_us, pair.meta.modified_us) == (START + 1, START + 5)
 
 
 @pytest.mark.rule(
@@ -338,7 +338,7 @@ def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     assert s.ask(again, session=ME).code == "busy"
     lease = s.listen_to(b"p", identifier=3, timeout=SECOND)
     assert lease.code == "busy"
-    assert s.meta(b"p", flags=Flag.META).worked_on_until == 0
+    assert s.meta(b"p", flags=Flag.META).worked_on_until_us == 0
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")

@@ -174,7 +174,7 @@ def test_lock_lets_others_read(s: Subject) -> None:
     (pair,) = ask(s, asked, YOURS).pairs or ()
     assert pair.value == b"one"
     assert pair.meta is not None
-    assert pair.meta.expires == START + 5 * SECOND
+    assert pair.meta.expires_us == START + 5 * SECOND
 
 
 @pytest.mark.warm_only

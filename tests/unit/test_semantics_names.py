@@ -70,7 +70,7 @@ def test_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> None
     s.later(SECOND)
     assert s.link(JOB, LINK, at=1) == ""
     after = s.meta(JOB)
-    assert (after.timestamp, after.modified) == (before.timestamp, before.modified)
+    assert (after.timestamp_us, after.modified_us) == (before.timestamp_us, before.modified_us)
     s.delete(JOB, at=START)
     assert s.set(LINK, at=START + 50) == "stale", "the tombstone under the link has stayed"
 
@@ -190,8 +190,9 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
     assert [s.pair(key).second_key for key in (URI, LINK)] == [MOVED, MOVED]
     after = pair.meta
     assert after is not None
-    assert (after.timestamp, after.modified) == (START + 3, s.now)
-    assert (after.created, after.expires, after.ttl) == (before.created, before.expires, before.ttl)
+    assert (after.timestamp_us, after.modified_us) == (START + 3, s.now)
+    kept = (before.created_us, before.expires_us, before.ttl_us)
+    assert (after.created_us, after.expires_us, after.ttl_us) == kept
     assert s.value(JOB) is None
 
 
@@ -201,7 +202,7 @@ def test_new_key_says_domain_priority_and_instant(s: Subject) -> None:
     to = b"b:7:%d:" % (s.now + SECOND)
     s.rename(JOB, to)
     meta = s.meta(to)
-    assert (meta.priority, meta.not_before) == (7, s.now + SECOND)
+    assert (meta.priority, meta.not_before_us) == (7, s.now + SECOND)
     assert (s.stats(b"a")["entries"], s.stats(b"b")["delayed"]) == (0, 1)
     s.later(SECOND)
     assert s.jobs(b"b") == [to]
@@ -213,7 +214,7 @@ def test_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None
     s.rename(b"p", JOB)
     assert s.meta(JOB).state == 8
     s.rename(JOB, b"q", at=START + 1)
-    assert (s.meta(b"q").state, s.meta(b"q").priority, s.meta(b"q").not_before) == (0, 0, 0)
+    assert (s.meta(b"q").state, s.meta(b"q").priority, s.meta(b"q").not_before_us) == (0, 0, 0)
     assert s.jobs() == []
     s.rename(b"q", MOVED, at=START + 2)
     assert s.jobs() == [MOVED]
@@ -236,7 +237,7 @@ def test_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -> 
     s.release(JOB, s.lease(), ttl=5 * SECOND)
     to = b"a:1:%d:z" % (s.now + ahead)
     s.rename(JOB, to)
-    assert s.meta(to).not_before == s.now + not_before
+    assert s.meta(to).not_before_us == s.now + not_before
 
 
 @pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
@@ -244,7 +245,7 @@ def test_lease_goes_on_with_its_token(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=5 * SECOND)
     s.rename(JOB, MOVED, at=START + 1)
-    assert s.meta(MOVED).worked_on_until == token
+    assert s.meta(MOVED).worked_on_until_us == token
     assert s.set(OTHER, uri=URI, at=START + 2) == ""
     assert s.jobs() == []
     assert s.delete(MOVED, token=token) == ""

@@ -30,7 +30,7 @@ def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -
     assert reply.pairs == [Pair(JOB, ValueType.BUFFER, b"one", URI)]
     assert reply.flags & Flag.WORKED_ON
     assert reply.flags & Flag.TWO_KEYS
-    assert s.meta(JOB).worked_on_until == reply.timeout
+    assert s.meta(JOB).worked_on_until_us == reply.timeout
     assert s.jobs() == []
 
 
@@ -53,12 +53,12 @@ def test_next_returns_meta_if_asked(s: Subject) -> None:
     reply = s.next(flags=Flag.META)
     assert reply.pairs is not None
     assert reply.pairs[0].meta == Meta(
-        timestamp=START - 5,
-        created=START,
-        modified=START,
-        accessed=START + 9,
-        worked_on_until=reply.timeout or 0,
-        not_before=5,
+        timestamp_us=START - 5,
+        created_us=START,
+        modified_us=START,
+        accessed_us=START + 9,
+        worked_on_until_us=reply.timeout or 0,
+        not_before_us=5,
         priority=7,
         state=State.PERSISTENT | State.JOURNAL,
     )
@@ -124,7 +124,7 @@ def test_next_gives_all_entries_of_a_reply_one_token(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
     token = s.lease(count=2)
-    assert (s.meta(JOB).worked_on_until, s.meta(OTHER).worked_on_until) == (token, token)
+    assert (s.meta(JOB).worked_on_until_us, s.meta(OTHER).worked_on_until_us) == (token, token)
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
@@ -315,7 +315,7 @@ def test_next_that_waits_is_answered_when_work_comes(s: Subject) -> None:
     assert reply.pairs == [Pair(JOB, ValueType.BUFFER, b"one")]
     assert reply.flags & Flag.WORKED_ON
     assert not reply.flags & Flag.LISTEN
-    assert reply.timeout == s.meta(JOB).worked_on_until
+    assert reply.timeout == s.meta(JOB).worked_on_until_us
     assert s.serve() == []
 
 

@@ -64,7 +64,7 @@ def test_peek_is_no_read(s: Subject) -> None:
     s.later(5)
     (pair,) = peek(s, flags=Flag.META).pairs or []
     assert pair.meta is not None
-    assert (pair.meta.accessed, pair.meta.expires) == (START, START + 10 * SECOND)
+    assert (pair.meta.accessed_us, pair.meta.expires_us) == (START, START + 10 * SECOND)
     assert (peek(s, flags=Flag.META).pairs or [])[0].meta == pair.meta
 
 

@@ -207,7 +207,7 @@ def test_scan_without_data_has_the_type_only_and_meta_when_asked_for(s: ScanSubj
     assert s.range().pairs == [Pair(JOB, ValueType.STRING)]
     meta = (s.range(flags=Flag.META).pairs or [])[0].meta
     assert meta is not None
-    assert (meta.created, meta.state) == (START, State.JOURNAL)
+    assert (meta.created_us, meta.state) == (START, State.JOURNAL)
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 24 accessed")
@@ -217,9 +217,9 @@ def test_reading_sets_accessed_and_moves_the_expiry_by_the_ttl(s: ScanSubject) -
     s.later(5)
     for pair in s.range(flags=Flag.META).pairs or []:
         assert pair.meta is not None
-        assert pair.meta.accessed == START + 5
+        assert pair.meta.accessed_us == START + 5
         moved = START + 5 + 60 * SECOND
-        assert pair.meta.expires == (moved if pair.key == b"a" else START + 10 * SECOND)
+        assert pair.meta.expires_us == (moved if pair.key == b"a" else START + 10 * SECOND)
 
 
 def test_update_timeout_sets_the_expiry_of_all_that_is_returned(s: ScanSubject) -> None:
@@ -250,7 +250,7 @@ def test_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanS
     assert reply.timeout // 1000 == (START + 7 * SECOND) // 1000
     for pair in reply.pairs or []:
         assert pair.meta is not None
-        assert pair.meta.worked_on_until == reply.timeout
+        assert pair.meta.worked_on_until_us == reply.timeout
     again = s.range(timeout=7 * SECOND)
     assert (keys(again), again.timeout, again.flags & Flag.WORKED_ON) == ([], None, 0)
     assert s.delete(JOB, token=reply.timeout) == s.delete(b"p", token=reply.timeout) == ""

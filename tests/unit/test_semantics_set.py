@@ -121,7 +121,7 @@ def test_entry_is_a_journal_entry_by_the_form_of_its_key(
 def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
     s.set(b"a:7:%d:x" % (START + 5))
     meta = s.meta(b"a:7:%d:x" % (START + 5))
-    assert (meta.priority, meta.not_before) == (7, START + 5)
+    assert (meta.priority, meta.not_before_us) == (7, START + 5)
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 64 priority")
@@ -129,7 +129,7 @@ def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
 def test_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
     s.set(b"p")
     meta = s.meta(b"p")
-    assert (meta.priority, meta.not_before, meta.state) == (0, 0, 0)
+    assert (meta.priority, meta.not_before_us, meta.state) == (0, 0, 0)
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -143,7 +143,11 @@ def test_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     s.later(5)
     s.set(b"p", at=START + 1)
     meta = s.meta(b"p")
-    assert (meta.timestamp, meta.created, meta.modified) == (START + 1, START + 5, START + 5)
+    assert (meta.timestamp_us, meta.created_us, meta.modified_us) == (
+        START + 1,
+        START + 5,
+        START + 5,
+    )
 
 
 @pytest.mark.rule(
@@ -163,7 +167,7 @@ def test_expiry_ttl_and_persistence_are_the_new_sets(s: Subject) -> None:
     s.set(b"p", flags=Flag.PERSIST, timeout=START + 9 * SECOND, ttl=5)
     s.set(b"p", flags=Flag.OVERWRITE, at=START + 1)
     meta = s.meta(b"p")
-    assert (meta.expires, meta.ttl, meta.state) == (0, 0, 0)
+    assert (meta.expires_us, meta.ttl_us, meta.state) == (0, 0, 0)
 
 
 # --- expiry ---------------------------------------------------------------------------------------
@@ -181,7 +185,7 @@ def test_entry_is_gone_at_its_expiry_instant_and_not_before(s: Subject) -> None:
 def test_timeout_of_0_is_never(s: Subject) -> None:
     s.set(b"p", timeout=0, ttl=SECOND)
     s.later(100 * SECOND)
-    assert s.meta(b"p").expires == 0
+    assert s.meta(b"p").expires_us == 0
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 40 ttl")
@@ -195,13 +199,13 @@ def test_ttl_of_0_is_none(s: Subject) -> None:
     s.set(b"p", ttl=0)
     s.later(1)
     meta = s.meta(b"p")
-    assert (meta.expires, meta.ttl) == (0, 0)
+    assert (meta.expires_us, meta.ttl_us) == (0, 0)
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
 def test_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
-    assert s.meta(b"p").expires == U64_MAX
+    assert s.meta(b"p").expires_us == U64_MAX
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
@@ -351,8 +355,8 @@ def test_overwrite_replaces_the_value_and_keeps_created(s: Subject) -> None:
     pair = s.pair(b"p")
     assert pair.meta is not None
     assert (pair.value_type, pair.value) == (ValueType.STRING, b"two")
-    assert (pair.meta.timestamp, pair.meta.created) == (START + 1, START)
-    assert pair.meta.modified == START + 5
+    assert (pair.meta.timestamp_us, pair.meta.created_us) == (START + 1, START)
+    assert pair.meta.modified_us == START + 5
 
 
 def test_overwrite_of_nothing_is_a_set(s: Subject) -> None:
@@ -365,7 +369,7 @@ def test_overwrite_ends_a_lease_and_the_token_is_lost(s: Subject) -> None:
     s.set(JOB, b"one")
     token = s.lease()
     s.set(JOB, b"two", at=START + 1, flags=Flag.OVERWRITE)
-    assert s.meta(JOB).worked_on_until == 0
+    assert s.meta(JOB).worked_on_until_us == 0
     assert s.delete(JOB, token=token, at=START + 2) == "lease-lost"
     assert s.jobs() == [JOB]
 
@@ -389,7 +393,7 @@ def test_overwrite_resets_a_delay(s: Subject) -> None:
     s.release(JOB, s.lease(), ttl=100 * SECOND)
     assert s.jobs() == []
     s.set(JOB, at=START + 1, flags=Flag.OVERWRITE)
-    assert s.meta(JOB).not_before == 0
+    assert s.meta(JOB).not_before_us == 0
     assert s.jobs() == [JOB]
 
 
@@ -452,7 +456,7 @@ def test_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
     s.later(5)
     s.set(OTHER, uri=URI, at=START + 1)
     meta = s.meta(OTHER)
-    assert (meta.created, meta.modified) == (START, START + 5)
+    assert (meta.created_us, meta.modified_us) == (START, START + 5)
 
 
 def test_equal_timestamp_replaces_too(s: Subject) -> None:
@@ -488,7 +492,7 @@ def test_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> N
     assert s.set(OTHER, b"two", uri=URI, at=START + 1) == ""
     assert s.value(JOB) == b"one"
     assert s.value(URI) == b"two"
-    assert s.meta(OTHER).created == START + 5
+    assert s.meta(OTHER).created_us == START + 5
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
@@ -597,7 +601,7 @@ def test_overwrite_can_take_a_uri_from_another_entry(s: Subject) -> None:
     assert s.set(OTHER, b"three", uri=URI, at=START + 2, flags=Flag.OVERWRITE) == ""
     assert s.value(URI) == b"three"
     assert s.value(JOB) is None
-    assert s.meta(OTHER).created == START + 5
+    assert s.meta(OTHER).created_us == START + 5
 
 
 def test_plain_keys_have_unique_uris_too(s: Subject) -> None:
@@ -612,7 +616,7 @@ def test_set_of_the_same_uri_ten_times_is_worked_on_once(s: Subject) -> None:
         s.later(SECOND // 10)
         assert s.set(b"a:1:0:%d" % n, uri=URI, at=s.now) == ""
     assert s.jobs(count=100) == [b"a:1:0:9"]
-    assert s.meta(URI).created == START + SECOND // 10
+    assert s.meta(URI).created_us == START + SECOND // 10
 
 
 def test_entry_that_is_worked_on_is_displaced_by_one_without_a_timestamp(s: Subject) -> None:

@@ -162,7 +162,7 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
     reply = s.next(flags=Flag.META | Flag.OVERWRITE)
     assert reply.pairs is not None
     assert reply.pairs[0].meta is not None
-    assert reply.pairs[0].meta.modified == START
+    assert reply.pairs[0].meta.modified_us == START
 
 
 @pytest.mark.rule(
@@ -244,5 +244,5 @@ def test_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     assert s.ask(request(Function.NOP, b"k", b"v", **everything)).error == ""
     assert s.ask(request(Function.AUTH, b"k", b"v", **everything)).error == ""
     s.set(JOB, flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.META, count=3)
-    assert s.meta(JOB).worked_on_until == 0
+    assert s.meta(JOB).worked_on_until_us == 0
     assert s.jobs(flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.PERSIST) == [JOB]

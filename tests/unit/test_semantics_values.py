@@ -205,8 +205,8 @@ def test_add_that_creates_sets_no_expiry_and_persists_by_the_flag(s: Subject) ->
     timeout, ttl = s.now + SECOND, SECOND
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, timeout=timeout, ttl=ttl)
     meta = s.meta(b"p")
-    assert (meta.expires, meta.ttl, meta.state) == (0, 0, 0)
-    assert (meta.created, meta.modified, meta.timestamp) == (s.now, s.now, START)
+    assert (meta.expires_us, meta.ttl_us, meta.state) == (0, 0, 0)
+    assert (meta.created_us, meta.modified_us, meta.timestamp_us) == (s.now, s.now, START)
     s.add(b"q", i(3), INTEGER, flags=Flag.OVERWRITE | Flag.PERSIST)
     assert s.meta(b"q").state == 1
 
@@ -225,7 +225,7 @@ def test_journal_key_makes_a_journal_entry(s: Subject) -> None:
 def test_add_that_creates_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START + 50)
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, at=START + 7)
-    assert s.meta(b"p").timestamp == START + 50
+    assert s.meta(b"p").timestamp_us == START + 50
     s.delete(b"p", at=START + 50, flags=Flag.OVERWRITE)
     assert s.set(b"p", at=START + 1) == ""
 
@@ -253,13 +253,17 @@ def test_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> Non
 @pytest.mark.parametrize("at", [START - 5, START + 5])
 def test_value_change_takes_the_later_timestamp_and_is_never_stale(s: Subject, at: int) -> None:
     s.set(b"p", i(1), kind=INTEGER, at=START)
-    accessed = s.meta(b"p").accessed
+    accessed = s.meta(b"p").accessed_us
     s.later(SECOND)
     (pair,) = s.add(b"p", i(1), INTEGER, at=at, flags=Flag.META).pairs or ()
     meta = pair.meta
     assert meta is not None
-    assert (meta.timestamp, meta.modified, meta.accessed) == (max(START, at), s.now, accessed)
-    assert meta.created == START
+    assert (meta.timestamp_us, meta.modified_us, meta.accessed_us) == (
+        max(START, at),
+        s.now,
+        accessed,
+    )
+    assert meta.created_us == START
 
 
 @pytest.mark.warm_only
@@ -280,7 +284,7 @@ def test_add_changes_a_leased_or_buried_entry(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER)
     token = s.lease()
     assert told(s.add(JOB, i(1), INTEGER)) == i(2)
-    assert s.meta(JOB).worked_on_until == token
+    assert s.meta(JOB).worked_on_until_us == token
     assert s.bury(JOB) == ""
     assert told(s.add(JOB, i(1), INTEGER)) == i(3)
     assert s.stats(b"a")["buried"] == 1
@@ -297,7 +301,7 @@ def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     assert told(s.flip(b"p", at=START + 3)) == b"\1"
     assert told(s.flip(b"p", at=START + 2)) == b"\0"
     meta = s.meta(b"p")
-    assert (meta.timestamp, meta.modified) == (START + 3, s.now)
+    assert (meta.timestamp_us, meta.modified_us) == (START + 3, s.now)
 
 
 @pytest.mark.rule("Values: 5 boolean")
@@ -342,7 +346,7 @@ def test_truncate_cuts_or_fills_up_with_zero_bytes(
     pair = s.pair(b"p")
     assert (pair.value_type, pair.value) == (kind, left)
     assert pair.meta is not None
-    assert (pair.meta.timestamp, pair.meta.modified) == (START + 4, s.now)
+    assert (pair.meta.timestamp_us, pair.meta.modified_us) == (START + 4, s.now)
 
 
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")

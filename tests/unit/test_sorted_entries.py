@@ -34,7 +34,7 @@ def s() -> Subject:
 def test_add_to_a_waiting_entry_keeps_its_place_in_the_order(s: Subject, key: bytes) -> None:
     s.later(SECOND)
     assert s.add(key, ONE, ValueType.INTEGER, at=s.now).code == ""
-    assert s.meta(key).timestamp > START
+    assert s.meta(key).timestamp_us > START
     s.later(60 * SECOND)
     assert s.jobs(count=10) == [*KEYS, DELAYED]
 

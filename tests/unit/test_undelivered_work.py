@@ -110,7 +110,7 @@ def test_undelivered_entries_that_changed_hands_stay_as_they_are(s: Desk) -> Non
     s.later(2 * SECOND)
     second = s.next(timeout=10 * SECOND)
     s.lose(first)
-    assert s.meta(JOB).worked_on_until == second.timeout
+    assert s.meta(JOB).worked_on_until_us == second.timeout
     assert second.timeout is not None
     s.delete(JOB, token=second.timeout)
     s.lose(first)

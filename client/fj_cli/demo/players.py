@@ -160,8 +160,8 @@ def _work_batch(
     for entry in jobs:
         key = entry.journal_key
         assert key is not None
-        if due_us is None or key.timestamp <= due_us:
-            due.append((entry.uri, key.timestamp // SECOND_US - terms.shift_s))
+        if due_us is None or key.not_before_us <= due_us:
+            due.append((entry.uri, key.not_before_us // SECOND_US - terms.shift_s))
             completions.append(calls.delete(entry.key, token=jobs.token))
         else:
             # the file's clock stands before it: it is not to be worked on yet

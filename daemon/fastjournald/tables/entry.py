@@ -268,14 +268,14 @@ class Entry(Packed, eq=False, gc=False):
         priority, not_before, _, timestamp, created, _ = unpack_facts(self.facts)
         extra = self.extra
         return Meta(
-            timestamp=timestamp,
-            created=created,
-            modified=extra.changed or created,
-            accessed=extra.seen or created,
-            expires=extra.expires,
-            ttl=extra.ttl,
-            worked_on_until=extra.token,
-            not_before=not_before,
+            timestamp_us=timestamp,
+            created_us=created,
+            modified_us=extra.changed or created,
+            accessed_us=extra.seen or created,
+            expires_us=extra.expires,
+            ttl_us=extra.ttl,
+            worked_on_until_us=extra.token,
+            not_before_us=not_before,
             priority=priority,
             state=int(state),
             attempts=min(extra.attempts, 0xFFFF),

@@ -54,12 +54,12 @@ class Entry(msgspec.Struct, gc=False):
     @property
     def created(self) -> datetime | None:
         """Instant at which it was created; None: the metadata was not asked for."""
-        return None if self.meta is None else to_datetime(self.meta.created)
+        return None if self.meta is None else to_datetime(self.meta.created_us)
 
     @property
     def expires(self) -> datetime | None:
         """Instant at which it vanishes; None: never, or the metadata was not asked for."""
-        return None if self.meta is None else to_datetime_or_none(self.meta.expires)
+        return None if self.meta is None else to_datetime_or_none(self.meta.expires_us)
 
     @property
     def locked(self) -> bool | None:

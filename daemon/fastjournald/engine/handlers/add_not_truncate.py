@@ -172,7 +172,7 @@ def _create(context: Context, request: Request, now: int) -> Entry:
     domain, priority, not_before = store.scheduler.plain, 0, 0
     if parts is not None:
         domain = store.scheduler.domain_of(parts.domain)
-        priority, not_before = parts.priority, parts.timestamp
+        priority, not_before = parts.priority, parts.not_before_us
     timestamp = max(request.timestamp, store.tombstones.get(key, now) or 0)
     arrival = context.journal.ids.next_serial()
     facts = pack_facts(priority, not_before, arrival, timestamp, now, request.value_type)

@@ -56,7 +56,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     parts = None if delay is None else parse_journal_key(entry.key)
     if delay is not None and parts is not None:
         # below its timestamp where max-postpone has brought it forward: that holds on
-        earliest = min(parts.timestamp, entry.not_before)
+        earliest = min(parts.not_before_us, entry.not_before)
         entry.not_before = max(earliest, min(now + delay, INSTANT_MAX))
     if error is None:
         context.jobs.release(entry, now, delayed=parts is not None)
