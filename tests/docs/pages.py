@@ -13,6 +13,8 @@ from pathlib import Path
 
 DEADLINE_S = 240
 END = "=== end of block"
+ILLUSTRATIONS = ("console", "ini", "json", "toml")
+"""Languages of blocks that are not run: commands to adapt, and parts of files."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -26,14 +28,15 @@ def steps(text: str) -> list[tuple[str, str]]:
     """Return the commands of each block of a page, and the output that the page shows.
 
     Args:
-        text: Page of which each block is ``sh``, or ``text``: the output of the block before it.
+        text: Page of which each block is ``sh``, or ``text``: the output of the block before it;
+            or an illustration.
     """
     found: list[tuple[str, str]] = []
     for language, block in blocks(text):
-        assert language in ("sh", "text"), "every block is run, or is what one prints"
         if language == "sh":
             found.append((block, ""))
-        else:
+        elif language not in ILLUSTRATIONS:
+            assert language == "text", "every block is run, or is what one prints"
             assert not found[-1][1], "one output a block"
             found[-1] = (found[-1][0], block)
     return found
