@@ -12,7 +12,15 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
-from fastjournal.client.core.results import DaemonStats, DomainStats, Entry, Jobs, Written
+from fastjournal.client.core.results import (
+    Change,
+    ChangeKind,
+    DaemonStats,
+    DomainStats,
+    Entry,
+    Jobs,
+    Written,
+)
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.protocol import (
     Flag,
@@ -241,6 +249,20 @@ def test_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_no
     assert (leased.uri, leased.decoded(), leased.journal_key) == (b"u", "wörth", None)
     assert calls.get("k", expires=LATER).result(reply).token is None
     assert calls.get("k").result(reply).token is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(b"k", value_type=5, value=b"\1"),
+        Change(ChangeKind.SET, b"k", 5, b"\1"),
+    ],
+)
+def test_decoded_value_is_of_the_type_that_the_program_names(entry: Entry | Change) -> None:
+    assert (entry.decoded(), entry.decoded(bool)) == (True, True)
+    with pytest.raises(BadRequestError, match="the value is bool, not int") as refused:
+        entry.decoded(int)  # True is no number here
+    assert refused.value.code == "bad-value"
 
 
 def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None:

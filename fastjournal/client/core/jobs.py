@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import overload
 
 import msgspec
 
@@ -15,7 +16,7 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.results import Entry, EntryStats, Written
+from fastjournal.client.core.results import Entry, EntryStats, V, Written, decoded_as
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.protocol import Meta
@@ -99,13 +100,23 @@ class LeasedJob:
         """Failed attempts before: leases that ran out, and failures that workers told."""
         return self.meta.attempts
 
-    def decoded(self) -> Value:
+    @overload
+    def decoded(self) -> Value: ...
+
+    @overload
+    def decoded(self, kind: type[V]) -> V: ...
+
+    def decoded(self, kind: type[V] | None = None) -> Value:
         """Return the value as the Python object that its type says.
 
+        Args:
+            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
+
         Raises:
-            BadRequestError: The bytes are not of that type; code ``bad-value``.
+            BadRequestError: It is of another type, or its bytes are not of the type that it has;
+                code ``bad-value``.
         """
-        return self.entry.decoded()
+        return decoded_as(self.entry.value_type, self.entry.value, kind)
 
     # --- the lease ------------------------------------------------------------------------------
 

@@ -9,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, overload
 
 import msgspec
 
+from fastjournal.errors import BadRequestError
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Meta, State
 from fastjournal.protocol.values import Value, decode_value
 from fastjournal.times import to_datetime, to_datetime_or_none
 
 T = TypeVar("T")
+V = TypeVar("V", bytes, str, int, float, bool)
+"""Type of a value that a program expects."""
+
+
+def decoded_as(value_type: int, data: bytes, kind: type[V] | None) -> Value:
+    """Return the Python object of a value; see ``Entry.decoded``."""
+    value = decode_value(value_type, data)
+    if kind is not None and type(value) is not kind:
+        raise BadRequestError(
+            f"the value is {type(value).__name__}, not {kind.__name__}",
+            code="bad-value",
+            hint="decoded() without a type takes any",
+        )
+    return value
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -71,13 +86,23 @@ class Entry(msgspec.Struct, gc=False):
         """The parts of a journal key; None for a plain key."""
         return parse_journal_key(self.key)
 
-    def decoded(self) -> Value:
+    @overload
+    def decoded(self) -> Value: ...
+
+    @overload
+    def decoded(self, kind: type[V]) -> V: ...
+
+    def decoded(self, kind: type[V] | None = None) -> Value:
         """Return the value as the Python object that its type says.
 
+        Args:
+            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
+
         Raises:
-            BadRequestError: The bytes are not of that type; code ``bad-value``.
+            BadRequestError: It is of another type, or its bytes are not of the type that it has;
+                code ``bad-value``.
         """
-        return decode_value(self.value_type, self.value)
+        return decoded_as(self.value_type, self.value, kind)
 
 
 class Page(msgspec.Struct, Generic[T], gc=False):
@@ -119,13 +144,23 @@ class Change(msgspec.Struct, gc=False):
     """For SET: the value's bytes as they are stored."""
     meta: Meta | None = None
 
-    def decoded(self) -> Value:
+    @overload
+    def decoded(self) -> Value: ...
+
+    @overload
+    def decoded(self, kind: type[V]) -> V: ...
+
+    def decoded(self, kind: type[V] | None = None) -> Value:
         """Return the value as the Python object that its type says.
 
+        Args:
+            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
+
         Raises:
-            BadRequestError: The bytes are not of that type; code ``bad-value``.
+            BadRequestError: It is of another type, or its bytes are not of the type that it has;
+                code ``bad-value``.
         """
-        return decode_value(self.value_type, self.value)
+        return decoded_as(self.value_type, self.value, kind)
 
 
 class Jobs(msgspec.Struct, gc=False):
