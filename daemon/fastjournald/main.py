@@ -33,6 +33,7 @@ from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
+from fastjournald.config.handed_over import HandedOver, take_over_sockets
 from fastjournald.config.options import Config, load_config
 from fastjournald.config_check import problems
 from fastjournald.net.credentials import load_security, risks
@@ -45,7 +46,8 @@ from fastjournald.recovery.open_archive import (
 )
 from fastjournald.recovery.recover import Progress, recover_engine
 from fastjournald.server import Server
-from fastjournald.sighup import Reloader, remember
+from fastjournald.sighup import SERVING, Reloader, remember
+from fastjournald.tasks.watchdog import ping_watchdog
 
 EXIT_USAGE = 64
 EXIT_IO = 74
@@ -55,6 +57,10 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 SWITCH_SECONDS = 0.0005
 """How long a thread that syncs the log waits for the interpreter at most: by default 5 ms, three
 times a sync, and a reply waits for that while scans keep the event loop busy."""
+
+START_STEP_US_MAX = 300_000_000
+"""Time until the next sign of progress of a replay at most: the scan worker has two minutes to
+answer, and after the last record the indexes are built."""
 
 LOG = logging.getLogger("fastjournald")
 
@@ -95,7 +101,9 @@ def _start(**options: object) -> int:
     if "listen" in flags:
         flags["listen"] = list(cast("tuple[str, ...]", options["listen"]))
     try:
-        config = load_config(file, flags)
+        handed_over = take_over_sockets()
+        config = load_config(file, flags, handed_over)
+        watchdog_s = sdnotify.watchdog_seconds()
     except ConfigError as error:
         click.echo(safe_text(f"fastjournald: {error}"), err=True)
         return EXIT_USAGE
@@ -103,7 +111,7 @@ def _start(**options: object) -> int:
         return _check(config)
     _configure_log(config)
     try:
-        return _run(config, lambda: load_config(file, flags))
+        return _run(config, lambda: load_config(file, flags, handed_over), handed_over, watchdog_s)
     except FastjournalError as error:
         return _fail(error)
     except BaseExceptionGroup as group:
@@ -124,7 +132,12 @@ def _check(config: Config) -> int:
     return EXIT_USAGE if wrong else 0
 
 
-def _run(config: Config, load: Callable[[], Config]) -> int:
+def _run(
+    config: Config,
+    load: Callable[[], Config],
+    handed_over: HandedOver,
+    watchdog_s: float | None,
+) -> int:
     # one that comes while the log is replayed is kept, see _serve
     early_hangups: set[int] = set()
     signal.signal(signal.SIGHUP, lambda number, _frame: early_hangups.add(number))
@@ -149,7 +162,7 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
             locks.enter_context(closing(lock_append(disk, config.archive_dir)))
             try_link(disk, config.cmdlog_path, config.archive_dir)
         # a bad address shows before a long replay
-        trio.run(check_addresses, config.listen)
+        trio.run(check_addresses, config.listen, handed_over.listen)
         settings = config.settings()
         clock = SystemClock()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -168,25 +181,35 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         archive = None
         if config.archive_dir:
             archive = open_archive(disk, config, engine.journal.usage, writer)
-        server = Server(config, engine, writer, disk, clock, security, archive)
+        server = Server(config, engine, writer, disk, clock, security, archive, handed_over)
         with stops_noted() as early_stops:
-            trio.run(_serve, server, Reloader(server, given, load), early_hangups, early_stops)
+            reloader = Reloader(server, given, load)
+            trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)
     LOG.info("event=stopped")
     return 0
 
 
 async def _serve(
-    server: Server, reloader: Reloader, early_hangups: set[int], early_stops: list[int]
+    server: Server,
+    reloader: Reloader,
+    early_hangups: set[int],
+    early_stops: list[int],
+    watchdog_s: float | None,
 ) -> None:
     config = server.runtime.config
     stopped = trio.Event()
+    nursery: trio.Nursery
 
     def ready(addresses: list[str]) -> None:
         http = "".join(f" http={field_text(address)}" for address in server.http_addresses)
         LOG.info("event=ready listen=%s%s", field_text(",".join(addresses)), http)
         if config.ready_file:
             write_ready_file(config.ready_file, addresses)
-        sdnotify.notify("READY=1\nSTATUS=Serving requests")
+        sdnotify.notify(SERVING)
+        # its reloads end with READY=1, which must not come before that of the start
+        nursery.start_soon(reloader.run)
+        if watchdog_s is not None:
+            nursery.start_soon(ping_watchdog, watchdog_s)
 
     with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGHUP) as signals:
         raise_noted(early_stops)
@@ -204,7 +227,6 @@ async def _serve(
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch_signals)
-                nursery.start_soon(reloader.run)
                 if early_hangups:
                     reloader.request()
                 await server.run(ready, stopped.wait)
@@ -223,7 +245,10 @@ def _progress(progress: Progress) -> None:
         progress.records,
     )
     percent = 100 * progress.bytes_done // max(progress.bytes, 1)
-    sdnotify.notify(f"STATUS=Recovering the log: {percent} %, {progress.records:,} records")
+    sdnotify.notify(
+        f"EXTEND_TIMEOUT_USEC={START_STEP_US_MAX}\n"
+        f"STATUS=Recovering the log: {percent} %, {progress.records:,} records"
+    )
 
 
 def _configure_log(config: Config) -> None:

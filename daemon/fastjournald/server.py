@@ -16,6 +16,7 @@ from fastjournal.disk import Disk
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
+from fastjournald.config.handed_over import NOTHING, HandedOver
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout, Handouts
@@ -53,6 +54,7 @@ class Server:
         clock: The machine's, or a test's.
         security: TLS and tokens.
         archive: Archive of sealed segments; None: there is none.
+        handed_over: Listening sockets of the service manager.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Server:
         clock: Clock,
         security: Security | None = None,
         archive: Archive | None = None,
+        handed_over: HandedOver = NOTHING,
     ) -> None:
         tls, engine.context.grants = security or Security()
         engine.context.handouts = Handouts()
         self._started_us = clock.now_us()
+        self._handed_over = handed_over
         self.runtime = runtime = Runtime(
             config=config,
             engine=engine,
@@ -141,8 +145,16 @@ class Server:
         config = self.runtime.config
         self.free_space.check()
         async with (
-            listening(config.listen, socket_mode=int(config.socket_mode, 8)) as listeners,
-            listening([config.http] if config.http else [], "--http") as http_listeners,
+            listening(
+                config.listen,
+                socket_mode=int(config.socket_mode, 8),
+                handed_over=self._handed_over.listen,
+            ) as listeners,
+            listening(
+                [config.http] if config.http else [],
+                "--http",
+                handed_over=self._handed_over.http,
+            ) as http_listeners,
             trio.open_nursery() as background,
         ):
             self._serve_http(http_listeners, background)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from fastjournal import sdnotify
 from fastjournal.errors import ConfigError
 from fastjournald.config.options import Config
 from fastjournald.net.credentials import Security, load_security, risks
@@ -15,6 +16,9 @@ from fastjournald.process import raise_file_limit
 from fastjournald.server import Server
 
 LOG = logging.getLogger("fastjournald")
+
+SERVING = "READY=1\nSTATUS=Serving requests"
+"""State for the service manager, after the start and after a reload."""
 
 SECURITY = ("tls_cert", "tls_key", "tls_client_ca", "auth_tokens")
 """Their files count anew too. Whether there is one cannot change: what listens was opened on the
@@ -59,12 +63,16 @@ class Reloader:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
+            sdnotify.notify_reloading()
+            status = SERVING
             try:
                 config, security = await trio.to_thread.run_sync(self._read)
             except ConfigError as error:
                 LOG.error("event=reload-failed error=%r kept='the options before'", str(error))
+                status += ", with the options before a reload that failed: see the log"
             else:
                 self._apply(config, security)
+            sdnotify.notify(status)
 
     def _read(self) -> tuple[Config, Security]:
         config = self._load()

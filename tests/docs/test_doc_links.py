@@ -20,7 +20,7 @@ DOTTED = re.compile(rf"\b((?:{'|'.join(PACKAGES)}|tests)(?:\.[a-z]\w*)+)(?:\.([A
 """Name of a module, or of something in it."""
 
 MAKE = re.compile(r"(?:`|^    )make ([a-z]+(?:-[a-z]+)*)\b", re.MULTILINE)
-OTHER_ENDINGS = {"md", "toml", "service", "example", "cli"}
+OTHER_ENDINGS = {"md", "toml", "service", "socket", "example", "cli"}
 """Ends of file names that look like names of modules: ``fastjournald.toml``."""
 
 

@@ -16,3 +16,4 @@ from fastjournald.tasks.notifier import Notifier
 from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.timers import Timers
 from fastjournald.tasks.turn_scheduler import TurnScheduler
+from fastjournald.tasks.watchdog import ping_watchdog

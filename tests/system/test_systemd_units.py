@@ -13,7 +13,7 @@ import pytest
 from tests.system.staging import ROOT, Unit, install
 
 SERVICES = ["fastjournald.service", "fj-forwarder.service", "fastjournal-nightly.service"]
-UNITS = [*SERVICES, "fastjournal-nightly.timer"]
+UNITS = [*SERVICES, "fastjournald.socket", "fastjournal-nightly.timer"]
 EXPOSURE_MAX = 1.5
 
 needs_systemd_analyze = pytest.mark.skipif(

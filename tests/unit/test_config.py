@@ -88,7 +88,7 @@ class Started(Exception):  # noqa: N818 - it is no error
 def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop where the options are known."""
 
-    def run(config: Config, _load: object) -> int:
+    def run(config: Config, *_: object) -> int:
         raise Started(config)
 
     patch_module(monkeypatch, "main._run", run)
@@ -351,7 +351,7 @@ def test_memory_limit_counts_the_program_itself() -> None:
 
 
 def test_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_config: Config, _load: object) -> int:
+    def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
     patch_module(monkeypatch, "main._run", interrupted)

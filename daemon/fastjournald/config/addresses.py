@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from ipaddress import ip_address
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fastjournal.errors import ConfigError
 
@@ -61,6 +61,19 @@ def parse_place(text: str, option: str = "--listen") -> Place:
     if not (number.isascii() and number.isdecimal() and int(number) <= PORT_MAX):
         raise _no_address(text, option, f"a port is 0 to {PORT_MAX}")
     return Tcp(host.strip("[]"), int(number))
+
+
+def address_text(place: Place) -> str:
+    """Return a place as an option takes it."""
+    if isinstance(place, Unix):
+        return f"{UNIX}{place.path}"
+    host, port = place
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def socket_address(name: Any) -> str:
+    """Return the name of a bound socket (``getsockname``) as an option takes it."""
+    return address_text(Tcp(*name[:2]) if isinstance(name, tuple) else Unix(os.fsdecode(name)))
 
 
 def _no_address(text: str, option: str, hint: str) -> ConfigError:

@@ -16,7 +16,8 @@ from msgspec import Meta
 from fastjournal import limits
 from fastjournal.errors import ConfigError
 from fastjournal.loglines import LogFormat
-from fastjournald.config.addresses import Tcp, parse_place
+from fastjournald.config.addresses import Tcp, address_text, parse_place
+from fastjournald.config.handed_over import NOTHING, HandedOver
 from fastjournald.engine.settings import Settings
 
 # Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
@@ -130,12 +131,16 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-def load_config(file: str | None, flags: dict[str, object]) -> Config:
+def load_config(
+    file: str | None, flags: dict[str, object], handed_over: HandedOver = NOTHING
+) -> Config:
     """Return the options of a TOML file with those of the command line over them.
 
     Args:
         file: Path of the file; None: there is none.
         flags: Options of the command line, by attribute name.
+        handed_over: Sockets of the service manager: their addresses are added to ``listen``, or
+            take the place of its default, and of ``http``.
 
     Raises:
         ConfigError: The file cannot be read, or an option is unknown or has a bad value.
@@ -149,7 +154,9 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"not TOML: {error}", path=file) from error
         _convert(given, file)
-    config = _convert(given | flags, None)
+    options = given | flags
+    config = _convert(options, None)
+    _add_handed_over(config, handed_over, listens="listen" in options)
     if not config.cmdlog_path:
         raise ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
     if not config.listen:
@@ -157,8 +164,23 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
     _check_interval(config)
     _check_archive(config)
     _check_http(config)
-    _check_access(config)
+    _check_access(config, handed_over)
     return config
+
+
+def _add_handed_over(config: Config, handed_over: HandedOver, *, listens: bool) -> None:
+    """Put the addresses of the service manager's sockets into the options."""
+    given = config.listen if listens or not handed_over.listen else []
+    places = [parse_place(text) for text in given]
+    added = [address_text(place) for place in handed_over.listen if place not in places]
+    config.listen = [*given, *added]
+    for place in handed_over.http:
+        if config.http and parse_place(config.http, "--http") != place:
+            raise ConfigError(
+                f"--http {config.http}: the service manager listens on {address_text(place)}",
+                hint="name the same address, or none",
+            )
+        config.http = address_text(place)
 
 
 def _check_interval(config: Config) -> None:
@@ -202,7 +224,7 @@ def _check_http(config: Config) -> None:
             )
 
 
-def _check_access(config: Config) -> None:
+def _check_access(config: Config, handed_over: HandedOver) -> None:
     """Refuse what would let everybody in by mistake."""
     if bool(config.tls_cert) != bool(config.tls_key):
         there, missing = "--tls-cert", "--tls-key"
@@ -215,8 +237,9 @@ def _check_access(config: Config) -> None:
         )
     for text in exposed_addresses(config):
         if not (config.tls_cert or config.auth_tokens or config.insecure):
+            where = "LISTEN_FDS" if parse_place(text) in handed_over.listen else "--listen"
             raise ConfigError(
-                f"--listen {text}: other machines could read and change everything there",
+                f"{where} {text}: other machines could read and change everything there",
                 hint="give --tls-cert and --tls-key, or --auth-tokens, or both; "
                 "or --insecure if that is meant",
             )

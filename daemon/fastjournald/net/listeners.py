@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 
 import trio
 
 from fastjournal.errors import ConfigError
-from fastjournald.config.addresses import UNIX, Unix, parse_place
+from fastjournald.config.addresses import Place, Unix, parse_place, socket_address
+
+NONE_HANDED_OVER: Mapping[Place, socket.socket] = {}
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid."""
@@ -27,7 +29,11 @@ KEEPALIVE = {
 
 @asynccontextmanager
 async def listening(
-    addresses: Iterable[str], option: str = "--listen", *, socket_mode: int = 0o660
+    addresses: Iterable[str],
+    option: str = "--listen",
+    *,
+    socket_mode: int = 0o660,
+    handed_over: Mapping[Place, socket.socket] = NONE_HANDED_OVER,
 ) -> AsyncIterator[list[trio.SocketListener]]:
     """Listen on all addresses while the block runs; in the end unix sockets are removed.
 
@@ -35,6 +41,7 @@ async def listening(
         addresses: As the option takes them.
         option: Named in errors.
         socket_mode: Permissions of unix sockets.
+        handed_over: Sockets of the service manager, which listen already and stay where they are.
 
     Raises:
         ConfigError: An address is none, or cannot be listened on.
@@ -43,7 +50,11 @@ async def listening(
     paths: list[tuple[str, tuple[int, int]]] = []
     try:
         for text in addresses:
-            bound = await listen(text, option, socket_mode)
+            plain = handed_over.get(parse_place(text, option))
+            if plain is not None:
+                listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(plain)))
+                continue
+            bound = await listen(text, option, socket_mode, handed_over)
             listeners += bound
             # The acceptor closes a listener when it ends: then it has no name to ask for.
             names = [
@@ -68,13 +79,16 @@ def _file_of(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-async def check_addresses(addresses: Iterable[str]) -> None:
-    """Listen on all addresses for a moment.
+async def check_addresses(
+    addresses: Iterable[str], handed_over: Mapping[Place, socket.socket] = NONE_HANDED_OVER
+) -> None:
+    """Listen on all addresses for a moment, but on those that were handed over.
 
     Raises:
         ConfigError: As ``listening``.
     """
-    async with listening(addresses, socket_mode=0o600):
+    missing = [text for text in addresses if parse_place(text) not in handed_over]
+    async with listening(missing, socket_mode=0o600, handed_over=handed_over):
         pass
 
 
@@ -132,7 +146,9 @@ def origin_of_host(host: str) -> str:
     return host
 
 
-async def listen(text: str, option: str, socket_mode: int) -> list[trio.SocketListener]:
+async def listen(
+    text: str, option: str, socket_mode: int, handed_over: Mapping[Place, socket.socket]
+) -> list[trio.SocketListener]:
     """Return listeners on ``HOST:PORT``, ``[HOST]:PORT`` or ``unix:PATH``.
 
     Raises:
@@ -146,8 +162,15 @@ async def listen(text: str, option: str, socket_mode: int) -> list[trio.SocketLi
     except OSError as error:
         raise ConfigError(
             f"{option} {text}: cannot listen: {error.strerror or error}",
-            hint="another program may use it; port 0 picks a free one",
+            hint=_who_may_use_it(handed_over),
         ) from error
+
+
+def _who_may_use_it(handed_over: Mapping[Place, socket.socket]) -> str:
+    if not handed_over:
+        return "another program may use it; port 0 picks a free one"
+    others = ", ".join(socket_address(plain.getsockname()) for plain in handed_over.values())
+    return f"the service manager listens on {others} for it: name the same address, or none"
 
 
 async def _listen_unix(path: str, mode: int) -> trio.SocketListener:
@@ -176,8 +199,4 @@ async def _listen_unix(path: str, mode: int) -> trio.SocketListener:
 
 def address_of(listener: trio.SocketListener) -> str:
     """Return the address that a listener is bound to, as ``--listen`` takes it."""
-    name = listener.socket.getsockname()
-    if isinstance(name, tuple):
-        host, port = name[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"{UNIX}{os.fsdecode(name)}"
+    return socket_address(listener.socket.getsockname())
