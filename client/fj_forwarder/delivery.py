@@ -23,11 +23,12 @@ from fastjournal.spool.dead import Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.writer import WRITES
+from fj_forwarder.backlog import Backlog
 from fj_forwarder.dead_letters import DeadLetters
 from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.dispositions import Disposition
 from fj_forwarder.outgoing import Outcome, Outgoing
-from fj_forwarder.retry_queue import Settled, Stretch
+from fj_forwarder.retry_queue import Due, Settled, Stretch
 from fj_forwarder.slot_file import SlotFile
 from fj_forwarder.slot_store import SlotStore
 from fj_forwarder.taken import Taken
@@ -109,6 +110,23 @@ class Delivery:
     def ignored(self) -> int:
         """Files in the directory that are nothing of a spool."""
         return self._store.ignored
+
+    @property
+    def ignored_names(self) -> list[str]:
+        """The first of these."""
+        return self._store.ignored_names
+
+    def backlog(self) -> Backlog:
+        """Return what is pending in the slots."""
+        return self._store.backlog()
+
+    def left_out(self) -> list[SpoolFailedError]:
+        """Return why slots are left out."""
+        return self._store.left_out()
+
+    def first_suspects(self, count_max: int) -> list[Due]:
+        """Return some of the suspects."""
+        return self._store.delays.first_suspects(count_max)
 
     @property
     def is_awaited(self) -> bool:

@@ -30,6 +30,7 @@ from fastjournal.sdnotify import notify
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.reporting import Connection, Reporter
 from fj_forwarder.servers import Servers
 from fj_forwarder.watch import Source, Watch
 
@@ -86,6 +87,8 @@ class Forwarder:
             engine=self._engine,
             now_us=self._start_us,
         )
+        self._connection = Connection(settings.servers)
+        self.reporter = Reporter(settings.spool, self._delivery, self._engine, self._connection)
         self._servers = Servers(settings.servers, settings.load_access)
         self._woken = trio.Event()
         self._stopping = False
@@ -136,6 +139,7 @@ class Forwarder:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._stop_on_signal)
                 nursery.start_soon(self._watch_lock)
+                nursery.start_soon(self.reporter.run)
                 for source in watch.sources:
                     nursery.start_soon(self._wake_on, source)
                 with self._scope:
@@ -158,9 +162,11 @@ class Forwarder:
             if stream is None:
                 self._delivery.lost(self._now_us())
                 continue
+            self._connection.opened(self._servers.current)
             try:
                 lost = await self._session(stream)
             finally:
+                self._connection.closed()
                 await close_stream(stream)
             if lost:
                 self._told_well = self._delivery.lost(self._now_us())

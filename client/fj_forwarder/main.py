@@ -11,9 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import trio
@@ -37,6 +37,9 @@ from fastjournal.spool.slots import (
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import stops_noted
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
+
+if TYPE_CHECKING:
+    from fj_forwarder.http_metrics import HttpPlace
 
 EXIT_USAGE: Final = 64
 EXIT_IO: Final = 74
@@ -94,6 +97,11 @@ def _addresses(
     metavar="NAME",
     help="Group that shares the spool, where that is created: mode 2770, files 0660.",
 )
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus there, on a loopback address.",
+)
 @click.option("--once", is_flag=True, help="Send what is there, then exit.")
 @click.option("--seed", type=int, hidden=True, help="Seed of the jitter of pauses.")
 @click.option(
@@ -116,6 +124,7 @@ def command(
     in_flight_max: int,
     slot_seconds: int,
     group: str | None,
+    http: str | None,
     once: bool,
     seed: int | None,
     log_level: str,
@@ -130,6 +139,7 @@ def command(
     try:
         load_access(**files)
         shared_by = group_id(group)
+        place = None if http is None else _http_place(http)
     except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
@@ -149,7 +159,12 @@ def command(
             while not is_done:
                 write_directory(spool, shared_by)
                 with _forwarder_lock(spool) as holds_spool:
-                    is_done = trio.run(Forwarder(settings, holds_spool, early_stops).run)
+                    forwarder = Forwarder(settings, holds_spool, early_stops)
+                    with _serving(place, forwarder):
+                        is_done = trio.run(forwarder.run)
+    except* ConfigError as errors:
+        click.echo(safe_text(f"fj-forwarder: {_first(errors)}"), err=True)
+        status = EXIT_USAGE
     except* SpoolError as errors:
         error = _first(errors)
         click.echo(safe_text(f"fj-forwarder: {error}"), err=True)
@@ -169,6 +184,21 @@ def main() -> None:
         status = 0
     drop_what_fails()
     sys.exit(status)
+
+
+def _http_place(text: str) -> HttpPlace:
+    from fj_forwarder.http_metrics import parse_http_place  # noqa: PLC0415 - slow to load
+
+    return parse_http_place(text)
+
+
+def _serving(place: HttpPlace | None, forwarder: Forwarder) -> AbstractContextManager[object]:
+    """Serve metrics while the forwarder works, if there is an address for them."""
+    if place is None:
+        return nullcontext()
+    from fj_forwarder.http_metrics import serving_metrics  # noqa: PLC0415 - slow to load
+
+    return serving_metrics(place, lambda: forwarder.reporter.latest)
 
 
 @contextmanager
@@ -211,7 +241,7 @@ def _lock(descriptor: int, path: str) -> None:
     )
 
 
-def _first(group: BaseExceptionGroup[SpoolError]) -> BaseException:
+def _first(group: BaseExceptionGroup[ConfigError | SpoolError]) -> BaseException:
     """Return the first error in a group of groups."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):

@@ -117,6 +117,10 @@ class RetryQueue:
         """Whether ``--once`` has to wait for one of them."""
         return any(due.stretch.awaited for due in self)
 
+    def first_suspects(self, count_max: int) -> list[Due]:
+        """Return some of the suspects, those that are due first."""
+        return heapq.nsmallest(count_max, self._suspects)
+
     def add(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot wait."""
         stretch.latest_us = stretch.latest_us or stretch.due_us + RETRY_PAUSE_US_MAX

@@ -119,6 +119,15 @@ class SlotFile:
             and not self.has_more()
         )
 
+    def first_pending(self, size: int) -> int | None:
+        """Return the offset of the first record that is not done, if the file has ``size`` bytes.
+
+        None: there is none.
+        """
+        offsets = chain(self._outstanding, (stretch.start for stretch in self.delayed.values()))
+        first = min(offsets, default=None)
+        return self.position if first is None and size > self.position else first
+
     @property
     def position(self) -> int:
         """Everything before this byte was read."""

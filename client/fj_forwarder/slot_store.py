@@ -22,6 +22,7 @@ from fastjournal.spool.slots import (
     spool_failed,
     survey,
 )
+from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
 from fj_forwarder.slot_file import PutAside, SlotFile
@@ -71,6 +72,8 @@ class SlotStore:
         self._new_first = True
         self.ignored = 0
         """Files in the directory that are nothing of a spool."""
+        self.ignored_names: list[str] = []
+        """The first of them."""
 
     @property
     def can_begin(self) -> bool:
@@ -80,6 +83,10 @@ class SlotStore:
     def left_out(self) -> list[SpoolFailedError]:
         """Return why slots were left out that could not be opened or read since, oldest first."""
         return self._left_out.failures()
+
+    def backlog(self) -> Backlog:
+        """Return what is pending."""
+        return measure_backlog([*self._open, *self._resting.values()], self._known)
 
     def next_look_us(self) -> int | None:
         """Return when the directory is to be listed, where that came too soon; None: it did not."""
@@ -98,7 +105,7 @@ class SlotStore:
         names = {slot.name for slot in found.slots}
         self._listed_us, self._is_look_owed = now_us, False
         self._list_from_us = now_us + LISTING_US_PER_NAME * (len(names) + found.ignored_count)
-        self.ignored = found.ignored_count
+        self.ignored, self.ignored_names = found.ignored_count, found.ignored
         for name in found.ignored:
             self._left_out.tell(
                 name, f"{self._directory}/{safe_text(name)}: nothing of a spool; it is left alone"

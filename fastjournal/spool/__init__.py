@@ -1,11 +1,12 @@
 """Spool (store and forward): local files that take a program's requests, so that none is lost.
 
 ``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it. To look into
-one: ``spool_status``, ``list_slots`` and ``SlotReader``, and ``DeadDirectory`` for what cannot be
-sent.
+one: ``spool_status``, ``list_slots`` and ``SlotReader``, ``DeadDirectory`` for what cannot be sent,
+and ``read_forwarder_status`` for what the forwarder does.
 """
 
 from fastjournal.spool.dead import DeadDirectory, DeadPiece, Reason
+from fastjournal.spool.forwarder_status import ForwarderStatus, read_forwarder_status
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import Slot, list_slots
 from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot, spool_status
@@ -14,6 +15,7 @@ from fastjournal.spool.writer import Spool
 __all__ = [
     "DeadDirectory",
     "DeadPiece",
+    "ForwarderStatus",
     "Kind",
     "Piece",
     "Reason",
@@ -24,5 +26,6 @@ __all__ = [
     "SpoolStatus",
     "UnreadableSlot",
     "list_slots",
+    "read_forwarder_status",
     "spool_status",
 ]

@@ -23,6 +23,7 @@ WAKE_NAME = "wake"
 LOCK_NAME = "forwarder.lock"
 DEAD_NAME = "dead"
 STATUS_NAME = "status.json"
+STATUS_TEMPORARY_NAME = ".status.json.tmp"
 TEMPORARY_SUFFIX = ".tmp"
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
@@ -33,7 +34,7 @@ _FORM = "%Y%m%dT%H%M%SZ" + SLOT_SUFFIX
 _NAME_CHARS = len("20261120T080000Z.fjs")
 _STAMP_CHARS = len("20261120T080000Z")
 _DROP_IN_CHARS_MIN = len("20261120T080000Z-n.fjs")
-_OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME})
+_OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME, STATUS_TEMPORARY_NAME})
 
 IGNORED_NAMES_MAX = 100
 """So many files that are nothing of a spool are named; of more, only the number is reported."""

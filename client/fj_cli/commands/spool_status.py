@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from fastjournal.clock import SystemClock
+from fastjournal.errors import SpoolFailedError
+from fj_cli.forwarder_fields import json_fields, shown_fields, some_of
 from fj_cli.instants import show_instant
-from fj_cli.options import DONE, IO_FAILED, json_option
-from fj_cli.output import note, wants_json, write_json, write_line, write_table
+from fj_cli.options import DONE, DURATION, IO_FAILED, json_option
+from fj_cli.output import note, wants_json, write_fields, write_json, write_line, write_table
+from fj_cli.text import safe_text
 from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
+    from fastjournal.spool.forwarder_status import ForwarderStatus
     from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot
-
-_NAMES_SHOWN = 5
 
 
 @click.command("status")
@@ -26,29 +33,106 @@ _NAMES_SHOWN = 5
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=str),
 )
+@click.option("--watch", is_flag=True, help="Show what the forwarder does, live; reads no slots.")
+@click.option(
+    "--interval", type=DURATION, default="1s", show_default=True, help="Time between two looks."
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many looks.")
 @json_option
-def command(directory: str, as_json: bool | None) -> int:
-    """Show the slots of the spool DIR, what is pending and dead, and since when.
+def command(
+    directory: str, watch: bool, interval: int, count: int | None, as_json: bool | None
+) -> int:
+    """Show the slots of the spool DIR, what is pending and dead, and what the forwarder does.
 
-    In JSON: one object a slot, then one with the sums, whose "slot" is null. Exit code 74: a slot
-    cannot be read; it is named, and the others are shown.
+    The slots are read; the rest stands in status.json, which the forwarder writes each second. With
+    --watch only that is shown, again and again, until Ctrl-C.
+
+    In JSON: one object a slot, then one with the sums, whose "slot" is null and whose "forwarder"
+    is the status file. With --watch one object a look. Exit code 74: a slot cannot be read; it is
+    named, and the others are shown.
     """
+    if watch:
+        _watch(directory, interval / 1e6, count, as_json=wants_json(as_json))
+        return DONE
+
     from fastjournal.spool.status import spool_status
 
     status = spool_status(directory, strict=False)
     oldest = status.oldest_pending_us
     now_us = SystemClock().now_us()
     age_us = None if oldest is None else max(0, now_us - oldest)
+    forwarder = _read_status(directory)
     if wants_json(as_json):
-        _write_json(status, age_us)
+        _write_json(status, age_us, json_fields(forwarder, now_us))
     else:
         _write_table(directory, status, now_us, age_us)
+        if forwarder is not None:
+            written = show_instant(forwarder.written_us, now_us)
+            when = "" if forwarder.is_fresh(now_us) else f", as it was at {written}"
+            write_fields(f"forwarder{when}", shown_fields(forwarder, now_us))
     for slot in status.unreadable:
         note(f"fj-cli: {slot.path}: {slot.error}")
     return IO_FAILED if status.unreadable else DONE
 
 
-def _write_json(status: SpoolStatus, age_us: int | None) -> None:
+def _read_status(directory: str) -> ForwarderStatus | None:
+    """Return the status of the forwarder; None: there is none, or it cannot be read, and why."""
+    from fastjournal.spool.forwarder_status import read_forwarder_status
+
+    try:
+        return read_forwarder_status(directory)
+    except SpoolFailedError as error:
+        note(f"fj-cli: {error}")
+        return None
+
+
+def _watch(directory: str, interval_s: float, count: int | None, *, as_json: bool) -> None:
+    """Show the status file again and again."""
+    shown = _shown_json if as_json else _shown_live
+    with suppress(KeyboardInterrupt), shown() as show:
+        for number in itertools.count(1):
+            show(_read_status(directory), SystemClock().now_us())
+            if number == count:
+                return
+            time.sleep(interval_s)
+
+
+Show = Callable[["ForwarderStatus | None", int], None]
+
+
+@contextmanager
+def _shown_json() -> Iterator[Show]:
+    def show(status: ForwarderStatus | None, now_us: int) -> None:
+        write_json({"time_us": now_us, "forwarder": json_fields(status, now_us)})
+        sys.stdout.flush()
+
+    yield show
+
+
+@contextmanager
+def _shown_live() -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), auto_refresh=False) as live:
+
+        def show(status: ForwarderStatus | None, now_us: int) -> None:
+            live.update(Text("\n".join(map(safe_text, _live_lines(status, now_us)))), refresh=True)
+
+        yield show
+
+
+def _live_lines(status: ForwarderStatus | None, now_us: int) -> list[str]:
+    if status is None:
+        return ["no status.json: no forwarder of this release has run here"]
+    lines = [f"{name:18}  {value}" for name, value in shown_fields(status, now_us) if value]
+    if not status.is_fresh(now_us):
+        lines.append(f"not running: this is from {show_instant(status.written_us, now_us)}")
+    return lines
+
+
+def _write_json(status: SpoolStatus, age_us: int | None, forwarder: dict[str, Any] | None) -> None:
     slots: list[SlotStatus | UnreadableSlot] = [*status.slots, *status.unreadable]
     for slot in sorted(slots, key=lambda slot: slot.name):
         fields: dict[str, Any] = msgspec.structs.asdict(slot)
@@ -65,6 +149,7 @@ def _write_json(status: SpoolStatus, age_us: int | None) -> None:
             "oldest_pending_us": status.oldest_pending_us,
             "oldest_pending_age_us": age_us,
             "forwarder_running": status.forwarder_running,
+            "forwarder": forwarder,
         }
     )
 
@@ -81,7 +166,8 @@ def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int |
     write_line(f"pending: {status.pending:,}{since}")
     write_line(f"dead: {status.dead:,}")
     if status.ignored_count:
-        write_line(f"nothing of a spool: {status.ignored_count:,} ({_some_of(status.ignored)})")
+        names = some_of(status.ignored, status.ignored_count)
+        write_line(f"nothing of a spool: {status.ignored_count:,} ({names})")
     write_line(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
     if status.pending and not status.forwarder_running:
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")
@@ -97,8 +183,3 @@ def _row(slot: SlotStatus, now_us: int) -> tuple[str, ...]:
         f"{slot.waiting_bytes:,}",
         "" if slot.oldest_pending_us is None else show_instant(slot.oldest_pending_us, now_us),
     )
-
-
-def _some_of(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} ..."

@@ -1,0 +1,175 @@
+"""Metrics of a forwarder for Prometheus: ``--http HOST:PORT`` serves ``/metrics``.
+
+A thread serves the figures of the last status (``status.json``), with prometheus_client. It shares
+nothing else with the forwarder, so a slow client delays no record.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Final, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fastjournal.errors import ConfigError
+from fastjournal.spool.forwarder_status import ForwarderStatus
+
+log = logging.getLogger("fj_forwarder")
+
+REQUEST_S: Final = 10
+"""A client that sends no request, or takes no reply, for so long is closed."""
+
+_PREFIX: Final = "fastjournal_forwarder_"
+
+GAUGES: Final = {
+    "pending_records": ("Records that were read and are not done", "pending"),
+    "unread_bytes": ("Bytes of slots that were not read so far", "unread_bytes"),
+    "in_flight_requests": ("Requests that wait for a reply", "in_flight"),
+    "delayed_records": ("Positions of records that wait for their next try", "delayed"),
+    "suspect_records": ("Positions of records at which the daemon ends the connection", "suspect"),
+    "dead_pieces": ("Pieces in dead/", "dead"),
+    "slots": ("Files in the spool", "slots"),
+    "left_out_slots": ("Slots that cannot be opened or read", "left_out"),
+    "ignored_files": ("Files in the directory that are nothing of a spool", "ignored"),
+}
+"""Name of a metric to its help text and its field of the status."""
+
+
+class HttpPlace(NamedTuple):
+    """Address of ``--http``."""
+
+    host: str
+    port: int
+
+
+def parse_http_place(text: str) -> HttpPlace:
+    """Return the address that ``--http`` names.
+
+    Raises:
+        ConfigError: It is no loopback address with a port.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if _is_loopback(host) and port.isascii() and port.isdecimal() and int(port) < 65536:
+        return HttpPlace(host, int(port))
+    raise ConfigError(
+        f"--http {text}: not HOST:PORT with localhost or a loopback address",
+        hint="metrics need no token; a reverse proxy on this machine can ask for one",
+    )
+
+
+class ForwarderMetrics(Collector):
+    """Reads the last status.
+
+    Args:
+        latest: Returns it; None: there is none so far.
+    """
+
+    def __init__(self, latest: Callable[[], ForwarderStatus | None]) -> None:
+        self._latest = latest
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the metrics of the last status."""
+        status = self._latest()
+        if status is None:
+            return
+        for name, (text, field) in GAUGES.items():
+            yield GaugeMetricFamily(_PREFIX + name, text, getattr(status, field))
+        yield CounterMetricFamily(
+            f"{_PREFIX}records_done", "Records that were answered and erased", status.done
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}pieces_buried", "Pieces that went to dead/", status.buried
+        )
+        connected = GaugeMetricFamily(
+            f"{_PREFIX}connected", "Whether this daemon is connected", labels=["server"]
+        )
+        for server in status.servers:
+            connected.add_metric([server], server == status.server)
+        yield connected
+        oldest_us = status.oldest_pending_us
+        age_us = 0 if oldest_us is None else max(0, status.written_us - oldest_us)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}oldest_pending_seconds", "Age of the oldest pending record", age_us / 1e6
+        )
+        yield GaugeMetricFamily(
+            f"{_PREFIX}status_timestamp_seconds",
+            "Instant at which these figures were taken",
+            status.written_us / 1e6,
+        )
+
+
+@contextmanager
+def serving_metrics(
+    place: HttpPlace, latest: Callable[[], ForwarderStatus | None]
+) -> Iterator[int]:
+    """Serve the metrics until the end of the block; gives the port.
+
+    Raises:
+        ConfigError: The address cannot be listened on.
+    """
+    registry = CollectorRegistry()
+    registry.register(ForwarderMetrics(latest))
+    ProcessCollector(registry=registry)
+    try:
+        server = make_server(
+            place.host,
+            place.port,
+            make_wsgi_app(registry),
+            _server_class(place.host),
+            _Handler,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"--http {place.host}:{place.port}: {error.strerror}", hint="name another port"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
+    thread.start()
+    log.info("metrics: http://%s:%d/metrics", place.host, server.server_port)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _server_class(host: str) -> type[_Server]:
+    return _Server6 if ":" in host else _Server
+
+
+class _Handler(WSGIRequestHandler):
+    """Handler that waits no longer than a scrape takes, and logs at debug."""
+
+    timeout = REQUEST_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log a request."""
+        log.debug(format, *args)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
