@@ -36,7 +36,10 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _SNAPSHOT = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
 _PARTIAL = ".partial"
 """Ending of a snapshot that is being taken, which wildcards leave out."""
-_ONE_DIRECTORY = "load(DIRECTORY), or OPTIONS (path 'DIRECTORY') in SQL"
+_ONE_DIRECTORY = (
+    "load(DIRECTORY), or OPTIONS (path 'DIRECTORY') in SQL; a table that names its columns keeps "
+    "its options if spark.sql of a session with fastjournal.spark.register(spark) creates it"
+)
 
 
 def find_directories(options: Options) -> list[str]:

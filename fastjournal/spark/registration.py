@@ -3,7 +3,8 @@
 A data source yields rows; it cannot plan shuffles of its own. The view ``entries`` needs these: it
 groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session
 gives out readers whose ``load`` answers for that view of this format with that plan, and its
-``sql`` makes temporary views of it. Other sessions, and PySpark's own classes, are as they were.
+``sql`` completes what Spark leaves undone (``fastjournal.spark.sql_statements``). Other sessions,
+and PySpark's own classes, are as they were.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.requested_schema import RequestedColumn, cast_texts, is_text_of_bytes
 from fastjournal.spark.session import translating
 from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.sql_statements import complete_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,32 +145,10 @@ def _with_views(session: Any) -> type:
     def sql(self: Any, *args: Any, **kwargs: Any) -> DataFrame:
         """Run a statement, as ``SparkSession.sql`` does."""
         frame: DataFrame = session.sql(self, *args, **kwargs)
-        _replace_view(self, frame)
+        complete_statement(self, frame)
         return frame
 
     return type(name, (session,), {"read": property(ViewReader), "sql": sql})
-
-
-def _replace_view(spark: Any, frame: DataFrame) -> None:
-    """Make a temporary view of the plan, if a statement has made one of the data source."""
-    plan: Any = frame._jdf.queryExecution().logical()
-    if plan.getClass().getSimpleName() != "CreateTempViewUsing":
-        return
-    if plan.provider().lower() != FastjournalSource.name():
-        return
-    converters = spark._jvm.scala.jdk.javaapi.CollectionConverters
-    given = dict(converters.asJava(plan.options()))
-    if Options(given).view != "entries" or Options(given).foreign is not None:
-        return
-    reader = spark.read.format(FastjournalSource.name()).options(**given)
-    if plan.userSpecifiedSchema().isDefined():
-        reader = reader.schema(plan.userSpecifiedSchema().get().toDDL())
-    found = reader.load()
-    name = plan.tableIdent().table()
-    if getattr(plan, "global")():
-        found.createOrReplaceGlobalTempView(name)
-    else:
-        found.createOrReplaceTempView(name)
 
 
 def _options(frame: DataFrame) -> dict[str, str] | None:

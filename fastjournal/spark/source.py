@@ -11,15 +11,22 @@ One partition is one segment, or a slice of a large one. Conditions on ``segment
 
 A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
 metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
-not to its readers.
+not to its readers. ``fastjournal.spark.sql_statements`` does so for a table that names its columns,
+whose schema is not inferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import msgspec
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
@@ -50,8 +57,15 @@ VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
     "spool": SPOOL_COLUMNS,
 }
 """Columns of the views of a log."""
-_TABLE_OPTIONS = "fastjournal"
+TABLE_OPTIONS = "fastjournal"
 """Key of the options of a table, in the metadata of its first column."""
+
+
+def keep_options(schema: StructType, options: Mapping[str, str]) -> None:
+    """Put the options of a table into its schema."""
+    first = schema.fields[0]
+    text = msgspec.json.encode(options).decode()
+    first.metadata = {**(first.metadata or {}), TABLE_OPTIONS: text}
 
 
 class FastjournalSource(DataSource):
@@ -72,8 +86,7 @@ class FastjournalSource(DataSource):
         self.check_directories(stream=True)
         schema = view_schema(self._columns, self._checked)
         if self._checked.is_table:
-            options = msgspec.json.encode(self._checked.given).decode()
-            schema.fields[0].metadata = {_TABLE_OPTIONS: options}
+            keep_options(schema, self._checked.given)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -131,6 +144,16 @@ class FastjournalSource(DataSource):
             cleans=options.cleans,
         )
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write."""
+        del schema, overwrite
+        raise _read_only()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's
+        """Refuse to write."""
+        del schema, overwrite
+        raise _read_only()
+
     def check_directories(self, *, stream: bool = False) -> list[str]:
         """Return the directories; check that each holds what is asked for.
 
@@ -159,8 +182,8 @@ class FastjournalSource(DataSource):
             BadRequestError: It names a column that is not there, or a type that it cannot have.
         """
         metadata = schema.fields[0].metadata if schema.fields else {}
-        if _TABLE_OPTIONS in metadata:
-            stored = msgspec.json.decode(metadata[_TABLE_OPTIONS], type=dict[str, str])
+        if TABLE_OPTIONS in metadata:
+            stored = msgspec.json.decode(metadata[TABLE_OPTIONS], type=dict[str, str])
             self._checked = Options(stored | self._checked.given)
         options = self._checked
         hidden = INTERNAL_COLUMNS if options.view == "records" else ()
@@ -170,3 +193,10 @@ class FastjournalSource(DataSource):
     def _columns(self) -> Sequence[HasKind]:
         options = self._checked
         return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
+
+
+def _read_only() -> BadRequestError:
+    return BadRequestError(
+        "the format fastjournal is read only",
+        hint="set entries with a client of the daemon, or write another format, such as parquet",
+    )

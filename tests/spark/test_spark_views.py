@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import StringType, StructField, StructType
 
 import fastjournal.spark
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
@@ -264,6 +265,45 @@ def test_view_prunes_segments_by_the_times_of_the_manifest(
     assert sorted(row.id for row in frame.where("id IS NOT NULL").collect()) == ["4", "5"]
     assert frame.rdd.getNumPartitions() == 2
     assert read(spark, Path(snapshot), "records").rdd.getNumPartitions() == 5
+
+
+def test_table_of_sql_that_names_its_columns_keeps_its_options(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "a log {x}"
+    log.mkdir()
+    segment = SegmentBuilder()
+    segment.entry(b"web:001:5:y", created=START_US)
+    (log / segment_name(1)).write_bytes(bytes(segment))
+    columns = "(CREATED BIGINT COMMENT 'when', id STRING)"
+    options = f"OPTIONS (path '{tmp_path}/a log*', mode 'permissive')"
+    expected = [(None, None), (START_US, "y")]
+    spark.sql("CREATE DATABASE narrow")
+    try:
+        spark.sql(f"CREATE TABLE narrow.One {columns} USING fastjournal {options}")
+        # the table that is there keeps its options
+        spark.sql(f"CREATE TABLE IF NOT EXISTS narrow.one {columns} USING fastjournal")
+        spark.sql(
+            f"CREATE TABLE narrow.two {columns} USING FastJournal LOCATION '{tmp_path}/a log*'"
+        )
+        for name in ("one", "two"):
+            rows = spark.sql(f"SELECT * FROM narrow.{name} ORDER BY id").collect()
+            assert [tuple(row) for row in rows] == expected
+        assert spark.table("narrow.one").schema["CREATED"].metadata["comment"] == "when"
+        spark.sql("CREATE TABLE narrow.other (id INT) USING parquet")
+        assert spark.table("narrow.other").schema["id"].metadata == {}
+        bad = f"OPTIONS (path '{log}', mode 'permisive')"
+        spark.sql(f"CREATE TABLE narrow.bad {columns} USING fastjournal {bad}")
+        with pytest.raises(Exception, match=r"option mode=permisive is not one of .*permissive\?"):
+            spark.sql("SELECT * FROM narrow.bad").collect()
+        schema = StructType([StructField("id", StringType())])
+        spark.catalog.createTable("narrow.bare", str(log), "fastjournal", schema)
+        with pytest.raises(Exception, match=r"no directory .* keeps its options if spark.sql of "):
+            spark.table("narrow.bare").collect()
+        with pytest.raises(Exception, match="the format fastjournal is read only"):
+            spark.sql("INSERT INTO narrow.one VALUES (1, 'x')")
+    finally:
+        spark.sql("DROP DATABASE narrow CASCADE")
 
 
 def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(
