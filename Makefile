@@ -87,10 +87,11 @@ format: $(VENV)/.ready ## write the format and the fixes that ruff knows
 	$(BIN)/ruff check --fix .
 
 .PHONY: pages
-pages: $(VENV)/.ready ## write the parts of docs/ that are made from declarations and marks of tests
+pages: $(VENV)/.ready ## write what is made from declarations and marks of tests: parts of docs/, examples in systemd/
 	$(BIN)/python -m tests.docs.protocol_pages
 	$(BIN)/python -m tests.docs.decision_pages
 	$(BIN)/python -m tests.docs.manual_pages
+	$(BIN)/python -m tests.docs.example_files
 
 .PHONY: docs
 docs: $(VENV)/.ready ## build the documentation site into build/site: links checked, warnings are errors

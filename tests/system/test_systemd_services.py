@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fastjournal import Spool, SyncClient
-from tests.door.config import Config, load_config
-from tests.system.staging import ROOT, Unit, install
+from tests.system.staging import Unit, install
 
 DEADLINE_S = 60
 
@@ -138,14 +136,3 @@ def test_program_knows_the_options_that_its_unit_gives(directory: Path, unit: st
     given = {word for word in words if word.startswith("--")}
     assert given
     assert given <= set(re.findall(r"--[a-z-]+", done.stdout))
-
-
-def test_config_example_shows_the_defaults(tmp_path: Path) -> None:
-    example = (ROOT / "systemd/fastjournald.toml.example").read_text(encoding="utf-8")
-    shown = tmp_path / "shown.toml"
-    shown.write_text(re.sub(r"^# (?=\w+ = )", "", example, flags=re.MULTILINE), encoding="utf-8")
-
-    config = load_config(str(shown), {})
-
-    defaults = Config(cmdlog_path=config.cmdlog_path, snapshot_dir=config.snapshot_dir)
-    assert msgspec.structs.asdict(config) == msgspec.structs.asdict(defaults)

@@ -1,0 +1,125 @@
+"""Example configuration files systemd/*.example: generator, from the options of the programs.
+
+``make pages`` writes them, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+
+import click
+import msgspec
+
+from fastjournal.options import ENVIRONMENT, HELP
+from fj_cli.config import NAMES, SYSTEM_FILE
+from fj_forwarder.main import command as forwarder
+from tests.docs.reference_pages import allowed
+from tests.door.config import Config
+from tests.door.daemon import new_command
+
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "systemd"
+
+STATE = "/var/lib/fastjournal"
+NEEDED_BY_THE_UNIT = {
+    "cmdlog_path": f"{STATE}/cmdlog",
+    "snapshot_dir": f"{STATE}/snapshots",
+}
+"""Options of the daemon that the example sets: directories that the unit creates."""
+
+UNITS = {"MS": "Milliseconds", "BYTES": "Bytes", "S": "Seconds"}
+"""Units of options, by the word that stands for the value in the help."""
+
+SPOOL = "/var/spool/fastjournal"
+SERVER = "127.0.0.1:9923"
+
+WIDTH = 98
+
+
+def comment(text: str) -> list[str]:
+    """Return a text as lines of a comment."""
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH)]
+
+
+def daemon_example() -> str:
+    """Return the configuration file of the daemon: each option, with its default."""
+    lines = comment(
+        "Configuration of fastjournald: its options, with _ for -. Lines without # are needed by"
+        " the unit file; the others show the defaults. An option of the command line has"
+        " precedence. fastjournald --config FILE --check-config examines a file."
+    )
+    fields = {field.name: field for field in msgspec.inspect.type_info(Config).fields}
+    for option in new_command().params:
+        field = fields.get(str(option.name))
+        if field is None:
+            continue
+        assert isinstance(option, click.Option)
+        text, _, _ = (option.help or "").partition("  [")
+        unit = UNITS.get(str(option.metavar))
+        notes = [f"{unit}."] if unit else []
+        if not isinstance(field.type, msgspec.inspect.StrType | msgspec.inspect.ListType):
+            values = re.sub(r"(?<=\d),(?=\d)", "_", allowed(field.type).replace("`", ""))
+            notes.append(f"Allowed: {values}.")
+        lines += ["", *comment(" ".join([text.replace("  Required.", ""), *notes]))]
+        default = field.default
+        if default is msgspec.NODEFAULT:
+            default = field.default_factory()
+        value = NEEDED_BY_THE_UNIT.get(field.name)
+        mark = "" if value else "# "
+        lines.append(f"{mark}{field.name} = {json.dumps(value or default)}")
+    return "\n".join(lines) + "\n"
+
+
+def cli_example() -> str:
+    """Return the configuration file of fj-cli, with a place for each option."""
+    lines = comment(
+        f"Settings of fj-cli: {SYSTEM_FILE}, or fastjournal/fj-cli.toml in ~/.config, which then"
+        " counts alone. Options of the command line and variables of the environment have"
+        " precedence. TLS files and token are for the server of this file only."
+    )
+    helps = {"server": "Address of the daemon: HOST:PORT, tls://HOST:PORT or unix:PATH."} | HELP
+    values = {"server": SERVER}
+    for name in NAMES:
+        value = values.get(name, f"/etc/fastjournal/{name}")
+        lines += ["", *comment(helps[name]), f"# {name} = {json.dumps(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def forwarder_example() -> str:
+    """Return the environment file of the unit of the forwarder."""
+    lines = comment(
+        "Environment of fj-forwarder.service, a variable a line. The two without a comment sign"
+        " say what the unit does without this file."
+    )
+    helps = {
+        str(each.name): each.help for each in forwarder.params if isinstance(each, click.Option)
+    }
+    for variable, value, name in (
+        ("FASTJOURNAL_SPOOL", SPOOL, "spool"),
+        ("FASTJOURNAL_SERVER", SERVER, "servers"),
+    ):
+        text = str(helps[name]).partition(";")[0].rstrip(".")
+        lines += ["", *comment(f"{text}."), f"{variable}={value}"]
+    for name, variable in ENVIRONMENT.items():
+        lines += ["", *comment(str(helps[name])), f"# {variable}=/etc/fastjournal/{name}"]
+    return "\n".join(lines) + "\n"
+
+
+EXAMPLES = {
+    "fastjournald.toml.example": daemon_example,
+    "fj-cli.toml.example": cli_example,
+    "fj-forwarder.env.example": forwarder_example,
+}
+
+
+def main() -> None:
+    """Write the files."""
+    for name, content in EXAMPLES.items():
+        (DIRECTORY / name).write_text(content(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
