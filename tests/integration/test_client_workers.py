@@ -421,6 +421,30 @@ def test_lease_that_ends_while_the_daemon_is_away_is_lost() -> None:
     trio.run(main, clock=clock)
 
 
+def test_lease_renewal_that_fails_is_tried_again_by_the_thread() -> None:
+    with ScriptedDaemon(Handing("x", TOUCH=["busy"] * 4)) as daemon:
+        with SyncClient(daemon.address) as client:
+            for job in client.jobs("d", lease=3, wait=None):
+                wait_until(lambda: job.token != 7)  # noqa: B023 - at once
+                assert not job.lost.is_set()
+        assert functions(daemon).count("TOUCH") >= 5
+
+
+def test_lease_that_ends_while_the_daemon_is_away_is_lost_for_a_blocking_job() -> None:
+    with ScriptedDaemon(Handing("x")) as daemon:
+        client = SyncClient(daemon.address, reconnect=QUICK)
+        jobs = client.jobs("d", lease=1)
+        job = next(jobs)
+        begun_s = time.monotonic()
+        daemon.__exit__(None, None, None)
+        client.close()
+        assert job.lost.wait(TIMEOUT_S)
+        assert isinstance(job.loss, CannotConnectError)
+        assert time.monotonic() - begun_s > 0.9
+        with pytest.raises(LeaseLostError):
+            job.complete()
+
+
 def test_completion_waits_no_longer_than_the_lease_for_a_daemon_that_is_away() -> None:
     clock = trio.testing.MockClock()
     plan = Reconnect(patience=3600)

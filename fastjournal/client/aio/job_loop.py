@@ -48,10 +48,6 @@ class LeasePool:
         self._search: anyio.CancelScope | None = None
         self._was_answered = False
 
-    def renewal_s(self) -> float:
-        """Return the seconds until the next renewal: not those of all jobs at once."""
-        return self.options.renewal_s * self.rng.uniform(0.8, 1.0)
-
     def stop(self) -> None:
         """Find no more work; a search that is under way ends."""
         self.stopped = True

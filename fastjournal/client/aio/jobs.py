@@ -23,7 +23,7 @@ from fastjournal.client.core.jobs import (
 )
 from fastjournal.client.core.results import Entry
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
+from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration, to_timedelta
 
 if TYPE_CHECKING:
@@ -223,20 +223,14 @@ class Job(LeasedJob):
         failure: FastjournalError | None = None
         with self._renewal:
             while self.loss is None:
-                await anyio.sleep(self._pause_s(failure))
+                now_s = anyio.current_time()
+                await anyio.sleep(self._renewal_pause_s(failure, now_s, self._pool.rng))
                 # A renewal that is under way is seen through: its reply has the token.
                 async with self._mutex:
                     if self.finished:
                         return
                     failure = await self._renew(failure)
             self._body.cancel()
-
-    def _pause_s(self, failure: FastjournalError | None) -> float:
-        """Return the seconds until the next renewal: shorter after one that failed."""
-        if failure is None:
-            return self._pool.renewal_s()
-        left_s = self._lease_ends_s - anyio.current_time()
-        return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
 
     async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
         """Renew the lease; return why that failed.

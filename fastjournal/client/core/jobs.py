@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from random import Random
 from typing import overload
 
 import msgspec
@@ -19,6 +20,7 @@ from fastjournal.client.core.failed_attempts import (
 from fastjournal.client.core.results import Entry, EntryStats, V, Written, decoded_as
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
+from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value
 from fastjournal.times import Duration, to_timedelta_or_none
@@ -125,6 +127,15 @@ class LeasedJob:
         assert token is not None, "a renewed lease has a token"
         self.token = token
         self._lease_ends_s = asked_s + ttl_us / 1e6
+
+    def _renewal_pause_s(
+        self, failure: FastjournalError | None, now_s: float, rng: Random
+    ) -> float:
+        """Return the seconds until the next renewal: shorter after one that failed."""
+        if failure is None:
+            return self._options.renewal_s * rng.uniform(0.8, 1.0)  # not all jobs at once
+        left_s = self._lease_ends_s - now_s
+        return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
 
     def _lose(self, error: FastjournalError) -> None:
         """Note that somebody else may have the entry."""

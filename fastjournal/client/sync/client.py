@@ -22,7 +22,7 @@ from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
 from fastjournal.client.sync.stop_signal import StopSignal
 from fastjournal.errors import RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_S
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
 from fastjournal.times import Duration
 
@@ -123,7 +123,8 @@ class SyncClient(SyncMethods):
         domain: str | bytes = b"",
         *,
         count: int = 1,
-        lease: Duration = SYNC_JOB_LEASE_S,
+        lease: Duration | None = None,
+        renew: bool = True,
         wait: Duration | None = WAIT_WITHOUT_END,
         retry_delay: RetryDelay = None,
         retry_delay_max: Duration | None = None,
@@ -133,10 +134,10 @@ class SyncClient(SyncMethods):
         """Work loop over due jobs: ``for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. Where the body is left otherwise (an
-        exception, break, return), the job is released. No thread runs beside the body, so nobody
-        renews its lease but the body itself, by ``job.extend()``: ``lease`` has to be longer
-        than the longest work, or than the time between two renewals. Where the lease is lost,
-        extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
+        exception, break, return), the job is released. While its body runs, its lease is renewed by
+        a thread of the loop. Where the lease is lost, ``job.lost`` is set, and asking for the next
+        job raises LeaseLostError; the loop can be begun again. A body that never lets other threads
+        run (an extension that holds the interpreter's lock) needs a lease longer than that.
 
         The release is sent by a thread when Python drops the iterator, so soon where only the loop
         has it, and at the latest when the client is closed or the program ends.
@@ -151,8 +152,12 @@ class SyncClient(SyncMethods):
             domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
                 under leases that began together.
-            lease: Length of the lease, at least 1 s: how late the work of a killed
-                worker is found out.
+            lease: Length of the lease, at least 1 s. It is renewed at a third of it, so this is how
+                late the work of a killed worker is found out. None: a minute; ten without
+                ``renew``.
+            renew: Renew leases by a thread. Without it the body calls ``job.extend()``, or asks for
+                a lease longer than the longest work: for programs that must have one thread, for
+                instance because they fork.
             wait: The loop ends when there was nothing for that long; None: as soon as nothing is
                 due.
             retry_delay: A job that failed (``job.fail``, or an exception in a block) is due
@@ -177,14 +182,14 @@ class SyncClient(SyncMethods):
         options = worker_options(
             domain=domain,
             count=count,
-            lease=lease,
+            lease=(JOB_LEASE_S if renew else SYNC_JOB_LEASE_S) if lease is None else lease,
             wait=wait,
             retry_delay=retry_delay,
             retry_delay_max=retry_delay_max,
             attempts_max=attempts_max,
             patience=patience,
         )
-        return SyncJobLoop(self, options, self._dialer)
+        return SyncJobLoop(self, options, self._dialer, renew=renew)
 
     def now_s(self) -> float:
         """Return the seconds of a clock that does not jump."""

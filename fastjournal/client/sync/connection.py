@@ -12,8 +12,8 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import copy_error, not_connected
-from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw
+from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.client.sync.transport import SyncTransport
@@ -31,6 +31,9 @@ from fastjournal.protocol import Request
 from fastjournal.times import duration_s
 
 T = TypeVar("T")
+
+LastWord: TypeAlias = Callable[[], Request | None]
+"""Builds the request that releases a job when it is sent; None: there is nothing to release."""
 
 _connections: WeakSet[SyncConnection] = WeakSet()
 
@@ -54,7 +57,7 @@ class SyncConnection:
         self._gave_up: tuple[float, FastjournalError] | None = None
         self._lock = threading.RLock()
         self._leaving = threading.RLock()
-        self._left: deque[Request] = deque()
+        self._left: deque[LastWord] = deque()
         """Releases that finalizers have left behind."""
         _connections.add(self)
 
@@ -118,15 +121,29 @@ class SyncConnection:
                     self._drop()
                 raise
 
+    def exchange_beside(self, call: Call[T]) -> T:
+        """Send a call and return its result, without waiting for the turn of another thread.
+
+        Where one is under way the call has a connection of its own, and a few seconds.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self.busy:
+                    return self.exchange(*single(call))
+            finally:
+                self._lock.release()
+        requests, read = single(call)
+        return read(self._carry_apart(requests).requests)
+
     # --- releases -------------------------------------------------------------------------------
 
-    def give_back(self, releases: Iterable[Call[None]]) -> None:
+    def give_back(self, releases: Iterable[LastWord]) -> None:
         """Send releases within a few seconds, and ignore their replies.
 
         Raises:
             CannotConnectError: The daemon stayed away.
         """
-        requests = [release.request for release in releases]
+        requests = [request for release in releases if (request := release()) is not None]
         if not requests:
             return
         if self._lock.acquire(blocking=False):
@@ -138,15 +155,15 @@ class SyncConnection:
             finally:
                 self._lock.release()
         # Another thread waits for an answer, perhaps for long.
-        self._release_apart(requests)
+        self._carry_apart(raw(requests)[0])
 
-    def give_back_later(self, releases: Iterable[Call[None]]) -> None:
+    def give_back_later(self, releases: Iterable[LastWord]) -> None:
         """Send releases in a thread of their own.
 
         For finalizers: they may run in the middle of anything, so they take no lock and wait for
         nothing.
         """
-        self._left.extend(release.request for release in releases)
+        self._left.extend(releases)
         # While the interpreter ends no thread begins; then this is done at its exit.
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self.settle, ())
@@ -156,10 +173,11 @@ class SyncConnection:
         with self._leaving:
             requests: list[Request] = []
             while self._left:
-                requests.append(self._left.popleft())
+                if (request := self._left.popleft()()) is not None:
+                    requests.append(request)
             if requests:
                 with contextlib.suppress(FastjournalError):
-                    self._release_apart(requests)
+                    self._carry_apart(raw(requests)[0])
 
     def _undo(self, pipeline: Pipeline) -> None:
         """Give back what requests were given that failed, or that a signal's exception ended."""
@@ -176,14 +194,16 @@ class SyncConnection:
         pipeline = Pipeline(raw(requests)[0], plan)
         self._carry(pipeline, plan, wait_s, self.dialer.now_s())
 
-    def _release_apart(self, requests: list[Request]) -> None:
-        """Send releases by a transport of their own."""
+    def _carry_apart(self, requests: list[Undoable]) -> Pipeline:
+        """Send requests by a transport of their own, once, within a few seconds; return them."""
         plan, wait_s = self._short_plan()
+        pipeline = Pipeline(requests, plan)
         transport = self.dialer.dial() if plan is None else self.dialer.redial(plan)
         try:
-            transport.carry(Pipeline(raw(requests)[0], plan), wait_s)
+            transport.carry(pipeline, wait_s)
         finally:
             transport.close()
+        return pipeline
 
     def _short_plan(self) -> tuple[Reconnect | None, float]:
         """Return how to connect for last words, and how long to wait for each answer."""

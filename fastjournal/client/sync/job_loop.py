@@ -18,6 +18,7 @@ from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.jobs import SyncJob, let_go, releases_of
+from fastjournal.client.sync.lease_keeper import LeaseKeeper
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import FastjournalError
 
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 class SyncJobLoop:
     """Jobs one after the other; see ``SyncClient.jobs``."""
 
-    def __init__(self, client: SyncClient, options: WorkerOptions, dialer: Dialer) -> None:
+    def __init__(
+        self, client: SyncClient, options: WorkerOptions, dialer: Dialer, *, renew: bool
+    ) -> None:
         self._client = client
         self._options = options
         self._dialer = dialer
         self._held: deque[SyncJob] = deque()
+        self._keeper = LeaseKeeper(self._held) if renew else None
         self._was_answered = False
         self._stop = StopSignal()
         _loops.add(self)
@@ -64,6 +68,7 @@ class SyncJobLoop:
         if self._stop.is_set:
             self._let_go(None)
         if not self._held:
+            self._end_renewal()
             raise StopIteration
         return self._held[0]
 
@@ -89,6 +94,8 @@ class SyncJobLoop:
             self._held.extend(
                 SyncJob(entry, self._client, self._options, dialer) for entry in found
             )
+            if self._held and self._keeper is not None:
+                self._keeper.begin()
             if self._held or polling.is_over(now_s()):
                 return
 
@@ -108,15 +115,21 @@ class SyncJobLoop:
 
     def leave(self) -> None:
         """Have everything released, without waiting for that."""
+        self._end_renewal()
         held = list(self._held)
         self._held.clear()
         if releases := releases_of(held, PERHAPS_FAILED):
             self._client.connection.give_back_later(releases)
 
     def _let_go(self, failure: BodyFailure | None) -> None:
+        self._end_renewal()
         held = list(self._held)
         self._held.clear()
         let_go(self._client.connection, held, failure)
+
+    def _end_renewal(self) -> None:
+        if self._keeper is not None:
+            self._keeper.end()
 
 
 _loops: WeakSet[SyncJobLoop] = WeakSet()

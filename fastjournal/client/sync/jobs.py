@@ -1,13 +1,15 @@
-"""Jobs with blocking sockets: there is no heartbeat, so a long body renews its lease itself."""
+"""Jobs with blocking sockets: a thread of the loop renews each lease while the body runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt
@@ -17,12 +19,15 @@ from fastjournal.client.core.jobs import (
     LeasedJob,
     failure_of,
     lost_job,
+    lost_lease,
 )
 from fastjournal.client.core.results import Entry
 from fastjournal.client.core.worker_options import WorkerOptions
-from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.client.sync.connection import LastWord, SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.errors import FastjournalError, RefusedError
+from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.protocol import Request
 from fastjournal.times import Duration, lease_us, to_timedelta
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SyncJob(LeasedJob):
-    """A leased entry.
+    """A leased entry; its lease is renewed until the work on it ends.
 
     As a block (``with job``) it is completed at the end, and has failed on an exception.
 
@@ -43,9 +48,16 @@ class SyncJob(LeasedJob):
         self, entry: Entry, client: SyncClient, options: WorkerOptions, dialer: Dialer
     ) -> None:
         super().__init__(entry, options, dialer.now_s())
+        self.lost = threading.Event()
+        """Set when the lease is lost: the work is no longer yours, so the body better ends."""
         self._client = client
         self._dialer = dialer
         self._process = os.getpid()
+        self._mutex = threading.RLock()
+        """Held while the lease is renewed, or ended: an end needs the token of the last renewal."""
+        self._missed: FastjournalError | None = None
+        """Why the last renewal failed; None: it did not."""
+        self._plan_renewal()
 
     @property
     def is_ours(self) -> bool:
@@ -54,7 +66,7 @@ class SyncJob(LeasedJob):
 
     def is_over(self, now_s: float) -> bool:
         """Whether it has ended, or its lease, for sure."""
-        return self.finished or now_s >= self._lease_ends_s
+        return self.finished or self.loss is not None or now_s >= self._lease_ends_s
 
     def extend(self, lease: Duration | None = None) -> None:
         """Have the lease end that long from now (None: the length asked for first).
@@ -67,15 +79,55 @@ class SyncJob(LeasedJob):
         ttl_us = self._options.lease_us
         if lease is not None:
             ttl_us = lease_us("lease", lease, zero=False)
-        asked_s = self._now_s()
+        with self._mutex:
+            asked_s = self._now_s()
+            touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+            try:
+                token = self._client.call(touch)
+            except RefusedError as error:
+                if error.code in LEASE_IS_OVER:
+                    self._lose(error)
+                    raise lost_job(error) from error
+                raise
+            self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+            self._plan_renewal()
+
+    def keep(self) -> float:
+        """Renew the lease if it is time; return the seconds until the next look.
+
+        For the thread that does so; it does not wait where the job is ended meanwhile.
+        """
+        if self.finished or self.loss is not None or not self._mutex.acquire(blocking=False):
+            return self._options.renewal_s
         try:
-            token = self._client.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
-        except RefusedError as error:
-            if error.code in LEASE_IS_OVER:
+            if self._now_s() >= self._renew_at_s and not self.finished:
+                self._renew()
+            return max(self._renew_at_s - self._now_s(), 0.0)
+        finally:
+            self._mutex.release()
+
+    def _renew(self) -> None:
+        asked_s, ttl_us = self._now_s(), self._options.lease_us
+        touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+        try:
+            token = self._client.connection.exchange_beside(touch)
+        except FastjournalError as error:
+            self._missed = error
+            refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER
+            if refused or self._now_s() >= self._lease_ends_s:
                 self._lose(error)
-                raise lost_job(error) from error
-            raise
-        self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+        else:
+            self._missed = None
+            self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+        self._plan_renewal()
+
+    def _plan_renewal(self) -> None:
+        now_s, rng = self._dialer.now_s(), self._dialer.rng
+        self._renew_at_s = now_s + self._renewal_pause_s(self._missed, now_s, rng)
+
+    def _lose(self, error: FastjournalError) -> None:
+        super()._lose(error)
+        self.lost.set()
 
     def last_error(self) -> str | None:
         """Ask the daemon for the error of the last attempt that failed; None: there was none.
@@ -163,11 +215,18 @@ class SyncJob(LeasedJob):
 
     def _end(self, build: Callable[[], Call[Any]]) -> None:
         """Tell the daemon, until it has heard or the lease is over."""
-        call = build()  # a bad argument ends nothing
+        build()  # a bad argument ends nothing
         self._check_owner()
-        if self.finished:
-            raise RuntimeError("this job has ended already")
-        self.finished = True  # also where a signal handler's exception comes in between
+        # A renewal that is under way is seen through: its reply has the token.
+        with self._mutex:
+            if self.finished:
+                raise RuntimeError("this job has ended already")
+            self.finished = True  # also where a signal handler's exception comes in between
+            if self.loss is not None:
+                raise lost_lease(self.key) from self.loss
+            self._send_until_lease_end(build())
+
+    def _send_until_lease_end(self, call: Call[Any]) -> None:
         dialer = self._dialer
         policy = EndPolicy(call, dialer.plan, dialer.rng, lease_ends_s=self._lease_ends_s)
         while True:
@@ -196,6 +255,21 @@ class SyncJob(LeasedJob):
     def _now_s(self) -> float:
         return self._dialer.now_s()
 
+    def _last_word(self, failure: BodyFailure | None) -> LastWord:
+        """Return what builds the release of a job that has ended."""
+        build = self._last_words(failure)
+
+        def request() -> Request | None:
+            # A renewal that is under way is seen through, as above.
+            was_acquired = self._mutex.acquire(timeout=CLIENT_LAST_WORDS_S)
+            try:
+                return build().request if self.loss is None else None
+            finally:
+                if was_acquired:
+                    self._mutex.release()
+
+        return request
+
     def _check_owner(self) -> None:
         if not self.is_ours:
             raise RuntimeError("this job is the parent process's: only that one can end it")
@@ -217,13 +291,16 @@ def let_go(
         connection.give_back(releases_of(jobs, failure))
 
 
-def releases_of(jobs: Sequence[SyncJob], failure: BodyFailure | None) -> list[Call[None]]:
-    """Return the requests that give jobs back, which have ended then; see ``let_go``."""
+def releases_of(jobs: Sequence[SyncJob], failure: BodyFailure | None) -> list[LastWord]:
+    """Return what builds the requests that give jobs back, which have ended then.
+
+    It takes no lock; what it returns does. See ``let_go``.
+    """
     releases = []
     for job in jobs:
         # After a fork the job is still the parent's, and nothing ends it in the child.
         if not job.finished and job.is_ours:
             job.finished = True
-            releases.append(job._last_words(failure)())
+            releases.append(job._last_word(failure))
         failure = None
     return releases

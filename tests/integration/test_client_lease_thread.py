@@ -1,0 +1,133 @@
+"""Lease renewal of the blocking job loop: a thread beside the body, against a real daemon."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fastjournal import LeaseLostError, RefusedError, SyncClient
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.two_jobs import QUICK, key_of
+
+S = 1_000_000
+WAIT_S = 60.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def renewing() -> list[threading.Thread]:
+    """The threads that renew leases."""
+    return [each for each in threading.enumerate() if each.name == "fastjournal lease renewal"]
+
+
+def until_us(client: SyncClient, *names: str) -> list[int]:
+    """When the leases of jobs end."""
+    return [client.entry_stats(key_of(name)).worked_on_until_us for name in names]
+
+
+def test_lease_is_renewed_beside_a_body_that_is_longer(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+    with SyncClient(daemon.address) as client:
+        for job in client.jobs("d", count=2, lease=1, wait=None):
+            if not seen:
+                first = until_us(producer, "1", "2")
+                # several leases long; both are held, also the one whose body has not begun
+                wait_until(lambda: min(until_us(producer, "1", "2")) > max(first) + 2 * S)  # noqa: B023 - at once
+                assert not job.lost.is_set()
+            seen.append(job.value)
+        wait_until(lambda: not renewing())
+        assert (seen, producer.domain_stats("d").entries) == ([b"1", b"2"], 0)
+
+
+def test_lease_that_is_lost_is_told_to_the_body_and_the_loop_can_be_begun_again(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        jobs = client.jobs("d", lease=1, wait=None)
+        job = next(jobs)
+        producer.bury(job.key)
+        assert job.lost.wait(WAIT_S)
+        assert isinstance(job.loss, RefusedError)
+        with pytest.raises(LeaseLostError, match="the lease was lost"):
+            next(jobs)
+        assert [job.value for job in jobs] == [b"2"]
+
+
+def test_lease_is_renewed_while_another_thread_waits_on_the_client(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        for job in client.jobs("d", lease=1, wait=None):
+            thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait": WAIT_S})
+            thread.start()
+            wait_until(lambda: client.connection.busy)
+            (first,) = until_us(producer, "1")
+            wait_until(lambda: until_us(producer, "1")[0] > first + 2 * S)  # noqa: B023 - at once
+            assert thread.is_alive()
+            assert not job.lost.is_set()
+            producer.set("other:1:0:x")
+            thread.join()
+            break
+        del job
+        gc.collect()
+    wait_until(lambda: producer.entry_stats(key_of("1")).state == "ready")
+
+
+def test_lease_is_renewed_over_a_daemon_that_is_killed(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address, reconnect=QUICK) as client, client.jobs("d", lease=5) as jobs:
+        job = next(jobs)
+        daemon.kill()
+        daemon.start()
+        (first,) = until_us(producer, "1")
+        wait_until(lambda: until_us(producer, "1")[0] > first)
+        job.complete()
+    assert producer.domain_stats("d").entries == 1
+
+
+def test_lease_without_renewal_is_lost_and_has_no_thread(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        jobs = client.jobs("d", lease=1, wait=None, renew=False)
+        next(jobs)
+        assert not renewing()
+        wait_until(lambda: producer.entry_stats(key_of("1")).attempts == 1)
+        with pytest.raises(LeaseLostError):
+            next(jobs)
+        jobs = client.jobs("d", wait=None, renew=False)
+        assert producer.entry_stats(next(jobs).key).worked_on_until_us > (time.time() + 500) * S
+
+
+ENDS_IN_A_BODY = """
+import sys
+from fastjournal import SyncClient
+client = SyncClient(sys.argv[1])
+jobs = client.jobs("d", lease=60)
+job = next(jobs)
+print(job.key.decode(), flush=True)
+"""
+
+
+def test_lease_thread_does_not_keep_a_program_that_ends(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    program = [sys.executable, "-W", "error", "-c", ENDS_IN_A_BODY, daemon.address]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.strip().encode() == key_of("1")
+    assert producer.entry_stats(key_of("1")).state == "ready"
