@@ -6,6 +6,7 @@ another version may have changed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -31,7 +32,7 @@ def decode_versioned(
     version: int,
     path: str,
     hint: str | None = None,
-    older: int | None = None,
+    older: Collection[int] = (),
 ) -> Contents:
     """Return the contents of a file.
 
@@ -41,7 +42,7 @@ def decode_versioned(
         format_name: Format that it has to have.
         version: Version that this release reads.
         path: Path of the file, for the error.
-        older: An older version that it reads too, whose files lack only optional members.
+        older: Older versions that it reads too, whose files lack only optional members.
         hint: Advice for a file that cannot be understood; None: read it with the release that
             wrote it.
 
@@ -50,7 +51,7 @@ def decode_versioned(
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-        if head.format == format_name and head.version in (version, older):
+        if head.format == format_name and head.version in (version, *older):
             return msgspec.json.decode(data, type=contents)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LogCorruptError(

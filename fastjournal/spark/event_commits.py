@@ -12,9 +12,9 @@ from fastjournal.spark.table_files import TableFiles
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 _FORMAT = "fastjournal-events"
-_VERSION = 1
-_PRUNES = 2
-"""Version of commits that prune: an earlier release would look for files that are gone."""
+_VERSION = 3
+_OLDER = (1, 2)
+"""1: the state is one file. 2: the same, in commits that prune, which version 1 cannot."""
 
 
 class TakenSegment(msgspec.Struct, frozen=True):
@@ -60,12 +60,18 @@ class Commit(msgspec.Struct, frozen=True):
     segments: list[TakenSegment]
     gaps: list[MissingSegments]
     state: str
-    """Path of the file with the live jobs."""
+    """Path of the directory with the live jobs; of the one file where there are no shards."""
     pauses: list[tuple[bytes, int]]
     limits: list[tuple[bytes, tuple[int, int, int, int]]]
     rows: int
     kept_from: str | None = None
     """UTC day before which no file counts from this commit on; None: it prunes nothing."""
+    shards: int = 0
+    """Shards of the state; 0: it is one file."""
+    moved: list[int] = []
+    """Shards with a file of jobs that are at home elsewhere."""
+    jobs: int = 0
+    """Live jobs."""
     format: str = _FORMAT
     version: int = _VERSION
 
@@ -78,7 +84,7 @@ class Commit(msgspec.Struct, frozen=True):
             gaps=[],
             rows=0,
             kept_from=kept_from,
-            version=_PRUNES,
+            version=_VERSION,
         )
 
 
@@ -134,5 +140,5 @@ def decode_commit(data: bytes, path: str) -> Commit:
             "segments still",
         )
     return decode_versioned(
-        data, Commit, format_name=_FORMAT, version=_PRUNES, older=_VERSION, path=path
+        data, Commit, format_name=_FORMAT, version=_VERSION, older=_OLDER, path=path
     )

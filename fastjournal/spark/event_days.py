@@ -1,14 +1,12 @@
-"""Days of events: Arrow tables of the events of a segment by UTC day, and the span of records."""
+"""Days of events: Arrow tables of the events of a segment by UTC day."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pyarrow as pa
 
 from fastjournal.spark.days import DAY_US, day_at
-from fastjournal.spark.event_records import EventRecord
 from fastjournal.spark.event_rows import BATCH_ROWS, Event, event_batch
 
 _TIME_MAX = 253_402_300_799_999_999
@@ -38,33 +36,6 @@ class EventDay:
     def _close_batch(self) -> None:
         self._batches.append(event_batch(self._events))
         self._events.clear()
-
-
-class RecordSpan:
-    """Records behind the begin of a segment, and their instants.
-
-    Args:
-        skipped: Bytes at the begin of the segment that are left out.
-    """
-
-    def __init__(self, skipped: int) -> None:
-        self._skipped = skipped
-        self.first_us: int | None = None
-        self.last_us: int | None = None
-
-    def records(self, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
-        """Yield the records that count."""
-        for record in records:
-            if record.offset < self._skipped:
-                continue
-            time = record.time
-            if self.first_us is None or self.last_us is None:
-                self.first_us = self.last_us = time
-            elif time > self.last_us:
-                self.last_us = time
-            elif time < self.first_us:
-                self.first_us = time
-            yield record
 
 
 def day_of(time: int | None) -> str:

@@ -1,10 +1,11 @@
-"""Event extraction: from the records of whole segments, in order, to events. Pure.
+"""Event extraction: fold of the records of jobs over the state of these, in order, to events. Pure.
 
-A record tells what changed, and not always why. The records around it show the reason:
+A record tells what changed, and not always why. The records around it show the reason, which
+``event_context`` finds; here are the rules that need the state of jobs:
 
 - a job that is written in a batch, or later than its SET, is an entry *restated* under a new job
-  id, by compaction, a KICK or a lease. The removal behind it names the old id, and by its distance
-  the new one. One that nothing removes is an entry that was popped, and came back undelivered;
+  id, by compaction, a KICK or a lease. The removal behind it ends the old id, and the new one takes
+  over its state. One that nothing removes is an entry that was popped, and came back undelivered;
 - the end of a lease (timeout-attempt) is a lost lease if it comes at the instant of the token or
   later, and a released one before;
 - a removal says in the last digits of its TIME what took its place, or why the job goes
@@ -13,30 +14,28 @@ A record tells what changed, and not always why. The records around it show the 
   tombstone has the timestamp of the entry;
 - compaction repeats pauses and limits: only a change is an event.
 
-Between segments nothing is kept but the live jobs, pauses and limits (``History``).
+Between segments nothing is kept but the live jobs, pauses and limits (``History``). So the records
+may be divided by job and folded side by side, if the ids of one entry stay together
+(``event_shards``).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    Batch,
     Change,
     Delay,
     Extend,
     Failed,
-    Lease,
     Limit,
     Operation,
     Pause,
     Rename,
     Resize,
-    Tombstone,
     Value,
 )
 from fastjournal.cmdlog.format.removal_time import (
@@ -50,6 +49,13 @@ from fastjournal.cmdlog.format.removal_time import (
 )
 from fastjournal.keys import moved_not_before
 from fastjournal.spark.columns import MICROSECONDS_MAX, text
+from fastjournal.spark.event_context import (
+    AGAIN,
+    CAME_BACK,
+    IN_PURGE,
+    PERHAPS_BACK,
+    RESTATED,
+)
 from fastjournal.spark.event_records import EventRecord, event_of
 from fastjournal.spark.event_rows import (
     POPPED,
@@ -61,9 +67,6 @@ from fastjournal.spark.event_rows import (
 )
 
 _SCHEDULE, _COMPLETE, _DELETE = Command.SCHEDULE, Command.COMPLETE, Command.DELETE
-
-_NEAR = 8
-"""Records that are kept for a removal behind them: a group of compaction has four."""
 
 
 class History(msgspec.Struct):
@@ -87,25 +90,16 @@ class EventExtractor:
     def __init__(self, history: History) -> None:
         self.history = history
         self._jobs = history.jobs
-        self._near: deque[bytes] = deque(maxlen=_NEAR)
-        self._restated: set[bytes] = set()
         self._undelivered: tuple[bytes, EventRecord] | None = None
-        self._batch = 0
-        self._batch_size = 0
-        self._following: EventRecord | None = None
-        self._again = False
 
     def extract(self, records: Iterable[EventRecord]) -> Iterator[Event]:
         """Yield the events of one segment, in the order of its records.
 
         Args:
-            records: All of its records.
+            records: Its records that events may come from, or those of some jobs. A removal that
+                may end the old id of a restated job is behind that job's record.
         """
-        self._near.clear()
-        self._restated.clear()
-        self._batch = 0
-        near = self._near
-        for record, self._following in _with_next(records):
+        for record in records:
             command = record.command
             removes = command in (_COMPLETE, _DELETE)
             if self._undelivered is not None and not (removes and self._replacement(record)):
@@ -119,11 +113,6 @@ class EventExtractor:
                 yield from self._removed(record)
             else:
                 yield from self._step(record, command)
-            near.append(b"" if record.value_bytes is None else record.target)
-            if isinstance(operation, Batch):
-                self._batch = self._batch_size = operation.following
-            elif self._batch:
-                self._batch -= 1
         yield from self._came_back()
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -142,12 +131,13 @@ class EventExtractor:
             attempts=record.attempts,
             buried=record.reason is not None,
         )
-        if record.is_foreign or (not self._batch and record.modified >= time):
+        context = record.context
+        if not context & RESTATED:
             yield event_of(record, EventKind.SET, job)
-            return
-        self._restated.add(record.target)
-        if not self._batch:
+        elif context & (CAME_BACK | PERHAPS_BACK):
             self._undelivered = (record.target, record)
+            if context & CAME_BACK:
+                yield from self._came_back()
 
     def _came_back(self) -> Iterator[Event]:
         """Yield the return of a popped entry: no removal of another job followed its record."""
@@ -158,15 +148,17 @@ class EventExtractor:
 
     def _replacement(self, record: EventRecord) -> bytes | None:
         """Return the restated job in whose favour a removal ends the old id; None: no such one."""
-        distance = record.removal
-        if REPLACED_UNTOLD < distance <= min(len(self._near), REPLACED_MAX):
-            near = self._near[-distance]
-            return near if near in self._restated else None
-        old = self._jobs.get(record.target) if distance == REPLACED_UNTOLD else None
+        ids = record.replacements
+        if not ids:
+            return None
+        if record.removal != REPLACED_UNTOLD:
+            return ids
+        old = self._jobs.get(record.target)
         if old is None:
             return None
-        for job_id in self._near:
-            new = self._jobs.get(job_id) if job_id in self._restated else None
+        for at in range(0, len(ids), JOB_ID_BYTES):
+            job_id = ids[at : at + JOB_ID_BYTES]
+            new = self._jobs.get(job_id)
             if new is not None and new is not old and new.key == old.key:
                 return job_id
         return None
@@ -211,11 +203,7 @@ class EventExtractor:
             return REPLACED_BY_NONE
         if record.key is not None and record.timestamp == job.timestamp:
             return REMOVED_BY_NEXT
-        # a dead letter and its tombstone are a batch, too
-        following = self._following
-        pair = following is not None and isinstance(following.operation, Tombstone)
-        in_purge = self._batch > 0 and not (self._batch_size == 2 and pair)
-        return REMOVED_BY_PURGE if in_purge else REMOVED_BY_DELETE
+        return REMOVED_BY_PURGE if record.context & IN_PURGE else REMOVED_BY_DELETE
 
     def _transferred(
         self, record: EventRecord, old: Job | None, new: Job | None
@@ -228,7 +216,7 @@ class EventExtractor:
             return
         new.due, new.token, new.lease_start = old.due, old.token, old.lease_start
 
-    def _step(self, record: EventRecord, command: Command) -> Iterator[Event]:
+    def _step(self, record: EventRecord, command: int) -> Iterator[Event]:
         job = self._jobs.get(record.target)
         if command == Command.EXPIRE:
             if job is not None:
@@ -240,7 +228,7 @@ class EventExtractor:
             job = self._jobs[record.target] = Job()
         if command == Command.START_ATTEMPT:
             job.token = record.token or MICROSECONDS_MAX
-            if not self._again:
+            if not record.context & AGAIN:
                 job.lease_start = record.time
                 yield event_of(record, EventKind.LEASED, job)
         elif command == Command.FAIL:
@@ -270,9 +258,7 @@ class EventExtractor:
     # --- operations -------------------------------------------------------------------------------
 
     def _operation(self, record: EventRecord, operation: Operation) -> Iterator[Event]:
-        if isinstance(operation, Lease):
-            self._again = operation.again
-        elif isinstance(operation, Pause):
+        if isinstance(operation, Pause):
             if self.history.pauses.get(operation.domain, 0) != operation.until:
                 self.history.pauses[operation.domain] = operation.until
                 if not operation.until:
@@ -312,16 +298,3 @@ class EventExtractor:
             job.key, job.domain, job.priority = renamed.key, renamed.domain, renamed.priority
             job.timestamp = change.timestamp
             yield event_of(record, EventKind.RENAMED, job)
-
-
-def _with_next(
-    records: Iterable[EventRecord],
-) -> Iterator[tuple[EventRecord, EventRecord | None]]:
-    """Yield each record and the one behind it."""
-    before: EventRecord | None = None
-    for record in records:
-        if before is not None:
-            yield before, record
-        before = record
-    if before is not None:
-        yield before, None

@@ -23,7 +23,7 @@ from fastjournal.errors import LogCorruptError
 from fastjournal.spark.days import begin_us
 from fastjournal.spark.event_commits import Commit, files_of, kept_from, read_commits
 from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_records import EventRecord, segment_records
+from fastjournal.spark.event_records import SegmentRows, read_rows, records_of
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
 from fastjournal.spark.files import (
     LOG_IN_USE,
@@ -191,7 +191,8 @@ class LogHistory:
         extractor = EventExtractor(History())
         for segment in self.segments:
             counts = segment.number in whole
-            for event in extractor.extract(self._records(whole.get(segment.number, segment))):
+            rows = self._rows(whole.get(segment.number, segment)).table
+            for event in extractor.extract(records_of(rows, segment.number)):
                 if counts:
                     yield event
 
@@ -206,19 +207,17 @@ class LogHistory:
             for number, following in pairwise(numbers)
             if following > number + 1
         ]
-        first = [record.time for record in self._records(whole[0])]
-        last = first if len(whole) == 1 else [one.time for one in self._records(whole[-1])]
-        return EventSpan(
-            numbers[0], numbers[-1], next(iter(first), None), max(last, default=None), gaps
-        )
+        first = self._rows(whole[0])
+        last = first if len(whole) == 1 else self._rows(whole[-1])
+        return EventSpan(numbers[0], numbers[-1], first.first_us, last.last_us, gaps)
 
-    def _records(self, segment: SegmentFile) -> Iterator[EventRecord]:
+    def _rows(self, segment: SegmentFile) -> SegmentRows:
         data = read_bytes(self._files, segment)
         if segment.crc32c not in (None, google_crc32c.value(data)):
             raise LogCorruptError(
                 "the segment has changed while it was read", path=segment.path, hint=LOG_IN_USE
             )
-        return segment_records(data, segment)
+        return read_rows(data, segment)
 
 
 def _sealed(segment: SegmentFile, size: int, crc32c: int | None) -> SegmentFile:

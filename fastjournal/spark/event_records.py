@@ -1,35 +1,47 @@
 """Event records: what the event extraction needs of each record of a whole segment.
 
-``segment_records`` decodes a segment with the vectorised reader, whose columns become one slim
-struct a record. ``row_records`` makes the same of rows, record by record; it is the oracle of
-the tests.
+``read_rows`` decodes a segment with the vectorised reader into an Arrow table of slim rows, which
+have what the records around each record tell (``event_context``). So rows of different jobs may be
+divided afterwards. ``records_of`` makes one struct a row. ``row_records`` makes the same of rows
+that were decoded one by one; it is the oracle of the tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
+    Change,
+    DomainOperation,
+    Lease,
     Operation,
+    Tombstone,
+    tag_of,
     unpack_operation,
 )
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.removal_time import REPLACED_UNTOLD, decode_replaced
+from fastjournal.errors import LogCorruptError
 from fastjournal.spark.columns import COMMAND_NAMES, cut, text
+from fastjournal.spark.event_context import Context, RecordFacts, find_context
 from fastjournal.spark.event_rows import POPPED, Event, EventKind, Job
+from fastjournal.spark.event_shards import LINKS_SCHEMA
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.rows import Row
+from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers
 from fastjournal.spark.vectorised.reader import read_data
 
-_COMMANDS = {name: command for command, name in COMMAND_NAMES.items()}
 _SCHEDULE, _START, _FAIL = Command.SCHEDULE, Command.START_ATTEMPT, Command.FAIL
 _REMOVALS = (Command.COMPLETE, Command.DELETE)
+_NO_IDS = b""
 
 
 class EventRecord(msgspec.Struct, gc=False):
@@ -38,7 +50,7 @@ class EventRecord(msgspec.Struct, gc=False):
     segment: int
     offset: int
     time: int
-    command: Command
+    command: int
     target: bytes
     """Id of the job that it concerns."""
     key: bytes | None = None
@@ -51,17 +63,18 @@ class EventRecord(msgspec.Struct, gc=False):
     value_bytes: int | None = None
     """None: the record carries no entry."""
     not_before: int = 0
-    modified: int = 0
     attempts: int = 0
     reason: str | None = None
     """Reason of a burial, or of an entry that is buried."""
     token: int = 0
     """Lease token of a start-attempt; 0: unknown."""
-    is_foreign: bool = False
-    """It carries the job of another program."""
     operation: Operation | None = None
     removal: int = REPLACED_UNTOLD
     """Why a job goes, see ``cmdlog.format.removal_time``."""
+    context: int = 0
+    """Flags by the records around it, see ``event_context``."""
+    replacements: bytes = _NO_IDS
+    """Ids of restated jobs before a removal, in whose favour it may end an old id, side by side."""
 
 
 def event_of(record: EventRecord, kind: EventKind, job: Job, *, reason: str | None = None) -> Event:
@@ -94,16 +107,41 @@ def event_of(record: EventRecord, kind: EventKind, job: Job, *, reason: str | No
 
 
 def row_records(rows: Iterable[Row]) -> Iterator[EventRecord]:
-    """Yield the records of rows, those of damage left out."""
-    for row in rows:
-        if row.record is not None:
-            yield _of_row(row, row.record.command, row.record.time_us or 0)
+    """Yield the records of the rows of a segment, those of damage left out."""
+    given = [(row, row.record) for row in rows if row.record is not None]
+    found = [_of_row(row, record.command, record.time_us or 0) for row, record in given]
+    context = find_context(_facts_of_rows([row for row, _ in given], found))
+    for record, flags in zip(found, context.flags.tolist(), strict=True):
+        record.context = flags
+    for removal, job in zip(context.removals, context.replacements, strict=True):
+        found[removal].replacements += found[job].target
+    for record, (row, _) in zip(found, given, strict=True):
+        if row.operation is None or isinstance(row.operation, DomainOperation | Change):
+            yield record
+
+
+def _facts_of_rows(rows: Sequence[Row], records: Sequence[EventRecord]) -> RecordFacts:
+    operations = [row.operation for row in rows]
+    modified = [0 if row.entry is None else cut(row.entry.modified) for row in rows]
+    later = [time < one.time for time, one in zip(modified, records, strict=True)]
+    return RecordFacts(
+        np.array([one.command for one in records], np.int64),
+        np.array([row.entry is not None and not row.foreign for row in rows], np.bool_),
+        np.array(later, np.bool_),
+        np.array([one.following if isinstance(one, Batch) else -1 for one in operations], np.int64),
+        np.array([one.again if isinstance(one, Lease) else -1 for one in operations], np.int64),
+        np.array([isinstance(one, Tombstone) for one in operations], np.bool_),
+        np.array([isinstance(one, DomainOperation) for one in operations], np.bool_),
+        np.array([one.removal for one in records], np.int64),
+    )
 
 
 def _of_row(row: Row, command: Command, time: int) -> EventRecord:
     found = EventRecord(row.segment, row.offset, time, command, row.target)
     found.operation = row.operation
-    if row.operation is None and row.token is not None:
+    if row.operation is not None:
+        return found
+    if row.token is not None:
         found.token = cut(row.token)
     if command in _REMOVALS and row.ours:
         found.removal = decode_replaced(row.raw, 0)
@@ -115,8 +153,7 @@ def _of_row(row: Row, command: Command, time: int) -> EventRecord:
     entry = row.entry
     if entry is not None:
         found.uri, found.value_bytes = entry.uri, len(entry.value)
-        found.not_before, found.modified = cut(entry.not_before), cut(entry.modified)
-        found.attempts, found.is_foreign = entry.attempts, row.foreign
+        found.not_before, found.attempts = cut(entry.not_before), entry.attempts
     reason = row.reason if entry is None else entry.reason
     found.reason = None if reason is None else text(reason)
     return found
@@ -124,27 +161,108 @@ def _of_row(row: Row, command: Command, time: int) -> EventRecord:
 
 # --- from columns ---------------------------------------------------------------------------------
 
+_LEASE, _BATCH, _TOMBSTONE = (pa.array([tag_of(one)]) for one in (Lease, Batch, Tombstone))
+_OF_DOMAIN = pa.array([tag_of(one) for one in get_args(DomainOperation)])
+_OF_JOB = pa.array([tag_of(one) for one in get_args(Change)])
+_COPIED = ("key", "uri", "domain", "priority", "timestamp")
+_ALSO_COPIED = ("not_before", "attempts", "reason", "token")
 _NAMES = (
-    *("offset", "time_us", "command", "_target", "key", "uri", "domain", "priority", "timestamp"),
-    *("value", "not_before", "modified", "attempts", "reason", "token", "foreign", "operation"),
-    *("following", "_ours"),
+    *("offset", "time_us", "command", "_target", *_COPIED, "value", *_ALSO_COPIED),
+    *("modified", "foreign", "operation", "following", "_ours"),
 )
 
+ROWS_SCHEMA = pa.schema(
+    [
+        ("target", pa.binary(JOB_ID_BYTES)),
+        ("offset", pa.int64()),
+        ("time", pa.int64()),
+        ("command", pa.uint8()),
+        ("key", pa.binary()),
+        ("uri", pa.binary()),
+        ("domain", pa.string()),
+        ("priority", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("value_bytes", pa.int64()),
+        ("not_before", pa.int64()),
+        ("attempts", pa.int32()),
+        ("reason", pa.string()),
+        ("token", pa.int64()),
+        ("operation", pa.binary()),
+        ("removal", pa.int16()),
+        ("context", pa.uint8()),
+        ("replacements", pa.binary()),
+    ]
+)
+"""Rows of a segment that events may come from, in order; an operation is its payload."""
 
-def segment_records(data: bytes, segment: SegmentFile) -> Iterator[EventRecord]:
-    """Yield the records of a segment; the first one comes when all are decoded.
+
+class SegmentRows(NamedTuple):
+    """Rows of a segment, and the instants of all its records."""
+
+    table: pa.Table
+    links: pa.Table
+    """Ids of jobs and those that may go on for them, of ``LINKS_SCHEMA``."""
+    first_us: int | None = None
+    last_us: int | None = None
+
+
+def read_rows(data: bytes, segment: SegmentFile, skipped: int = 0) -> SegmentRows:
+    """Return the rows of a segment.
 
     Args:
         data: The segment.
         segment: Where it is; its checksum, if it is known, stands for those of its records.
+        skipped: Bytes at its begin whose records are left out.
 
     Raises:
         LogCorruptError: It is damaged.
     """
     # Arrow arrays of slices: about as large as the segment
     batches = [_slim(batch) for batch in read_data(data, segment, _NAMES, permissive=False)]
-    for batch in batches:
-        yield from _of_batch(data, segment.number, batch)
+    if not batches:
+        return SegmentRows(ROWS_SCHEMA.empty_table(), LINKS_SCHEMA.empty_table())
+    found = pa.Table.from_batches(batches)
+    if skipped:
+        found = found.filter(pc.greater_equal(found.column("offset"), skipped))
+    found = found.combine_chunks()
+    times = pc.min_max(pc.fill_null(found.column("time_us"), 0)).as_py()
+    return SegmentRows(*_rows(data, segment, found), times["min"], times["max"])
+
+
+def segment_records(data: bytes, segment: SegmentFile, skipped: int = 0) -> Iterator[EventRecord]:
+    """Yield the records of a segment that events may come from; see ``read_rows``."""
+    return records_of(read_rows(data, segment, skipped).table, segment.number)
+
+
+def records_of(table: pa.Table, segment: int) -> Iterator[EventRecord]:
+    """Yield the records of rows of a segment.
+
+    Args:
+        table: Rows, with the columns of ``ROWS_SCHEMA``.
+        segment: Number of the segment.
+    """
+    columns = [table.column(name).to_pylist() for name in ROWS_SCHEMA.names]
+    for (
+        target, offset, time, command, key, uri, domain, priority, timestamp, value_bytes,
+        not_before, attempts, reason, token, operation, removal, context, replacements,
+    ) in zip(*columns, strict=True):  # fmt: skip
+        found = EventRecord(segment, offset, time, command, target)
+        found.context = context
+        if operation is not None:
+            found.operation = unpack_operation(operation)
+        elif command <= _SCHEDULE:
+            found.key, found.uri, found.domain, found.priority = key, uri, domain, priority
+            found.timestamp, found.value_bytes = timestamp, value_bytes
+            found.not_before, found.attempts, found.reason = not_before, attempts, reason
+        elif command == _START:
+            found.token = token or 0
+        elif command in _REMOVALS:
+            found.key, found.domain, found.priority = key, domain, priority
+            found.timestamp, found.removal = timestamp or 0, removal
+            found.replacements = replacements
+        elif command == _FAIL:
+            found.reason = reason
+        yield found
 
 
 def _slim(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -153,40 +271,83 @@ def _slim(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, "value", pc.binary_length(batch.column(place)))
 
 
-def _of_batch(data: bytes, segment: int, batch: pa.RecordBatch) -> Iterator[EventRecord]:
-    columns = [batch.column(name).to_pylist() for name in _NAMES]
-    commands = _COMMANDS
-    for (
-        offset, time, name, target, key, uri, domain, priority, timestamp, value_bytes,
-        not_before, modified, attempts, reason, token, foreign, tag, following, ours,
-    ) in zip(*columns, strict=True):  # fmt: skip
-        command = commands[name]
-        found = EventRecord(segment, offset, time or 0, command, target)
-        if command <= _SCHEDULE:
-            if tag is not None:
-                found.operation = _operation(data, offset, tag, token, following)
-            else:
-                found.key, found.uri, found.domain, found.priority = key, uri, domain, priority
-                found.timestamp, found.value_bytes = timestamp, value_bytes
-                found.not_before, found.modified, found.attempts = not_before, modified, attempts
-                found.reason, found.is_foreign = reason, foreign
-        elif command == _START:
-            found.token = token or 0
-        elif command in _REMOVALS:
-            found.key, found.domain, found.priority = key, domain, priority
-            found.timestamp = timestamp or 0
-            if ours:
-                found.removal = decode_replaced(data, offset)
-        elif command == _FAIL:
-            found.reason = reason
-        yield found
+def _rows(data: bytes, segment: SegmentFile, found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of all records that events may come from with their context, and links."""
+    tags, offsets = found.column("operation"), found.column("offset").to_numpy()
+    is_job = tags.is_null().to_numpy()
+    kept = is_job | _is_in(tags, _OF_JOB) | _is_in(tags, _OF_DOMAIN)
+    payloads = list[bytes | None]([None] * len(found))
+    for row in np.flatnonzero(kept & ~is_job).tolist():
+        payloads[row] = decode_record(data, int(offsets[row]))[0].payload
+    facts = _facts(data, found, offsets, is_job)
+    context = find_context(facts)
+    columns = {name: found.column(name) for name in (*_COPIED, *_ALSO_COPIED, "offset")}
+    columns |= {
+        "target": _job_ids(found.column("_target"), segment),
+        "time": pc.fill_null(found.column("time_us"), 0),
+        "command": pa.array(facts.command, pa.uint8()),
+        "value_bytes": found.column("value").cast(pa.int64()),
+        "operation": pa.array(payloads, pa.binary()),
+        "removal": pa.array(facts.removal, pa.int16()),
+        "context": pa.array(context.flags, pa.uint8()),
+    }
+    new_ids = columns["target"].take(pa.array(context.replacements))
+    columns["replacements"] = _side_by_side(new_ids, context, len(found))
+    links = [columns["target"].take(pa.array(context.removals)), new_ids]
+    table = pa.table([columns[name] for name in ROWS_SCHEMA.names], ROWS_SCHEMA)
+    return table.filter(pa.array(kept)), pa.table(links, LINKS_SCHEMA)
 
 
-def _operation(
-    data: bytes, offset: int, tag: str, token: int | None, following: int | None
-) -> Operation:
-    """Return an operation; those that come with every lease are made of their columns."""
-    if tag == "batch":
-        return Batch(following or 0)
-    record, _ = decode_record(data, offset)
-    return unpack_operation(record.payload)
+def _is_in(tags: Any, chosen: pa.Array) -> Mask:
+    found: Mask = pc.is_in(tags, chosen).to_numpy()
+    return found
+
+
+def _facts(data: bytes, found: pa.Table, offsets: Numbers, is_job: Mask) -> RecordFacts:
+    tags = found.column("operation")
+    times = pc.fill_null(found.column("time_us"), 0).to_numpy()
+    command = pc.index_in(found.column("command"), _COMMANDS).to_numpy().astype(np.int64) + 1
+    again = np.full(len(found), -1)
+    for row in np.flatnonzero(_is_in(tags, _LEASE)):
+        lease = unpack_operation(decode_record(data, int(offsets[row]))[0].payload)
+        again[row] = isinstance(lease, Lease) and lease.again
+    removes = (command == Command.COMPLETE) | (command == Command.DELETE)
+    rows = np.flatnonzero(removes & found.column("_ours").to_numpy())
+    removal = np.full(len(found), REPLACED_UNTOLD)
+    removal[rows] = [decode_replaced(data, at) for at in offsets[rows].tolist()]
+    leads = _is_in(tags, _BATCH)
+    following = found.column("following").fill_null(0).to_numpy()
+    is_entry = is_job & (command <= _SCHEDULE)
+    return RecordFacts(
+        command,
+        is_entry & ~found.column("foreign").fill_null(False).to_numpy(),
+        found.column("modified").fill_null(0).to_numpy() < times,
+        np.where(leads, following, -1).astype(np.int64),
+        again,
+        _is_in(tags, _TOMBSTONE),
+        _is_in(tags, _OF_DOMAIN),
+        removal,
+    )
+
+
+_COMMANDS = pa.array([COMMAND_NAMES[command] for command in sorted(Command)])
+"""Names of the commands 1, 2 and so on."""
+
+
+def _job_ids(ids: Any, segment: SegmentFile) -> pa.Array:
+    try:
+        return ids.combine_chunks().cast(pa.binary(JOB_ID_BYTES))
+    except pa.ArrowInvalid as error:
+        raise LogCorruptError(
+            "a record names a job id of another length", path=segment.path
+        ) from error
+
+
+def _side_by_side(new_ids: pa.Array, context: Context, count: int) -> pa.Array:
+    """Return the ids of restated jobs for each of so many records."""
+    chosen = np.bincount(context.removals, minlength=count)
+    ends = np.concatenate([[0], np.cumsum(chosen)]) * JOB_ID_BYTES
+    data = new_ids.buffers()[1] or pa.py_buffer(b"")
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends.astype(np.int32)), data]
+    )

@@ -76,7 +76,7 @@ def job_of(key: bytes) -> Job:
     return Job(key=key, domain=text(journal.domain), priority=journal.priority)
 
 
-_JOB_SCHEMA = pa.schema(
+JOB_SCHEMA = pa.schema(
     [
         ("job_id", pa.binary(16)),
         ("key", pa.binary()),
@@ -100,7 +100,7 @@ def job_table(jobs: Mapping[bytes, Job]) -> pa.Table:
     columns: dict[str, list[Any]] = {"job_id": list(jobs)}
     for name in Job.__struct_fields__:
         columns[name] = [getattr(job, name) for job in jobs.values()]
-    return pa.Table.from_pydict(columns, _JOB_SCHEMA)
+    return pa.Table.from_pydict(columns, JOB_SCHEMA)
 
 
 def table_jobs(table: pa.Table) -> dict[bytes, Job]:

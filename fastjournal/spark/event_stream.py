@@ -14,7 +14,6 @@ meanwhile. Segments that are missing or damaged end the query, or are rows of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -30,7 +29,6 @@ from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.archive_cleaning import ReadSegments, clean_archive, versions_in
 from fastjournal.spark.columns import CORRUPT_COLUMN
-from fastjournal.spark.event_days import RecordSpan
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_offsets import (
     archived_version,
@@ -41,7 +39,7 @@ from fastjournal.spark.event_offsets import (
     place,
     segments_behind,
 )
-from fastjournal.spark.event_records import segment_records
+from fastjournal.spark.event_records import EventRecord, segment_records
 from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
 from fastjournal.spark.files import LogDirectory, SegmentFile, read_file, resolve
 from fastjournal.spark.paths import open_log
@@ -243,9 +241,9 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return data
 
-    def _records(self, data: bytes, segment: SegmentFile, start: Offset) -> Iterator[Any]:
+    def _records(self, data: bytes, segment: SegmentFile, start: Offset) -> Iterator[EventRecord]:
         skipped = start["bytes"] if segment.number == start["segment"] else 0
-        return RecordSpan(skipped).records(segment_records(data, segment))
+        return segment_records(data, segment, skipped)
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if CORRUPT_COLUMN.name not in batch.schema.names:

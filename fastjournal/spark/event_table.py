@@ -1,9 +1,10 @@
 """Event table: archived segments become Parquet files, each once, with atomic commits.
 
-    EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-0.parquet   rows of one segment and day
-    EVENTS/_state/000000003.parquet         jobs that are alive at the end of a commit
+    EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-*.parquet   rows of one segment and day
+    EVENTS/_state/000000003-*/*.parquet     jobs that are alive at the end of a commit
     EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
     EVENTS/_commits/000000003.json          names all of them; written last, atomically
+    EVENTS/_work/                           rows on their way between the tasks of a commit
 
 It stands on a disk of this machine or in an object store (``table_files``). Files count when a
 commit names them. A crash before that leaves files that the next run removes; a crash behind it
@@ -17,18 +18,18 @@ only those records of the longer version that are behind the end of the shorter 
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Executor
 from datetime import date
+from typing import NamedTuple
 
-import google_crc32c
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.spark.event_commits import (
     Commit,
     MissingSegments,
@@ -38,15 +39,30 @@ from fastjournal.spark.event_commits import (
     kept_from,
     read_commits,
 )
-from fastjournal.spark.event_days import EventDay, RecordSpan, day_of
-from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_extraction import Before, extract_events
 from fastjournal.spark.event_gaps import gaps_between
-from fastjournal.spark.event_records import segment_records
-from fastjournal.spark.event_rows import job_table, table_jobs
-from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.event_shards import shards_for
+from fastjournal.spark.event_state import StoredState
+from fastjournal.spark.event_tasks import (
+    DAMAGED,
+    WORK,
+    ReadSegment,
+    Version,
+    Work,
+    put_parquet,
+)
+from fastjournal.spark.process_pool import Here
 from fastjournal.spark.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64
+
+
+class Waiting(NamedTuple):
+    """Segment of the archive that was not taken so far; they sort as they are taken."""
+
+    number: int
+    bytes: int
+    file: ArchivedSegment
 
 
 class EventTable:
@@ -56,7 +72,8 @@ class EventTable:
         disk: Where the archive is.
         directory: The directory of the table; it is created.
         files: File system of the table; None: the disk.
-        segments_a_commit: Segments after which a commit is made: a crash costs the work on so many.
+        segments_a_commit: Segments after which a commit is made: a crash costs the work on so many;
+            None: ``SEGMENTS_A_COMMIT``, or more where more tasks run at once.
         guard: Raises ``LogLockedError`` where the lock of the caller was lost.
 
     Raises:
@@ -70,11 +87,12 @@ class EventTable:
         directory: str,
         *,
         files: TableFiles | None = None,
-        segments_a_commit: int = SEGMENTS_A_COMMIT,
+        segments_a_commit: int | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk = disk
         self._files: TableFiles = DiskFiles(disk) if files is None else files
+        self._on_disk = isinstance(self._files, DiskFiles)
         self._segments_a_commit = segments_a_commit
         self._directory = directory
         self._guard = guard
@@ -103,11 +121,13 @@ class EventTable:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def update(self, archive: str) -> int:
+    def update(self, archive: str, executor: Executor | None = None, *, parallel: int = 1) -> int:
         """Take all segments of an archive, and unlink them; return the number of new events.
 
         Args:
             archive: Directory of the archive.
+            executor: Runs the tasks (``event_tasks``); None: this process.
+            parallel: Tasks that it runs at once.
 
         Raises:
             LogLockedError: The lock of the caller was lost.
@@ -116,9 +136,10 @@ class EventTable:
         self._remove_uncommitted()
         waiting = self._waiting(archive)
         rows = 0
-        step = self._segments_a_commit
+        step = self._segments_a_commit or max(SEGMENTS_A_COMMIT, 2 * parallel)
         for begin in range(0, len(waiting), step):
-            rows += self._commit(archive, waiting[begin : begin + step])
+            part = waiting[begin : begin + step]
+            rows += self._commit(archive, part, executor or Here(), parallel)
         return rows
 
     def prune(self, first: date) -> None:
@@ -138,110 +159,70 @@ class EventTable:
             self._put_commit(self.commits[-1].pruning(str(first)))
         self._remove_uncommitted()
 
-    def _waiting(self, archive: str) -> list[ArchivedSegment]:
+    def _waiting(self, archive: str) -> list[Waiting]:
         """Return the segments to take, a shorter version before a longer; unlink taken ones."""
         done = {(segment.number, segment.crc32c) for segment in self.taken}
-        waiting = []
+        waiting = list[Waiting]()
         for file in list_archived(self._disk, archive):
             path = f"{archive}/{file.name}"
             if (file.number, f"{file.crc32c:08x}") in done:
                 self._unlink(path)
                 continue
             try:
-                waiting.append((file.number, self._disk.size(path), file))
+                waiting.append(Waiting(file.number, self._disk.size(path), file))
             except LogFailedError:
                 # where it is gone, the daemon has dropped it just now
                 if self._disk.exists(path):
                     raise
-        return [file for _, _, file in sorted(waiting)]
+        return sorted(waiting)
 
-    def _commit(self, archive: str, files: list[ArchivedSegment]) -> int:
-        disk, number = self._disk, len(self.commits) + 1
-        history = self._history()
-        extractor = EventExtractor(history)
-        taken, gaps, damaged = list[TakenSegment](), self._missing(archive, files), list[str]()
-        lost = dict[int, str]()
-        for file in files:
-            try:
-                data = disk.read(f"{archive}/{file.name}")
-            except LogFailedError:
-                if disk.exists(f"{archive}/{file.name}"):
-                    raise
-                # the daemon has dropped it just now
-                lost[file.number] = "dropped"
-                continue
-            try:
-                taken.append(self._take(extractor, file, data, taken))
-                # it has all that a shorter version had
-                lost.pop(file.number, None)
-            except LogCorruptError:
-                lost[file.number] = "damaged"
-                damaged.append(file.name)
-        gaps += [MissingSegments(one, one, None, None, reason) for one, reason in lost.items()]
-        state = f"_state/{number:09d}.parquet"
-        self._write(state, job_table(history.jobs))
+    def _commit(
+        self, archive: str, waiting: list[Waiting], executor: Executor, parallel: int
+    ) -> int:
+        disk, number, run = self._disk, len(self.commits) + 1, uuid.uuid4().hex[:12]
+        files = [one.file for one in waiting]
+        gaps = self._missing(archive, files)
+        jobs = self.commits[-1].jobs if self.commits else 0
+        shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
+        scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
+        work = Work(disk, archive, self._files, scratch, self._directory, run, shards)
+        state = f"_state/{number:09d}-{run}"
+        found = extract_events(executor, work, files, self._before(), state)
+        gaps += _lost(found.read)
         if gaps:
-            self._write(f"_gaps/{number:09d}.parquet", gap_table(gaps))
+            put_parquet(self._files, self._path(f"_gaps/{number:09d}.parquet"), gap_table(gaps))
         commit = Commit(
             number=number,
-            segments=taken,
+            segments=found.taken,
             gaps=gaps,
             state=state,
-            pauses=list(history.pauses.items()),
-            limits=list(history.limits.items()),
-            rows=sum(segment.rows for segment in taken),
+            pauses=list(found.pauses.items()),
+            limits=list(found.limits.items()),
+            rows=sum(segment.rows for segment in found.taken),
+            shards=shards,
+            moved=found.moved,
+            jobs=found.jobs,
         )
         self._put_commit(commit)
-        for segment in taken:
+        self._remove_work()
+        for segment in found.taken:
             self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
-        for name in damaged:
-            disk.rename(f"{archive}/{name}", f"{archive}/{name}.damaged")
+        for one in found.read:
+            if one.lost == DAMAGED:
+                disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
         return commit.rows
 
-    def _take(
-        self,
-        extractor: EventExtractor,
-        file: ArchivedSegment,
-        data: bytes,
-        taken: list[TakenSegment],
-    ) -> TakenSegment:
-        """Write the events of a segment.
-
-        Args:
-            extractor: Extractor with the state before it.
-            file: Name of the segment.
-            data: Contents.
-            taken: Segments before it in the commit.
-
-        Raises:
-            LogCorruptError: It is damaged; nothing of it counts.
-        """
-        if google_crc32c.value(data) != file.crc32c:
-            raise LogCorruptError("the archived segment has another checksum", path=file.name)
-        name = f"segment={file.number:09d}-{file.crc32c:08x}"
-        segment = SegmentFile(file.name, file.number, len(data), False, False, file.crc32c)
-        skipped = _taken_bytes([*self.taken, *taken], file.number, data)
-        span = RecordSpan(skipped)
-        days = defaultdict[str, EventDay](EventDay)
-        # a damaged segment ends this before the first record changes the state
-        for event in extractor.extract(span.records(segment_records(data, segment))):
-            days[day_of(event.time)].add(event)
-        files = []
-        for day in [day for day in days if day < self.kept_from]:
-            del days[day]
-        for day, events in sorted(days.items()):
-            files.append(f"day={day}/{name}/part-0.parquet")
-            self._write(files[-1], events.table())
-        count = sum(day.rows for day in days.values())
-        return TakenSegment(
-            file.number,
-            f"{file.crc32c:08x}",
-            len(data),
-            span.first_us,
-            span.last_us,
-            count,
-            files,
-        )
+    def _before(self) -> Before:
+        """Return the table before the next commit."""
+        versions = defaultdict[int, list[Version]](list)
+        for segment in self.taken:
+            versions[segment.number].append(Version(segment.bytes, int(segment.crc32c, 16)))
+        if not self.commits:
+            return Before({}, None, {}, {}, "")
+        last = self.commits[-1]
+        state = StoredState(self._path(last.state), last.shards, tuple(last.moved))
+        pauses, limits = dict(last.pauses), dict(last.limits)
+        return Before(versions, state, pauses, limits, self.kept_from)
 
     def _missing(self, archive: str, files: list[ArchivedSegment]) -> list[MissingSegments]:
         """Return the gaps before and between archived segments."""
@@ -253,36 +234,20 @@ class EventTable:
         last = max(file.number for file in files)
         return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
 
-    def _history(self) -> History:
-        """Return the state at the end of the last commit."""
-        if not self.commits:
-            return History()
-        commit = self.commits[-1]
-        data = self._files.read(f"{self._directory}/{commit.state}")
-        jobs = table_jobs(pa.parquet.read_table(pa.BufferReader(data)))
-        return History(jobs, dict(commit.pauses), dict(commit.limits))
-
     # --- files ------------------------------------------------------------------------------------
-
-    def _write(self, name: str, table: pa.Table) -> None:
-        """Write a Parquet file; one that a crash has left is replaced."""
-        sink = pa.BufferOutputStream()
-        pa.parquet.write_table(table, sink, compression="zstd")
-        self._guard()
-        self._files.put(f"{self._directory}/{name}", sink.getvalue().to_pybytes())
 
     def _put_commit(self, commit: Commit) -> None:
         self._check_writer()
         if not commit.gaps:
             # one that a crash has left without its commit
-            self._files.delete(f"{self._directory}/_gaps/{commit.number:09d}.parquet")
+            self._files.delete(self._path(f"_gaps/{commit.number:09d}.parquet"))
         data = msgspec.json.format(msgspec.json.encode(commit)) + b"\n"
-        self._files.put(f"{self._directory}/_commits/{_commit_name(commit)}", data)
+        self._files.put(self._path(f"_commits/{_commit_name(commit)}"), data)
         self.commits.append(commit)
-        for name in self._files.names(f"{self._directory}/_state"):
-            # a later one may be that of another process, which came as this one was suspended
-            if f"_state/{name}" < commit.state:
-                self._files.delete(f"{self._directory}/_state/{name}")
+        number = _number_of(commit.state.removeprefix("_state/"))
+        # a later one may be that of another process, which came as this one was suspended
+        old = [one for one in self._files.walk(self._path("_state")) if _number_of(one) < number]
+        self._remove(f"_state/{one}" for one in old)
 
     def _check_writer(self) -> None:
         """Check that no other process writes or has written the table."""
@@ -297,20 +262,36 @@ class EventTable:
                 )
 
     def _remove_uncommitted(self) -> None:
-        """Remove files of events that a crash left without a commit."""
+        """Remove the files that a crash left without a commit."""
         committed = {file for _, file in files_of(self.commits)}
-        found = [file for file in self._files.walk(self._directory) if file.startswith("day=")]
+        states = {commit.state for commit in self.commits[-1:]}
+        found = self._files.walk(self._directory)
         # behind the listing: no file of a commit that this process does not know may go
         self._check_writer()
-        for file in found:
-            if file not in committed:
-                self._guard()
-                self._files.delete(f"{self._directory}/{file}")
+        self._remove(file for file in found if _is_left(file, committed, states))
         days = {file.partition("/")[0] for file in committed}
         for name in self._files.names(self._directory):
             if name.startswith("day=") and name not in days:
                 self._guard()
-                self._files.remove_empty(f"{self._directory}/{name}")
+                self._files.remove_empty(self._path(name))
+
+    def _remove_work(self) -> None:
+        """Remove the files between the tasks of a commit."""
+        self._remove(f"{WORK}/{file}" for file in self._files.walk(self._path(WORK)))
+
+    def _remove(self, files: Iterable[str]) -> None:
+        """Remove files, and directories of states and between tasks that are empty then."""
+        for file in files:
+            self._guard()
+            self._files.delete(self._path(file))
+        for parent in ("_state", WORK):
+            for name in self._files.names(self._path(parent)):
+                # the state of an earlier release is a file
+                if "." not in name and not self._files.walk(self._path(f"{parent}/{name}")):
+                    self._files.remove_empty(self._path(f"{parent}/{name}"))
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
 
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):
@@ -321,14 +302,25 @@ def _commit_name(commit: Commit) -> str:
     return f"{commit.number:09d}.json"
 
 
-def _taken_bytes(taken: list[TakenSegment], number: int, data: bytes) -> int:
-    """Return the bytes at the begin of a segment whose events were taken already."""
-    return max(
-        (
-            before.bytes
-            for before in taken
-            if before.number == number
-            and google_crc32c.value(data[: before.bytes]) == int(before.crc32c, 16)
-        ),
-        default=0,
-    )
+def _is_left(file: str, committed: Collection[str], states: Collection[str]) -> bool:
+    """Return whether no commit names a file that only a run writes."""
+    head, _, rest = file.partition("/")
+    if head == "_state":
+        return f"{head}/{rest.partition('/')[0]}" not in states
+    return head == WORK or (head.startswith("day=") and file not in committed)
+
+
+def _number_of(state: str) -> str:
+    """Return the digits of the commit in the name of a state."""
+    return state[:9]
+
+
+def _lost(read: list[ReadSegment]) -> list[MissingSegments]:
+    """Return the gaps of segments of which nothing was read."""
+    lost = dict[int, str]()
+    for one in read:
+        # a longer version has all that a shorter one had
+        lost.pop(one.file.number, None)
+        if one.lost:
+            lost[one.file.number] = one.lost
+    return [MissingSegments(number, number, None, None, why) for number, why in lost.items()]

@@ -6,12 +6,7 @@ reads these files (``fastjournal.spark.local_entries``).
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pyarrow as pa
@@ -26,22 +21,6 @@ from fastjournal.spark.replay_runs import ReplayRange, read_range, write_record_
 from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets
 
 _COMPRESSION = "lz4"
-
-
-def start_process() -> None:
-    """Leave the end of a process to its parent, also where a terminal interrupts both.
-
-    A killed parent cannot end it, and the pipes of a pool stay open while a process of it lives.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
 
 
 def write_facts(directory: str, segment: SegmentFile, path: str) -> int:

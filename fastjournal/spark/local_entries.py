@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import ExitStack, closing, contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +27,11 @@ from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, 
 from fastjournal.spark.entry_fetch import Base
 from fastjournal.spark.entry_plan import Wanted, find_wanted
 from fastjournal.spark.files import LogDirectory, SegmentFile
+from fastjournal.spark.process_pool import process_pool
 from fastjournal.spark.replay_runs import find_replay_ranges
 
 _BEHIND = 2
 """Tasks for each process that wait or run."""
-
-
-class _Here(Executor):
-    """Executor that runs each task at once, in this process."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a task; what it raises comes out here."""
-        done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
-
-
-@contextmanager
-def _executor(processes: int) -> Iterator[Executor]:
-    if processes <= 1:
-        yield _Here()
-        return
-    pool = ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=export_tasks.start_process
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -106,7 +82,7 @@ def sorted_entries(
     waiting = _BEHIND * processes if processes > 1 else 0
     with _translating(scratch), ExitStack() as stack:
         # the processes end before the sort: their memory is that of segments
-        with _executor(processes) as executor:
+        with process_pool(processes) as executor:
             tasks = [
                 (export_tasks.write_facts, str(uri), one, str(scratch / f"facts-{one.number}"))
                 for one in source.segments

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -29,19 +29,22 @@ from fastjournal.cmdlog.snapshot import Manifest, list_snapshots, read_manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark import jobs, state_jobs
+from fastjournal.spark.cluster_tasks import ClusterTasks
 from fastjournal.spark.columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.coverage import extended, spans
 from fastjournal.spark.day_store import REPORTS, DayState, DayStore
 from fastjournal.spark.days import begin_us, days_to_prune, stale_days, trend_days
+from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.event_table import EventTable
-from fastjournal.spark.export import export_snapshot
+from fastjournal.spark.export import PART_BYTES, export_snapshot
 from fastjournal.spark.files import LogDirectory, below, hadoop_uri, is_s3
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import list_directory
+from fastjournal.spark.process_pool import process_pool
 from fastjournal.spark.report.diagnosis import Slow, diagnose
 from fastjournal.spark.report.figures import Figures, Row, hours_of, load
 from fastjournal.spark.report.page import render
-from fastjournal.spark.session import translating
+from fastjournal.spark.session import is_local, translating
 from fastjournal.spark.store_frames import read_parquet, stored_schema, write_parquet
 from fastjournal.spark.table_files import open_table
 
@@ -65,6 +68,8 @@ class Night(msgspec.Struct):
     snapshot: str | None = None
     """Snapshot of which the state is computed; None: the state stays as it is stored."""
     keep_days: int | None = None
+    cluster: bool = False
+    """Whether Spark may have executors on other machines; these take the archive then, too."""
     keep_events: int | None = None
     """Days whose events stay, that of the report and those before it; None: all."""
 
@@ -127,13 +132,14 @@ def run_night(
         LogError: Something cannot be read or written, or is damaged.
         BadRequestError: The snapshot is older than the end of the day.
     """
+    start = cache(start)
     store = night.store
     store.begin()
     _, files, path = open_table(night.history)
     table = EventTable(OsDisk(), path, files=files, guard=store.guard)
     if night.archive is not None:
         tell("taking the archive into the table of events")
-        table.update(night.archive)
+        _take_archive(start, night.archive, table, cluster=night.cluster)
     manifest = None if night.snapshot is None else snapshot_manifest(night.snapshot)
     if manifest is not None and manifest.taken_us < begin_us(night.day + timedelta(days=1)):
         raise BadRequestError(
@@ -178,6 +184,22 @@ def run_night(
     if night.keep_events is not None:
         table.prune(night.day - timedelta(days=night.keep_events - 1))
     return outcome
+
+
+def _take_archive(
+    start: Callable[[], SparkSession], archive: str, table: EventTable, *, cluster: bool
+) -> None:
+    """Take the archive into the table: in executors of a cluster, else in processes here."""
+    size = int(_archive_figures(archive)["bytes"])
+    if cluster and size:
+        spark = start()
+        if not is_local(str(spark.sparkContext.master)):
+            tasks = ClusterTasks(spark)
+            table.update(archive, tasks, parallel=tasks.parallel)
+            return
+    processes = processors() if size > PART_BYTES else 1
+    with process_pool(processes) as pool:
+        table.update(archive, pool, parallel=processes)
 
 
 def _with_snapshot(

@@ -20,7 +20,7 @@ from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
 from fastjournal.spark.java import prepare_environment
 from fastjournal.spark.night_run import Night, check_archive, run_night, snapshot_manifest
 from fastjournal.spark.report.console import print_report
-from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, start_session
+from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, may_be_cluster, start_session
 from fastjournal.spark.store_lock import StoreLock
 
 __all__ = ["needs_snapshot", "prepare", "print_report", "run_night", "start"]
@@ -61,6 +61,7 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         archive=archive,
         snapshot=snapshot,
         keep_days=options["keep_days"],
+        cluster=may_be_cluster(options["master"]),
         keep_events=options["keep_events"],
     )
 

@@ -72,6 +72,22 @@ def start_session(
     return spark
 
 
+def is_local(master: str) -> bool:
+    """Return whether Spark's master URL names one process of this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def may_be_cluster(master: str | None) -> bool:
+    """Return whether a session may have executors in other processes than its driver.
+
+    Args:
+        master: As ``start_session`` takes it; what ``spark-submit`` gave shows in the session only.
+    """
+    if master is None:
+        return "PYSPARK_GATEWAY_PORT" in os.environ
+    return not is_local(master)
+
+
 _IN_WORKER = re.compile(r"fastjournal\.errors\.(\w+): (.*)")
 
 

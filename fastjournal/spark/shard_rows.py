@@ -60,7 +60,7 @@ def pack_parcels(sent: Iterable[Sent]) -> Iterator[pa.RecordBatch]:
     gathered: list[tuple[int, str, bytes]] = []
     size = 0
     for name, table, shards in sent:
-        for shard, rows in _cut(table, shards):
+        for shard, rows in cut_rows(table, shards):
             data = _encode(rows)
             if gathered and size + len(data) > _BATCH_BYTES:
                 yield _batch(gathered)
@@ -85,7 +85,8 @@ def unpack_parcels(batches: Iterable[pa.RecordBatch]) -> dict[int, Given]:
     }
 
 
-def _cut(table: pa.Table, shards: Numbers) -> Iterator[tuple[int, pa.Table]]:
+def cut_rows(table: pa.Table, shards: Numbers) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each shard, in their order; no rows: nothing."""
     if not len(table):
         return
     if (shards == shards[0]).all():

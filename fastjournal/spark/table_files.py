@@ -7,6 +7,7 @@ that a crash cut is never seen.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -75,11 +76,17 @@ class DiskFiles:
         disk: The disk.
         writer: Identifier of one of several writers of a file at once. The file beside, which a
             crash leaves, has it in its name: ``_<name>.<writer>.new``. The caller removes it.
+        syncs: Whether files have to survive a power loss.
     """
 
-    def __init__(self, disk: Disk, *, writer: str = "") -> None:
+    def __init__(self, disk: Disk, *, writer: str = "", syncs: bool = True) -> None:
         self._disk = disk
+        self._syncs = syncs
         self._beside = f".{writer}.new" if writer else ".new"
+
+    def of_task(self) -> DiskFiles:
+        """Return the same for a task that may run twice at once."""
+        return DiskFiles(self._disk, writer=uuid.uuid4().hex, syncs=self._syncs)
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""
@@ -102,9 +109,11 @@ class DiskFiles:
             self._disk.unlink(beside)
         with closing(self._disk.create(beside)) as file:
             file.write(data)
-            file.sync()
+            if self._syncs:
+                file.sync()
         self._disk.rename(beside, path)
-        self._disk.sync_directory(parent)
+        if self._syncs:
+            self._disk.sync_directory(parent)
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""

@@ -10,7 +10,9 @@ they share count once (PSS).
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import random
 import resource
 import subprocess
@@ -87,21 +89,43 @@ def write_snapshot(directory: Path, records: int) -> Path:
     return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
 
 
+_SYSCALL = ctypes.CDLL(None).syscall
+"""For kcmp, which Python does not have."""
+
+
 def memory_of(process: int, *, descendants: bool = True) -> int:
     """Return the proportional bytes of a process, and of its descendants."""
-    found = 0
-    todo = [process]
+    return sum(memories_of(process, descendants=descendants).values())
+
+
+def memories_of(process: int, *, descendants: bool = True) -> dict[str, int]:
+    """Return the proportional bytes of a process, and of its descendants, by number and name."""
+    found = dict[str, int]()
+    todo = [(process, 0)]
     while todo:
-        one = todo.pop()
+        one, parent = todo.pop()
+        if _share_memory(one, parent):
+            # vfork: a child of Java, until it runs a program of its own
+            continue
         try:
             rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
-            found += sum(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line)
+            name = f"{one} {Path(f'/proc/{one}/comm').read_text().strip()}"
+            kib = sum(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line)
+            found[name] = kib * 1024
             for task in Path(f"/proc/{one}/task").iterdir() if descendants else ():
-                todo += map(int, (task / "children").read_text().split())
+                children = (task / "children").read_text().split()
+                todo += ((int(child), one) for child in children)
         except OSError:
             # it has ended
             continue
-    return found * 1024
+    return found
+
+
+def _share_memory(one: int, other: int) -> bool:
+    """Return whether two processes have one address space, whose pages would count twice."""
+    number = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
+    same_memory = 1
+    return number is not None and not _SYSCALL(number, one, other, same_memory, 0, 0)
 
 
 def main(records: int, directory: Path) -> None:

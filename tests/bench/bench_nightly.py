@@ -31,7 +31,7 @@ from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import SegmentBuilder
-from tests.bench.bench_export import memory_of
+from tests.bench.bench_export import memories_of
 
 DAY = "2026-11-20"
 BEGIN_US = int(datetime.fromisoformat(DAY).replace(tzinfo=UTC).timestamp()) * 1_000_000
@@ -80,7 +80,7 @@ def write_segment(directory: str, number: int, of: int, groups: int) -> SegmentI
 def write_day(directory: Path, records: int) -> None:
     """Write log and snapshot of a day of about so many records."""
     log = directory / "log"
-    log.mkdir()
+    log.mkdir(parents=True)
     groups = min(GROUPS_A_SEGMENT, max(records // GROUP_RECORDS, 1))
     count = max(round(records / GROUP_RECORDS / groups), 1)
     with ProcessPoolExecutor() as pool:
@@ -136,20 +136,33 @@ def main(records: int, directory: Path, *, archive_only: bool) -> None:
         program = str(Path(sys.executable).with_name("fj-nightly"))
         arguments = [program, "--snapshot", str(snapshot), "--archive", str(archive)]
         arguments += ["--output", str(output), "--date", DAY]
-    began, highest, spent = time.monotonic(), 0, dict[int, float]()
+    began, spent = time.monotonic(), dict[int, float]()
+    highest, at = dict[str, int](), 0.0
+    tops = dict[str, int]()
     with subprocess.Popen(
         arguments, stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(directory)}
     ) as process:
         while process.poll() is None:
-            highest = max(highest, memory_of(process.pid))
+            found = memories_of(process.pid)
+            if sum(found.values()) > sum(highest.values()):
+                highest, at = found, time.monotonic() - began
+            tops = {name: max(found.get(name, 0), tops.get(name, 0)) for name in {*found, *tops}}
             spent |= times_of(process.pid)
             time.sleep(0.1)
     assert process.returncode == 0
     wall, busy = time.monotonic() - began, sum(spent.values())
     print(f"{written:,} records, {size / 1e6:,.0f} MB, load {os.getloadavg()[0]:.1f}")
     print(f"{wall:.1f} s, {busy:.1f} s of processor time, {written / busy:,.0f} records each")
-    print(f"{highest / 2**20:,.0f} MiB at most; processor time of each process: ", end="")
+    print("seconds of each process:", end=" ")
     print(*(f"{one:.1f}" for one in sorted(spent.values(), reverse=True) if one > 0.5))
+    print(f"{sum(highest.values()) / 2**20:,.0f} MiB at most, after {at:.0f} s:", end=" ")
+    print(*_in_mib(highest), sep=", ")
+    print("at most in each process:", *_in_mib(tops), sep=" ")
+
+
+def _in_mib(memories: dict[str, int]) -> list[str]:
+    largest = sorted(memories.items(), key=lambda one: -one[1])
+    return [f"{name} {size >> 20}" for name, size in largest if size >> 20 > 20]
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class StoreNights:
         self.store.is_done = self.draw.random() < 0.5
         self.store.fails_in = self.draw.randint(1, 60)
         try:
-            self.table(run).update(ARCHIVE)
+            self.table(run).update(ARCHIVE, parallel=self.draw.choice((1, 4)))
         except LogFailedError:
             self.failed += 1
         self.store.fails_in = 0

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import time
 from collections import Counter
+from concurrent.futures import BrokenExecutor, Executor
+from contextlib import closing, suppress
 from datetime import date
+from pathlib import Path
+from struct import Struct
 from typing import Any
 
+import google_crc32c
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.records import decode_record
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_rows import EventKind
 from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.process_pool import Here, process_pool
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.test_event_extraction import by_day, records_of
 
 EVENTS = "/output/events"
+NANOSECONDS = Struct(">i")
 OPERATIONS = 500
+PARALLEL = (1, 2, 4)
+"""Tasks at once, from which the number of shards comes; it differs from night to night."""
 ARCHIVE_BYTES = 12_000
 STATELESS = {
     *(EventKind.SET, EventKind.LEASED, EventKind.EXTENDED, EventKind.COMPLETED, EventKind.FAILED),
@@ -40,9 +57,10 @@ class Nights:
     def read(self, run: LedgerRun) -> None:
         """Take the archive; at a failure the power goes, and the next night takes what is left."""
         run.log.flush()
-        run.log.disk.fail_at(self.draw.randint(1, 120))
+        run.log.disk.fail_at(self.draw.randint(1, 240))
         try:
-            EventTable(run.log.disk, EVENTS, segments_a_commit=2).update(ARCHIVE)
+            table = EventTable(run.log.disk, EVENTS, segments_a_commit=2)
+            table.update(ARCHIVE, parallel=self.draw.choice(PARALLEL))
         except LogFailedError:
             self.failed += 1
         run.log.lose_power(self.draw.getrandbits(20))
@@ -53,7 +71,7 @@ def last_night(run: LedgerRun) -> EventTable:
     """Take what is left, on a disk that works."""
     run.archive_sealed()
     table = EventTable(run.log.disk, EVENTS)
-    table.update(ARCHIVE)
+    table.update(ARCHIVE, parallel=4)
     return table
 
 
@@ -73,7 +91,7 @@ def counts_of(run: LedgerRun, table: EventTable) -> Counter[tuple[str, str]]:
 
 
 def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
-    failed = 0
+    failed, moved, shards = 0, 0, set[int]()
     for seed in range(4):
         ledger, nights = EventLedger(seed), Nights(seed)
         run = LedgerRun(ledger, OPERATIONS, nights.read)
@@ -88,15 +106,79 @@ def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
         # and nothing is beside what the commits name
         days = [name for name in disk.listdir(EVENTS) if name.startswith("day=")]
         written = [
-            f"{EVENTS}/{day}/{segment}/part-0.parquet"
+            f"{EVENTS}/{day}/{segment}/{file}"
             for day in days
             for segment in disk.listdir(f"{EVENTS}/{day}")
+            for file in disk.listdir(f"{EVENTS}/{day}/{segment}")
         ]
         assert sorted(written) == sorted(table.files)
         assert len(disk.listdir(f"{EVENTS}/_state")) == 1
+        assert disk.listdir(f"{EVENTS}/_work") == []
+        shards |= {commit.shards for commit in table.commits}
+        moved += sum(len(commit.moved) for commit in table.commits)
         assert EventTable(disk, EVENTS).update(ARCHIVE) == 0
         failed += nights.failed
     assert failed > 4
+    assert shards == {*PARALLEL}
+    assert moved > 0, "jobs are written again under ids that are at home in other shards"
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_event_table_has_the_same_rows_with_any_number_of_shards(tells: bool) -> None:
+    run = LedgerRun(EventLedger(5), 3 * OPERATIONS, lambda _: None)
+    run.run()
+    for name in run.kept:
+        run.log.disk.unlink(f"{ARCHIVE}/{name}")
+    kept = run.kept if tells else dict(map(untold, run.kept.items()))
+    extractor = EventExtractor(History())
+    truth = [
+        msgspec.structs.asdict(event)
+        for name, data in sorted(kept.items())
+        for event in extractor.extract(records_of(name, data))
+    ]
+    moved = 0
+    for parallel in (1, 8):
+        for name, data in kept.items():
+            write(run.log.disk, f"{ARCHIVE}/{name}", data)
+        place = f"{EVENTS}-{parallel}"
+        table = EventTable(run.log.disk, place, segments_a_commit=3)
+        assert table.update(ARCHIVE, parallel=parallel) == len(truth)
+        found = [
+            row | {"segment": int(path.partition("segment=")[2][:9])}
+            for path in table.files
+            for row in rows(run, path)
+        ]
+        found.sort(key=lambda row: (row["segment"], row["offset"]))
+        for row, event in zip(found, truth, strict=True):
+            assert {**row, **us_of(row)} == event
+        moved += sum(len(commit.moved) for commit in table.commits)
+    assert moved > 2, "jobs are written again under ids that are at home in other shards"
+
+
+def untold(file: tuple[str, bytes]) -> tuple[str, bytes]:
+    """Return a segment as an older version wrote it: its removals do not tell their reason."""
+    name, whole = file
+    data = bytearray(whole)
+    for run in scan_segment(whole).runs:
+        for start, end in zip([run.start, *run.ends], run.ends, strict=False):
+            if decode_record(whole, start)[0].command in (Command.COMPLETE, Command.DELETE):
+                (nanoseconds,) = NANOSECONDS.unpack_from(data, start + 9)
+                NANOSECONDS.pack_into(data, start + 9, nanoseconds - nanoseconds % 1000)
+                crc32c = google_crc32c.value(bytes(data[start : end - 4]))
+                data[end - 4 : end] = crc32c.to_bytes(4)
+    crc32c = google_crc32c.value(bytes(data))
+    return ArchivedSegment(int(name[:9]), crc32c).name, bytes(data)
+
+
+def us_of(row: dict[str, Any]) -> dict[str, int | None]:
+    """Return the instants of a row in microseconds."""
+    names = ("time", "due", "lease_start")
+    return {name: row[name] and round(row[name].timestamp() * 1_000_000) for name in names}
+
+
+def write(disk: Any, path: str, data: bytes) -> None:
+    with closing(disk.create(path)) as file:
+        file.write(data)
 
 
 def test_event_table_names_each_segment_that_an_overflowing_archive_dropped() -> None:
@@ -293,3 +375,89 @@ def test_event_table_prunes_days_once_their_commit_is_durable_whatever_fails() -
     assert not failed
     assert seen[True] > 1
     assert seen[False] > 1
+
+
+class Elsewhere(Here):
+    """Executor on a machine that has no archive."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        work, *others = fn.args
+        return super().submit(fn.func, work._replace(archive="/elsewhere"), *others, *args)
+
+
+def test_event_table_takes_no_segment_as_dropped_that_executors_do_not_reach() -> None:
+    ledger = EventLedger(1)
+    run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
+    log.fill(3, key=b"a:1:0:%d")
+    log.roll()
+    run.archive_sealed()
+    table = EventTable(log.disk, EVENTS)
+    with pytest.raises(LogFailedError, match="an executor does not find the archived segment"):
+        table.update(ARCHIVE, Elsewhere())
+    assert table.commits == []
+    assert table.update(ARCHIVE) == 3
+
+
+def test_event_table_goes_on_from_the_state_of_an_earlier_release() -> None:
+    run = LedgerRun(EventLedger(5), OPERATIONS, lambda _: None)
+    run.run()
+    disk = run.log.disk
+    names = sorted(name for name in disk.listdir(ARCHIVE) if name.endswith(".log"))
+    for name in names[len(names) // 2 :]:
+        disk.unlink(f"{ARCHIVE}/{name}")
+    table = EventTable(disk, EVENTS)
+    table.update(ARCHIVE)
+    # its state was one file, and its commits had version 1
+    (commit,) = table.commits
+    old = f"{EVENTS}/_state/000000001.parquet"
+    write(disk, old, disk.read(f"{EVENTS}/{commit.state}/part-00000.parquet"))
+    path = f"{EVENTS}/_commits/000000001.json"
+    told = msgspec.to_builtins(commit) | {"state": "_state/000000001.parquet", "version": 1}
+    disk.unlink(path)
+    written = {key: told[key] for key in told if key not in ("shards", "moved", "jobs")}
+    write(disk, path, msgspec.json.encode(written))
+    for name in names[len(names) // 2 :]:
+        write(disk, f"{ARCHIVE}/{name}", run.kept[name])
+    table = EventTable(disk, EVENTS)
+    table.update(ARCHIVE, parallel=4)
+    counts = run.ledger.counts
+    assert counts_of(run, table) == {(day, str(kind)): counts[day, kind] for day, kind in counts}
+    assert not disk.exists(old)
+
+
+class KilledPool(Executor):
+    """Pool of two processes, one of which is killed before tasks of a kind."""
+
+    def __init__(self, pool: Executor, before: str) -> None:
+        self._pool: Any = pool
+        self._before = before
+
+    def map(self, fn: Any, *inputs: Any, timeout: Any = None, chunksize: int = 1) -> Any:
+        if fn.func.__name__ == self._before:
+            os.kill(min(self._pool._processes), signal.SIGKILL)
+            deadline = time.monotonic() + 60
+            with suppress(BrokenExecutor):
+                while time.monotonic() < deadline:
+                    self._pool.submit(int).result()
+        return self._pool.map(fn, *inputs)
+
+
+@pytest.mark.parametrize("before", ["route_segment", "fold_shard"])
+def test_event_table_counts_each_event_once_when_a_process_of_the_pool_is_killed(
+    before: str, tmp_path: Path
+) -> None:
+    run = LedgerRun(EventLedger(5), 200, lambda _: None)
+    run.run()
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for name, data in run.kept.items():
+        (archive / name).write_bytes(data)
+    place, disk = tmp_path / "events", OsDisk()
+    with process_pool(2) as pool, pytest.raises(LogFailedError, match="was ended from outside"):
+        EventTable(disk, str(place)).update(str(archive), KilledPool(pool, before), parallel=2)
+    assert list(place.glob("_work/*/*/*.arrow")), "what its tasks have left"
+    with process_pool(2) as pool:
+        rows = EventTable(disk, str(place)).update(str(archive), pool, parallel=2)
+    assert rows == run.ledger.counts.total()
+    assert [file for file in place.rglob("*") if file.is_file() and "_work" in file.parts] == []
+    assert list(archive.iterdir()) == []

@@ -9,17 +9,26 @@ import subprocess
 import tarfile
 import venv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pyspark
 
 import fastjournal
 from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.disk import OsDisk
+from fastjournal.spark.event_table import EventTable
 from fastjournal.testing.logs import SegmentBuilder
+from tests.property.event_ledger import EventLedger
+from tests.property.ledger_run import LedgerRun
 
 JOB = """
 import json, sys
 import fastjournal.spark
+from fastjournal.disk import OsDisk
+from fastjournal.spark.cluster_tasks import ClusterTasks
+from fastjournal.spark.event_table import EventTable
 from fastjournal.spark.session import SMALL_OPTIONS
 
 options = {
@@ -37,6 +46,9 @@ told["package"] = spark.sparkContext.parallelize([1], 1).map(where).first()
 reader = spark.read.format("fastjournal").schema("id STRING")
 told["rows"] = reader.load(sys.argv[1]).count()
 told["entries"] = [row.id for row in reader.load(sys.argv[1], view="entries").collect()]
+table = EventTable(OsDisk(), sys.argv[3])
+told["events"] = table.update(sys.argv[2], ClusterTasks(spark), parallel=2)
+told["shards"] = [commit.shards for commit in table.commits]
 spark.stop()
 print(json.dumps(told))
 """
@@ -48,6 +60,13 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     segment = SegmentBuilder()
     segment.entry(b"web:001:5:x")
     (log / segment_name(1)).write_bytes(bytes(segment))
+    archived, table = tmp_path / "archive", str(tmp_path / "cluster")
+    run = LedgerRun(EventLedger(5), 150, lambda _: None)
+    run.run()
+    write_archive(archived, run)
+    here = EventTable(OsDisk(), str(tmp_path / "here"))
+    assert here.update(str(archived)) == run.ledger.counts.total()
+    write_archive(archived, run)
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
@@ -61,7 +80,7 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
         archive.add(environment, arcname=".")
     (tmp_path / "job.py").write_text(JOB)
     done = subprocess.run(
-        ["environment/bin/python", "job.py", str(log)],
+        ["environment/bin/python", "job.py", str(log), str(archived), table],
         cwd=tmp_path,
         env=os.environ | {"PYSPARK_PYTHON": "./environment/bin/python"},
         capture_output=True,
@@ -77,3 +96,24 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     assert told["package"].startswith(f"{work}/0/environment/lib/")
     assert told["rows"] == 2
     assert told["entries"] == ["x"]
+    # executors have taken the archive, with the rows that one process finds
+    assert told["shards"] == [2]
+    assert told["events"] == run.ledger.counts.total()
+    assert list(archived.iterdir()) == []
+    assert rows_of(EventTable(OsDisk(), table)) == rows_of(here)
+
+
+def write_archive(archive: Path, run: LedgerRun) -> None:
+    archive.mkdir(exist_ok=True)
+    for name, data in run.kept.items():
+        (archive / name).write_bytes(data)
+
+
+def rows_of(table: EventTable) -> list[dict[str, Any]]:
+    """Return the rows of a table in the order of the records."""
+    found = [
+        (path.partition("segment=")[2][:9], row["offset"], str(row["event"]), row)
+        for path in table.files
+        for row in pq.read_table(path, partitioning=None).to_pylist()
+    ]
+    return [row for *_, row in sorted(found, key=lambda one: one[:3])]

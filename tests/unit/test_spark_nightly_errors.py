@@ -222,7 +222,8 @@ def test_tables_are_no_wider_than_the_files_of_the_snapshot(
         path.chmod(file)
     Path(snapshot).chmod(directory)
     table = tmp_path / "out" / "table"
-    options = dict.fromkeys(("date", "archive", "history", "keep_days", "keep_events"))
+    names = ("date", "archive", "history", "keep_days", "keep_events", "master")
+    options = dict.fromkeys(names)
     os.umask(0)
     with ExitStack() as stack:
         night_setup.prepare(options | {"snapshot": snapshot, "output": str(table.parent)}, stack)

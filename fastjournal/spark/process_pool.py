@@ -1,0 +1,58 @@
+"""Process pool: tasks in processes of their own, or in this one, behind one interface."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+
+class Here(Executor):
+    """Executor that runs each task at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a task; what it raises comes out here."""
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+@contextmanager
+def process_pool(processes: int) -> Iterator[Executor]:
+    """Give an executor for the block.
+
+    Args:
+        processes: Processes of the pool; 1: this process runs the tasks. More than one need a main
+            module that can be imported.
+    """
+    if processes <= 1:
+        yield Here()
+        return
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=start_process)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def start_process() -> None:
+    """Leave the end of a process to its parent, also where a terminal interrupts both.
+
+    A killed parent cannot end it, and the pipes of a pool stay open while a process of it lives.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
