@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import secrets
-import threading
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import MOVED_US_MAX, SLOT_SECONDS
@@ -24,6 +23,7 @@ from fastjournal.spool.format import (
     RECORD_OVERHEAD,
     blank_ends,
 )
+from fastjournal.spool.shared_sync import SharedSync
 from fastjournal.spool.slots import (
     FILE_MODE,
     TEMPORARY_SUFFIX,
@@ -70,12 +70,7 @@ class AppendFile:
         self.path = os.path.join(directory, self.name)
         self.users = 0
         """Threads that are about to sync it: it is not closed before they have."""
-        self._appends = 0
-        self._durable = 0
-        """So many of the appends are on the disk."""
-        self._failed: tuple[int, int] = (0, 0)
-        """The appends after the first of these and up to the second: their sync failed."""
-        self._sync_lock = threading.RLock()
+        self._shared_sync = SharedSync(self.path)
         try:
             self._descriptor = _open(directory, self.path, group)
             try:
@@ -124,20 +119,21 @@ class AppendFile:
             SpoolFailedError: It could not be written whole; what was written of it is taken back
                 as far as possible, and does not harm what follows.
         """
-        descriptor, before = self._descriptor, self._appends
+        shared_sync, descriptor = self._shared_sync, self._descriptor
+        before = shared_sync.appends
         try:
             written = os.write(descriptor, record)
             links = os.fstat(descriptor).st_nlink
         except OSError as error:
             raise spool_failed("write", self.path, error) from error
         if written != len(record):
-            if self._appends == before:  # else a signal handler appended behind it
+            if shared_sync.appends == before:  # else a signal handler appended behind it
                 self._take_back(record, written)
             raise spool_failed(
                 f"write more than {written} of {len(record)} bytes", self.path, _no_space()
             )
-        self._appends += 1
-        return self._appends if links else 0
+        shared_sync.appends += 1
+        return shared_sync.appends if links else 0
 
     def sync(self, number: int) -> None:
         """Make an append durable, and with it all that were done before: threads share one sync.
@@ -147,20 +143,7 @@ class AppendFile:
         Raises:
             SpoolFailedError: It failed; the record may be there, and may be sent.
         """
-        with self._sync_lock:
-            if self._failed[0] < number <= self._failed[1]:
-                raise spool_failed("sync", self.path, OSError(errno.EIO, os.strerror(errno.EIO)))
-            if number <= self._durable:
-                return
-            appends = self._appends
-            try:
-                os.fdatasync(self._descriptor)
-            except OSError as error:
-                # The system may have dropped what it could not write: the success of the next
-                # sync must not count for those who wait for this one.
-                self._failed = (self._durable, max(appends, number))
-                raise spool_failed("sync", self.path, error) from error
-            self._durable = max(self._durable, appends)
+        self._shared_sync.sync(number, self._descriptor)
 
     def close(self) -> None:
         """Close it, and with it the lock."""

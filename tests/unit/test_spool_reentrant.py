@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool import Spool, appendfile, spool_status, writer
+from fastjournal.spool import Spool, appendfile, shared_sync, spool_status, writer
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT
 
@@ -302,3 +302,52 @@ def test_bound_of_deletions_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(appendfile.AppendFile, "append", lambda *_: 0)
     with Spool(tmp_path) as spool, pytest.raises(SpoolFailedError, match="deleted as soon"):
         spool.append(domain="d")
+
+
+def test_shared_sync_does_not_wait_for_ever_for_one_that_was_not_told_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that raises may end a thread's sync before it wakes the others."""
+    monkeypatch.setattr(shared_sync, "PATIENCE_S", 0.01)
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    sync = shared_sync.SharedSync(str(tmp_path))
+    sync.appends = 1
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sync._lock:
+            held.set()
+            assert done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    sync.sync(1, 5)
+    done.set()
+    holder.join()
+    assert syncs == [5]
+
+
+def test_shared_sync_that_fails_around_one_of_a_signal_handler_is_told_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler's sync succeeds: the system told the failure to the first one, and only once."""
+    sync = shared_sync.SharedSync(str(tmp_path))
+    sync.appends = 2
+    inside = False
+
+    def fdatasync(_: int) -> None:
+        nonlocal inside
+        if not inside:
+            inside = True
+            sync.appends = 3
+            sync.sync(3, 5)
+            raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    for number in (2, 1):
+        with pytest.raises(SpoolFailedError):
+            sync.sync(number, 5)
+    sync.appends = 4
+    sync.sync(4, 5)
