@@ -19,7 +19,9 @@ erasing it in the slot) changes nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from typing import Literal
 
 import google_crc32c
@@ -124,6 +126,36 @@ class DeadDirectory:
             return 0
         except OSError as error:
             raise spool_failed("read the directory", self.path, error) from error
+
+    def read(self, name: str) -> bytes:
+        """Return the raw bytes of a piece.
+
+        Raises:
+            SpoolFailedError: They cannot be read, or are no regular file.
+        """
+        path = os.path.join(self.path, name + RAW_SUFFIX)
+        try:
+            with open(path, "rb", opener=_open_regular) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
+                return file.read()
+        except OSError as error:
+            raise spool_failed("read a dead letter", path, error) from error
+
+    def remove(self, name: str) -> None:
+        """Delete a piece: the reason first, so that a kill in between leaves the bytes.
+
+        Raises:
+            SpoolFailedError: It cannot be deleted.
+        """
+        path = os.path.join(self.path, name)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + REASON_SUFFIX)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + RAW_SUFFIX)
+        except OSError as error:
+            raise spool_failed("delete a dead letter", path, error) from error
 
     def _piece(self, name: str) -> DeadPiece:
         path = os.path.join(self.path, name)

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Final, Self
 
 import msgspec
@@ -46,6 +47,9 @@ log = logging.getLogger("fastjournal.spool")
 _SLOT_SECONDS_MAX: Final = 366 * 86_400
 _DELETIONS_MAX: Final = 100
 """So often a slot that is deleted under an append is made anew; then an append fails."""
+
+_BATCH_BYTES: Final = 256 * 1024
+"""One write of many records; what is torn of it is taken back as one erased record."""
 
 _PERSIST: Final = int(Flag.PERSIST)
 _OVERWRITE: Final = int(Flag.OVERWRITE)
@@ -208,6 +212,27 @@ class Spool:
         if request.timestamp == 0:
             request = msgspec.structs.replace(request, timestamp=self._next_timestamp())
         self._write(encode_record(encode_request(request)))
+
+    def append_records(self, records: Iterable[bytes]) -> None:
+        """Append encoded records (``fastjournal.spool.bulk``), many of them with one write.
+
+        A write that fails appends none of its records; those of the writes before it are there.
+
+        Raises:
+            SpoolFullError: The spool holds spool_bytes_max bytes.
+            SpoolFailedError: A call of the operating system failed.
+        """
+        batch: list[bytes] = []
+        size = 0
+        for record in records:
+            batch.append(record)
+            size += len(record)
+            if size >= _BATCH_BYTES:
+                self._write(b"".join(batch))
+                batch.clear()
+                size = 0
+        if batch:
+            self._write(b"".join(batch))
 
     def close(self) -> None:
         """Close the file; a later append is an error."""

@@ -1,4 +1,4 @@
-"""``fj-cli spool``: look at a local spool."""
+"""``fj-cli spool``: append to a local spool, and look after it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import click
 from fj_cli.lazy import LazyGroup
 
 SUBCOMMANDS = {
+    "put": ("fj_cli.commands.spool_put", "Append work, from arguments or JSON lines."),
+    "dead": ("fj_cli.commands.spool_dead", "List, show, retry and drop dead letters."),
     "status": ("fj_cli.commands.spool_status", "Show slots, pending and dead counts."),
 }
 
 
 @click.group("spool", cls=LazyGroup, lazy=SUBCOMMANDS)
 def command() -> None:
-    """Look at a local spool, without a daemon."""
+    """Append to a local spool, and look after it, without a daemon."""

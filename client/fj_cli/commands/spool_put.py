@@ -1,0 +1,129 @@
+"""``fj-cli spool put``: append work to a local spool, without a daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastjournal.clock import SystemClock
+from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fj_cli.options import DONE, INSTANT, NAME, REFUSED, json_option
+from fj_cli.output import note, put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastjournal.spool.writer import Spool
+
+_BAD_LINES_SHOWN = 20
+_PROGRESS_S = 1.0
+
+
+@click.command("put")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=str))
+@click.argument("value", required=False)
+@click.option("--domain", type=NAME, help="The queue.  [default: the host of the URI]")
+@click.option("--uri", type=NAME, help="Resource of the work: one entry of a URI waits.")
+@click.option("--id", "id_", type=NAME, help="Last part of the key.  [default: time and URI]")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    default=PRIORITY_DEFAULT,
+    show_default=True,
+    help="0 runs first.",
+)
+@click.option("--not-before", type=INSTANT, help="The work starts no earlier.  [default: now]")
+@click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
+@click.option("--durable", is_flag=True, help="On the disk before it ends: survives a power cut.")
+@click.option("--group", metavar="NAME", help="Group that shares the spool, if it is created.")
+@click.option("--progress", is_flag=True, help="A line each second, also without a terminal.")
+@click.option(
+    "--rejects",
+    type=click.Path(dir_okay=False, path_type=str),
+    help="Append bad lines to this file, as they came.",
+)
+@json_option
+def command(directory: str, value: str | None, as_json: bool | None, **options: Any) -> int:
+    """Append work to the spool DIR: one entry, or each JSON line of standard input.
+
+    With --uri or --domain one entry is appended, with VALUE, and its key is printed. Without both,
+    each line is an object: uri, domain, priority, not_before (an instant as fj-cli takes it, or
+    seconds since 1970), id, overwrite, and value (a string, number, boolean or null) or value_b64.
+    Lines are appended as soon as they come.
+
+    A bad line is named and left out; the others are appended. Exit code 1: there was one.
+    """
+    from fastjournal.spool.writer import Spool
+
+    one = options["uri"] is not None or options["domain"] is not None
+    if not one and value is not None:
+        raise click.UsageError("VALUE needs --uri or --domain; without, JSON lines are read")
+    with Spool(directory, durable=options["durable"], group=options["group"]) as spool:
+        if one:
+            _put_one(spool, value, options, as_json=wants_json(as_json))
+            return DONE
+        return _put_lines(spool, options, as_json=wants_json(as_json))
+
+
+def _put_one(spool: Spool, value: str | None, options: dict[str, Any], *, as_json: bool) -> None:
+    key = spool.append(
+        domain=options["domain"],
+        uri=options["uri"],
+        id=options["id_"],
+        priority=options["priority"],
+        not_before_us=options["not_before"],
+        overwrite=options["overwrite"],
+        value=_value(value),
+    )
+    if as_json:
+        fields: dict[str, Any] = {}
+        put_bytes(fields, "key", key)
+        write_json(fields)
+    else:
+        write_line(show_bytes(key))
+
+
+def _value(word: str | None) -> str | bytes:
+    """Return an argument as a string; as bytes where it is no UTF-8."""
+    data = os.fsencode(word or "")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
+    from fj_cli.spool_lines import read_batches
+
+    spooled = bad = 0
+    next_line_s = time.monotonic() + _PROGRESS_S
+    with ExitStack() as stack:
+        rejects = None
+        if options["rejects"] is not None:
+            rejects = stack.enter_context(open(options["rejects"], "ab"))
+        bar = stack.enter_context(ProgressBar("spooling"))
+        try:
+            for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
+                spool.append_records(records)
+                spooled += len(records)
+                for number, text, error in bad_lines:
+                    bad += 1
+                    if bad <= _BAD_LINES_SHOWN:
+                        note(f"fj-cli: line {number}: {error}")
+                    if rejects is not None:
+                        rejects.write(text + b"\n")
+                bar.update(spooled, None)
+                if options["progress"] and time.monotonic() >= next_line_s:
+                    next_line_s = time.monotonic() + _PROGRESS_S
+                    note(f"{spooled:,} spooled")
+        finally:
+            # also where the spool is full: the caller knows from where to go on
+            if as_json:
+                write_json({"spooled": spooled, "bad": bad})
+            else:
+                note(f"{spooled:,} spooled" + f", {bad:,} bad lines left out" * bool(bad))
+    return REFUSED if bad else DONE

@@ -1,0 +1,131 @@
+"""JSON lines to work of a spool: decoded in bulk; a bad line is named and left out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
+from fastjournal.spool.bulk import Work, WorkEncoder
+from fj_cli.times import parse_instant
+
+CHUNK_BYTES = 256 * 1024
+"""Lines that are spooled in one write, about."""
+
+LINE_BYTES_MAX = 2 * SPOOL_FRAME_BYTES_MAX
+"""A longer line holds more than a frame may, however its bytes are escaped."""
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One line: an object; the names are those of ``fj-cli set``."""
+
+    value: str | int | float | bool | None = ""
+    value_b64: str | None = None
+    uri: str | None = None
+    domain: str | None = None
+    priority: int = PRIORITY_DEFAULT
+    not_before: str | float | None = None
+    not_before_us: int | None = None
+    id: str | None = None
+    overwrite: bool = False
+
+
+class BadLine(NamedTuple):
+    """One line that is no work."""
+
+    number: int
+    text: bytes
+    error: str
+
+
+class Batch(NamedTuple):
+    """Records of some lines, and the lines that are none."""
+
+    records: list[bytes]
+    bad: list[BadLine]
+
+
+def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[Batch]:
+    """Read lines until the end; whatever has come is given at once.
+
+    Args:
+        source: Lines; one without a newline at the end counts.
+        now_us: The instant from which ``+10m`` counts.
+    """
+    encoder, decoder, number = WorkEncoder(), msgspec.json.Decoder(Line), 0
+    for chunk in _chunks(source):
+        records: list[bytes] = []
+        bad: list[BadLine] = []
+        try:
+            for line in decoder.decode_lines(chunk):
+                records.append(_record(encoder, line, now_us))
+        except (msgspec.MsgspecError, UnicodeDecodeError, BadRequestError, TypeError):
+            # found again by itself, with its number: what was encoded before is encoded anew
+            records.clear()
+            for text in chunk.removesuffix(b"\n").split(b"\n"):
+                number += 1
+                if not text.strip():
+                    continue
+                try:
+                    line = decoder.decode(text)
+                    records.append(_record(encoder, line, now_us))
+                except (
+                    msgspec.MsgspecError,
+                    UnicodeDecodeError,
+                    BadRequestError,
+                    TypeError,
+                ) as error:
+                    bad.append(BadLine(number, text, str(error)))
+        else:
+            number += chunk.count(b"\n")
+        yield Batch(records, bad)
+
+
+def _chunks(source: BinaryIO) -> Iterator[bytes]:
+    """Give whole lines, some at a time.
+
+    Raises:
+        BadRequestError: A line is longer than any request.
+    """
+    parts: list[bytes] = []
+    size = 0
+    read: Callable[[int], bytes] = getattr(source, "read1", source.read)
+    while data := read(CHUNK_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*parts, data[:end]))
+            parts.clear()
+            size = 0
+        parts.append(data[end:])
+        size += len(data) - end
+        if size > LINE_BYTES_MAX:
+            raise BadRequestError(
+                f"a line has over {LINE_BYTES_MAX} bytes", hint="write one JSON object a line"
+            )
+    if size:
+        yield b"".join(parts)
+
+
+def _record(encoder: WorkEncoder, line: Line, now_us: Callable[[], int]) -> bytes:
+    value: str | int | float | bool | bytes | None = line.value
+    if line.value_b64 is not None:
+        if value != "":
+            raise BadRequestError("value and value_b64: give one of them")
+        try:
+            value = base64.b64decode(line.value_b64, validate=True)
+        except binascii.Error as error:
+            raise BadRequestError(f"value_b64 is no base64: {error}") from error
+    not_before_us = line.not_before_us
+    if line.not_before is not None:
+        if not_before_us is not None:
+            raise BadRequestError("not_before and not_before_us: give one of them")
+        given = line.not_before
+        text = given if isinstance(given, str) else f"@{given:f}"
+        not_before_us = parse_instant(text, now_us())
+    work = Work(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite)
+    return encoder.encode(work)[1]

@@ -1,0 +1,59 @@
+"""Drop-in writer: a whole spool file that appears under its name at once, by ``link``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterable
+
+from fastjournal.spool.format import FILE_HEADER
+from fastjournal.spool.slots import (
+    FILE_MODE,
+    SLOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    set_access,
+    slot_name,
+    spool_failed,
+    sync_directory,
+)
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterable[bytes]) -> str:
+    """Make a drop-in of some records, durably.
+
+    Args:
+        directory: The spool, which is there.
+        label: Begin of the part of the name behind the slot.
+        records: As ``encode_record`` gives them.
+
+    Returns:
+        The name of the file.
+
+    Raises:
+        SpoolFailedError: It cannot be written; then it is not there.
+    """
+    slot = slot_name(int(time.time())).removesuffix(SLOT_SUFFIX)
+    name = f"{slot}-{label}-{secrets.token_hex(8)}{SLOT_SUFFIX}"
+    path = os.path.join(directory, name)
+    temporary = os.path.join(directory, f".{name}{TEMPORARY_SUFFIX}")
+    try:
+        descriptor = os.open(temporary, _NEW_FILE, FILE_MODE)
+        try:
+            with open(descriptor, "wb") as file:
+                set_access(descriptor, os.fspath(directory))
+                file.write(FILE_HEADER)
+                file.writelines(records)
+                file.flush()
+                os.fsync(descriptor)
+            os.link(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        sync_directory(os.fspath(directory))
+    except OSError as error:
+        raise spool_failed("write a drop-in", path, error) from error
+    return name

@@ -1,0 +1,247 @@
+"""fj-cli spool put and spool dead, as they are installed, on real spools."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fastjournal.keys import parse_journal_key
+from fastjournal.protocol import Request, ValueType
+from fastjournal.spool import DeadDirectory, Spool, list_slots, spool_status
+from fastjournal.spool.format import encode_record
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from tests.integration.cli_process import Cli
+from tests.integration.programs import installed, run_program
+from tests.unit.spool_files import requests_in
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, None)
+
+
+def spooled(directory: Path) -> list[Request]:
+    return [request for slot in list_slots(directory) for request in requests_in(Path(slot.path))]
+
+
+def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) -> None:
+    spool = tmp_path / "s"
+    (first,) = cli.json("spool", "put", str(spool), "--uri", "http://Ex.org:81/ü", "grün")
+    cli.json(
+        *("spool", "put", str(spool), b"\xff", "--domain", "d", "--id", "i", "--durable"),
+        *("--priority", "3", "--not-before", "@9", "--overwrite"),
+    )
+    one, two = spooled(spool)
+    assert first["key"].encode() == one.key
+    assert one.key.startswith(b"ex.org%3A81:128:")
+    assert (one.second_key, one.value, one.value_type) == (
+        "http://Ex.org:81/ü".encode(),
+        "grün".encode(),
+        ValueType.STRING,
+    )
+    assert (two.key, two.value, two.value_type) == (
+        b"d:003:0000000009000000:i",
+        b"\xff",
+        ValueType.BUFFER,
+    )
+    done = cli("spool", "put", str(spool), "value")
+    assert (done.returncode, b"--uri" in done.stderr) == (2, True)
+    done = cli("spool", "put", str(spool), "--uri", "nowhere")
+    assert (done.returncode, b"no host" in done.stderr) == (2, True)
+    assert len(spooled(spool)) == 2
+
+
+GOOD = [
+    {"uri": "https://example.org/a", "value": "text"},
+    {"domain": "d", "value": 7, "priority": 0, "id": "x", "not_before": 9.5},
+    {"domain": "d", "value": True, "not_before": "2026-11-20T08:00Z", "overwrite": True},
+    {"domain": "d", "value": None, "not_before_us": 5},
+    {"domain": "d", "value_b64": "/w=="},
+    {"domain": "d"},
+]
+BAD = {
+    b'{"value": "x"}': "no host",
+    b'{"uri": 3}': "$.uri",
+    b'{"domain": "d", "value": {"a": 1}}': "$.value",
+    b'{"domain": "d", "colour": 1}': "colour",
+    b'{"domain": "a:b"}': "holds ':'",
+    b'{"domain": "d", "priority": 256}': "priority",
+    b'{"domain": "d", "not_before": "soon"}': "soon",
+    b'{"domain": "d", "not_before": -1}': "instant",
+    b'{"domain": "d", "not_before": 1, "not_before_us": 1}': "give one",
+    b'{"domain": "d", "value": "x", "value_b64": ""}': "give one",
+    b'{"domain": "d", "value_b64": "?"}': "base64",
+    b'{"domain": "d", "value": 99999999999999999999}': "8 bytes",
+    b'{"domain": "\\ud800"}': "truncated",
+    b"[]": "object",
+    b"\xff": "JSON",
+    b'{"domain": "d"': "truncated",
+}
+
+
+def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_path: Path) -> None:
+    spool, rejects = tmp_path / "s", tmp_path / "rejects"
+    good = [json.dumps(line).encode() for line in GOOD]
+    lines = [*good[:3], b"", *BAD, *good[3:]]
+    done = cli(
+        *("spool", "put", str(spool), "--json", "--rejects", str(rejects)),
+        stdin=b"\r\n".join(lines),
+    )
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"spooled": len(good), "bad": len(BAD)}
+    assert rejects.read_bytes().replace(b"\r", b"").splitlines() == list(BAD)
+    told = done.stderr.decode().splitlines()
+    for number, (text, line) in enumerate(zip(BAD.values(), told, strict=True), 5):
+        assert line.startswith(f"fj-cli: line {number}: "), line
+        assert text in line
+    found = spooled(spool)
+    keys = [parse_journal_key(request.key) for request in found]
+    assert [key and key.domain for key in keys] == [b"example.org", *[b"d"] * 5]
+    assert [key and key.not_before_us for key in keys][1:4] == [9_500_000, 1795161600000000, 5]
+    types = [request.value_type for request in found]
+    assert types == [2, 3, 5, 0, 1, 2]
+    assert found[4].value == b"\xff"
+    assert len({request.timestamp for request in found}) == len(found)
+
+
+def test_spool_put_writes_many_lines_with_few_calls_and_all_of_them(
+    cli: Cli, tmp_path: Path
+) -> None:
+    spool, count = tmp_path / "s", 20_000
+    lines = b"".join(
+        b'{"uri":"https://h%d.example/%d","value":"%d"}\n' % (n % 50, n, n) for n in range(count)
+    )
+    done = cli("spool", "put", str(spool), "--json", "--progress", "--durable", stdin=lines)
+    assert json.loads(done.stdout) == {"spooled": count, "bad": 0}
+    found = spooled(spool)
+    assert [request.value for request in found] == [b"%d" % number for number in range(count)]
+
+
+def test_spool_put_appends_a_line_as_soon_as_it_comes(cli: Cli, tmp_path: Path) -> None:
+    spool = tmp_path / "s"
+    process = subprocess.Popen(
+        [installed("fj-cli"), "spool", "put", str(spool), "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=cli.environment,
+    )
+    assert process.stdin is not None
+    process.stdin.write(b'{"domain": "d"}\n{"domain"')
+    process.stdin.flush()
+    while not (spool.exists() and spooled(spool)):
+        assert process.poll() is None
+    output, _ = process.communicate(b': "e"}', timeout=60)
+    assert json.loads(output) == {"spooled": 2, "bad": 0}
+    assert len(spooled(spool)) == 2
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Path:
+    """A spool with dead letters: two refused requests, damage, and bytes that are no request."""
+    spool = tmp_path / "s"
+    ledger = Ledger(refuse=lambda request: REFUSED.get(request.key.rpartition(b":")[2]))
+    with Spool(spool) as writer:
+        for id in (b"large", b"value", b"fine"):
+            writer.append(domain="d", id=id, uri=b"https://example.org/" + id, value=id)
+    (slot,) = list_slots(spool)
+    with open(slot.path, "ab") as file:
+        file.write(b"no record at all" + encode_record(b"no request"))
+    forward(spool, ledger)
+    return spool
+
+
+REFUSED = {b"large": "too-large over max-value", b"value": "bad-value"}
+
+
+def forward(spool: Path, ledger: Ledger) -> None:
+    with ScriptedDaemon(ledger.answer) as daemon:
+        line = [installed("fj-forwarder"), "--spool", str(spool), "--server", daemon.address]
+        done = run_program([*line, "--once"], capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def names_of(cli: Cli, spool: Path) -> dict[str, str]:
+    """Return the names of the pieces by code."""
+    return {piece["code"]: piece["name"] for piece in cli.json("spool", "dead", "list", str(spool))}
+
+
+def test_spool_dead_lists_and_shows_what_is_there(cli: Cli, dead: Path) -> None:
+    pieces = {piece["code"]: piece for piece in cli.json("spool", "dead", "list", str(dead))}
+    assert set(pieces) == {"too-large", "bad-value", "bad-request", "damaged"}
+    large = pieces["too-large"]
+    assert (large["uri"], large["reason"]) == ("https://example.org/large", "over max-value")
+    shown = cli("spool", "dead", "list", str(dead), "--table", "--reason", "bad-value")
+    assert b"https://example.org/value" in shown.stdout
+    assert b"large" not in shown.stdout
+    shown = cli("spool", "dead", "show", str(dead), large["name"], "--table")
+    assert b"over max-value" in shown.stdout
+    assert b"00000000  46 4a 00 01 00 02" in shown.stdout
+    raw = cli("spool", "dead", "show", str(dead), f"{large['name']}.bin", "--raw")
+    assert raw.stdout == DeadDirectory(dead).read(large["name"])
+    (value,) = cli.json("spool", "dead", "show", str(dead), large["name"])
+    assert value["value"] == "large"
+    missing = cli("spool", "dead", "show", str(dead), "../../etc/passwd")
+    assert (missing.returncode, b"no piece" in missing.stderr) == (2, True)
+    assert cli("spool", "dead", "list", str(dead), "--reason", "none").returncode == 75
+
+
+def test_spool_dead_retry_puts_requests_back_and_leaves_damage(cli: Cli, dead: Path) -> None:
+    before = names_of(cli, dead)
+    (done,) = cli.json("spool", "dead", "retry", str(dead), before["too-large"], "--yes")
+    assert done == {"retried": 1, "stayed": 0}
+    ledger = Ledger()
+    forward(dead, ledger)
+    assert [key.rpartition(b":")[2] for key in ledger.applied] == [b"large"]
+    rest = cli("spool", "dead", "retry", str(dead), "--all", "--yes", "--json")
+    assert rest.returncode == 1, "some pieces are no requests"
+    assert json.loads(rest.stdout) == {"retried": 1, "stayed": 2}
+    forward(dead, ledger)
+    assert len(ledger.applied) == 2
+    assert set(names_of(cli, dead)) == {"bad-request", "damaged"}
+    assert spool_status(dead).pending == 0
+
+
+def test_spool_dead_drop_asks_and_deletes_by_reason_and_all(cli: Cli, dead: Path) -> None:
+    count = DeadDirectory(dead).count()
+    asked = cli("spool", "dead", "drop", str(dead), "--all")
+    assert (asked.returncode, b"--yes" in asked.stderr) == (2, True)
+    assert cli("spool", "dead", "drop", str(dead), "--yes").returncode == 2, "nothing was named"
+    (dropped,) = cli.json("spool", "dead", "drop", str(dead), "--reason", "bad-value", "--yes")
+    assert dropped == {"dropped": 1}
+    assert DeadDirectory(dead).count() == count - 1
+    cli.json("spool", "dead", "drop", str(dead), "--all", "--yes")
+    assert os.listdir(dead / "dead") == []
+    assert cli("spool", "dead", "drop", str(dead), "--all", "--yes").returncode == 75
+
+
+def test_spool_dead_commands_follow_no_link_and_wait_for_no_fifo(cli: Cli, dead: Path) -> None:
+    secret = dead.parent / "secret"
+    secret.write_bytes(b"secret")
+    (dead / "dead/link.bin").symlink_to(secret)
+    os.mkfifo(dead / "dead/fifo.bin")
+    names = [piece["name"] for piece in cli.json("spool", "dead", "list", str(dead))]
+    assert {"link", "fifo"} <= set(names)
+    for name in ("link", "fifo"):
+        shown = cli("spool", "dead", "show", str(dead), name, "--raw")
+        assert (shown.returncode, shown.stdout) == (74, b"")
+    retried = cli("spool", "dead", "retry", str(dead), "link", "fifo", "--yes")
+    assert retried.returncode == 1
+    cli.json("spool", "dead", "drop", str(dead), "link", "fifo", "--yes")
+    assert secret.read_bytes() == b"secret"
+
+
+def test_spool_dead_retry_in_a_shared_spool_makes_a_shared_file(cli: Cli, dead: Path) -> None:
+    dead.chmod(0o2770)
+    before = {slot.name for slot in list_slots(dead)}
+    cli.json("spool", "dead", "retry", str(dead), "--reason", "bad-value", "--yes")
+    (made,) = [slot for slot in list_slots(dead) if slot.name not in before]
+    assert stat.S_IMODE(Path(made.path).stat().st_mode) == 0o660
