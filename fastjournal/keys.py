@@ -8,6 +8,7 @@ with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Ke
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from hashlib import blake2b
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from fastjournal.numeric import check_integer
 from fastjournal.times import Instant, instant_us, to_datetime_or_none
 
 _TIMESTAMP_DIGITS_MAX = 20
+_NEARLY = re.compile(rb"[^:]+:[0-9]+:[0-9]+:", re.DOTALL)
+PLAIN_HINT = "use build_journal_key, or plain=True if it is meant"
 # Every SET splits its key: a table costs less than to check digits and bounds.
 _PRIORITIES = {
     form % priority: priority
@@ -65,6 +68,14 @@ def split_journal_key(key: bytes) -> tuple[bytes, int, int, bytes] | None:
     if instant > INSTANT_MAX:
         return None
     return domain, priority, instant, rest
+
+
+def looks_like_journal_key(key: bytes) -> bool:
+    """Whether a key has the form of a journal key and is none, such as ``pages:300:0:x``.
+
+    Its priority is over 255, or its timestamp is too large: no worker would ever get its entry.
+    """
+    return split_journal_key(key) is None and _NEARLY.match(key) is not None
 
 
 def moved_not_before(old: bytes, new: bytes, not_before: int) -> int:

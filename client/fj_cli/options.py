@@ -6,12 +6,14 @@ import base64
 import math
 import os
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fastjournal.errors import BadRequestError
 from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.times import to_datetime
 from fj_cli.times import parse_duration, parse_instant
 
 if TYPE_CHECKING:
@@ -73,6 +75,11 @@ class Expiry(Instant):
         return math.inf if value == "never" else super().convert(value, param, ctx)
 
 
+def to_expiry(us: float | None) -> float | datetime | None:
+    """Return the value of ``EXPIRY`` as the clients take it."""
+    return us if us is None or us == math.inf else to_datetime(int(us))
+
+
 class Name(BytesParamType):
     """A key, URI or domain: the bytes of the argument, or with ``--b64`` what it stands for."""
 
@@ -108,6 +115,11 @@ lease_option = click.option(
     default=LEASE,
     show_default=True,
     help="Length of the lease; with --exec at least 1s.",
+)
+
+
+plain_option = click.option(
+    "--plain", is_flag=True, help="The new key is no journal key, though it looks like one."
 )
 
 

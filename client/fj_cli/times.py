@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
+from fastjournal.keys import PLAIN_HINT
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
 from fastjournal.times import DURATION_HINT, INSTANT_HINT, to_timedelta_or_none
 
@@ -37,6 +38,7 @@ _WRITE_INSTANT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
 _FOR_OPTIONS = {
     DURATION_HINT: _WRITE_DURATION,
     INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
+    PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
 }
 
 

@@ -99,6 +99,39 @@ def test_set_refuses_a_key_that_looks_like_a_job_and_is_none(cli: Cli, key: str)
     assert cli.json("get", key)[0]["state"] == ["persistent"]
 
 
+def test_function_that_makes_a_key_refuses_one_that_looks_like_a_job(cli: Cli) -> None:
+    cli("set", "k", "1", "--type", "integer")
+    for command in (("add", "pages:300:0:x", "1", "--create"), ("rename", "k", "pages:300:0:y")):
+        refused = cli(*command)
+        assert refused.returncode == USAGE
+        assert b"looks like a journal key" in refused.stderr
+        assert b"or --plain if it is meant" in refused.stderr
+        assert cli(*command, "--plain").returncode == DONE
+
+
+def test_set_with_a_uri_alone_is_work_in_its_domain(cli: Cli) -> None:
+    uri = "https://Example.org:8080/a"
+    shown = cli("set", "--uri", uri, "--table").stdout
+    assert shown.startswith(b"example.org%3A8080:128:")
+    assert cli("set", "--uri", uri, "-", "--priority", "3", stdin=b"page").returncode == DONE
+    (job,) = cli.json("next")
+    assert (job["domain"], job["uri"], job["value"], job["priority"]) == (
+        "example.org%3A8080",
+        uri,
+        "page",
+        3,
+    )
+    assert cli("set", "--uri", "mailto:a@example.org").returncode == USAGE
+    assert cli("set", "--priority", "3", "k").returncode == USAGE
+
+
+def test_set_that_never_expires_ends_an_expiry(cli: Cli) -> None:
+    cli("set", "k", "v", "--expires", "+1h")
+    assert cli.json("get", "k")[0]["expires_us"] is not None
+    assert cli("set", "k", "v", "--expires", "never", "--overwrite").returncode == DONE
+    assert cli.json("get", "k")[0]["expires_us"] is None
+
+
 def test_set_takes_keys_that_are_jobs_or_do_not_look_like_one(cli: Cli) -> None:
     for key in ("pages:1:0:x", "user:7", "a:1:2", "https://example.org:80/", "k"):
         assert cli("set", key, "v").returncode == DONE

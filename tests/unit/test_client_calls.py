@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
+from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.client.core.results import (
     Change,
     ChangeKind,
@@ -22,6 +24,7 @@ from fastjournal.client.core.results import (
     Written,
 )
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
+from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import (
     Flag,
     Function,
@@ -238,8 +241,52 @@ def test_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
 
 def test_set_returns_the_timestamp_that_repeats_it() -> None:
     call = calls.set_("k", timestamp_us=77)
-    assert call.result(Reply()) == Written(77)
+    assert call.result(Reply()) == Written(77, b"k")
     assert Written(LATER_US).timestamp == LATER
+
+
+NEARLY = ("pages:256:0:x", "pages:0128:0:x", b"\xff:1:18446744073709551616:")
+
+
+@pytest.mark.parametrize("key", NEARLY)
+@pytest.mark.parametrize(
+    "call",
+    [
+        calls.set_,
+        functools.partial(calls.add, create=True),
+        functools.partial(calls.rename, "old"),
+    ],
+)
+def test_key_that_nearly_is_a_journal_key_is_refused_unless_it_is_plain(
+    call: Callable[..., Call[object]], key: str | bytes
+) -> None:
+    with pytest.raises(BadRequestError, match="no worker would get it") as refused:
+        call(key)
+    assert (refused.value.code, "plain=True" in str(refused.value)) == ("bad-key", True)
+    request = call(key, plain=True).request
+    assert key_bytes(key) in (request.key, request.second_key)
+
+
+@pytest.mark.parametrize("key", ["pages:1:0:x", "pages:high:0:x", "a:1", ":1:2:3", "a:1:2"])
+def test_key_that_is_a_journal_key_or_far_from_one_is_taken(key: str) -> None:
+    assert calls.set_(key).request.key == key.encode()
+    assert calls.add(NEARLY[0]).request.key == b"pages:256:0:x"  # nothing is created
+
+
+def test_set_without_a_key_is_work_in_the_domain_of_its_uri() -> None:
+    call = calls.set_(None, "v", uri="https://Example.org:8080/a", timestamp_us=77)
+    written = call.result(Reply())
+    assert written.timestamp_us == 77
+    parts = parse_journal_key(written.key)
+    assert parts is not None
+    assert (parts.domain, parts.priority, parts.not_before_us) == (b"example.org%3A8080", 128, 77)
+    assert call.request.second_key == b"https://Example.org:8080/a"
+    first, second = (calls.set_(None, uri="https://a.org/").request for _ in "12")
+    assert first.key != second.key, "each is stamped when it is built"
+    assert parse_journal_key(first.key).not_before_us == first.timestamp
+    for wrong in (None, "no host"):
+        with pytest.raises(BadRequestError, match="host"):
+            calls.set_(None, uri=wrong)
 
 
 def test_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_not() -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
+from fj_cli.options import (
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    plain_option,
+    server_option,
+)
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
 
 
@@ -28,19 +35,25 @@ class Amount(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 @click.argument("key", type=NAME)
 @click.argument("amount", type=Amount(), default="1")
 @click.option("--create", is_flag=True, help="Begin at 0 where there is no entry.")
+@plain_option
 @b64_option
 @json_option
 @server_option
 @click.pass_context
 def command(
-    ctx: click.Context, key: bytes, amount: int | float, create: bool, as_json: bool | None
+    ctx: click.Context,
+    key: bytes,
+    amount: int | float,
+    create: bool,
+    plain: bool,
+    as_json: bool | None,
 ) -> None:
     """Add AMOUNT (1 unless given) to the number under KEY, and print the sum.
 
     An integer is added to an integer, a number with a point to a float.
     """
     with open_client(ctx) as client:
-        value = client.add(key, amount, create=create).decoded()
+        value = client.add(key, amount, create=create, plain=plain).decoded()
     if wants_json(as_json):
         fields: dict[str, object] = {}
         put_bytes(fields, "key", key)

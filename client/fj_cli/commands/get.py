@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 import click
 
-from fastjournal.times import Instant, to_datetime, to_timedelta_or_none
+from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
     DURATION,
     EXPIRY,
@@ -16,6 +15,7 @@ from fj_cli.options import (
     json_option,
     open_client,
     server_option,
+    to_expiry,
 )
 from fj_cli.output import (
     entry_fields,
@@ -60,7 +60,7 @@ def command(
             data=not probe,
             meta=not raw,
             lease=to_timedelta_or_none(lease),
-            expires=_instant(expires),
+            expires=to_expiry(expires),
         )
     if raw:
         sys.stdout.buffer.write(entry.value)
@@ -78,8 +78,3 @@ def command(
     write_fields(
         None, [(name.removesuffix("_us"), show_field(name, fields[name])) for name in fields]
     )
-
-
-def _instant(us: float | None) -> Instant | None:
-    """Return the expiry as the clients take it."""
-    return us if us is None or us == math.inf else to_datetime(int(us))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import sys
 from typing import Any
@@ -12,22 +11,25 @@ import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id, parse_journal_key
+from fastjournal.keys import build_journal_key, default_id
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.times import to_datetime, to_timedelta_or_none
+from fastjournal.times import to_timedelta_or_none
+from fastjournal.uris import domain_of
 from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DURATION,
+    EXPIRY,
     INSTANT,
     NAME,
     b64_option,
     json_option,
     open_client,
+    plain_option,
     server_option,
+    to_expiry,
 )
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 
-_LIKE_A_JOB = re.compile(rb"[^:]+:[0-9]+:[0-9]+:", re.DOTALL)
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -57,10 +59,10 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
     type=INSTANT,
     help="The work starts no earlier; part of the key.  [default: now]",
 )
-@click.option("--expires", type=INSTANT, help="The entry vanishes then.")
+@click.option("--expires", type=EXPIRY, help="The entry vanishes then; never: it stays.")
 @click.option("--ttl", type=DURATION, help="Each read moves the expiry to that long from now.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
-@click.option("--plain", is_flag=True, help="KEY is no journal key, though it looks like one.")
+@plain_option
 @click.option("--no-persist", is_flag=True, help="In memory only: gone when the daemon stops.")
 @click.option(
     "--type",
@@ -75,21 +77,20 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Set KEY to VALUE, or with --domain add work to a domain; prints the key.
 
-    VALUE '-' is read from standard input; without VALUE it is empty.
+    VALUE '-' is read from standard input; without VALUE it is empty. With --uri and neither KEY nor
+    --domain, the host of the URI is the domain.
     """
     key, value_word = _split(ctx, words, options)
     timestamp = unique_timestamp()
-    uri = options["uri"]
+    uri, domain = options["uri"], options["domain"]
     if key is None:
         not_before, id_ = options["not_before"], options["id_"]
         key = build_journal_key(
-            options["domain"],
+            domain_of(uri) if domain is None else domain,
             default_id(timestamp, uri, secrets.token_hex(4)) if id_ is None else id_,
             not_before_us=timestamp if not_before is None else not_before,
             priority=options["priority"],
         )
-    elif not options["plain"]:
-        _refuse_what_looks_like_a_job(ctx, key)
     value = _value(value_word, options["type_"])
     with open_client(ctx) as client:
         client.set(
@@ -98,9 +99,10 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
             uri=uri,
             persist=not options["no_persist"],
             overwrite=options["overwrite"],
-            expires=None if options["expires"] is None else to_datetime(options["expires"]),
+            expires=to_expiry(options["expires"]),
             ttl=to_timedelta_or_none(options["ttl"]),
             timestamp_us=timestamp,
+            plain=options["plain"],
         )
     if wants_json(options["as_json"]):
         fields: dict[str, Any] = {}
@@ -114,30 +116,20 @@ def _split(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[bytes | None, str | None]:
     """Return the key (None: to be built) and the word that stands for the value."""
-    keyed = options["domain"] is None
+    of_uri = options["uri"] is not None and words in ((), ("-",))
+    keyed = options["domain"] is None and not of_uri
     if keyed:
         for name in ("id_", "priority", "not_before"):
             if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
                 option = name.strip("_").replace("_", "-")
-                raise click.UsageError(f"--{option} needs --domain", ctx)
+                raise click.UsageError(f"--{option} needs --domain, or --uri without a KEY", ctx)
         if not words:
-            raise click.UsageError("give a KEY, or --domain", ctx)
+            raise click.UsageError("give a KEY, --domain or --uri", ctx)
     if len(words) > keyed + 1:
         wanted = "KEY and VALUE" if keyed else "VALUE, since --domain builds the key"
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
     return NAME.convert(words[0], None, ctx) if keyed else None, rest[0] if rest else None
-
-
-def _refuse_what_looks_like_a_job(ctx: click.Context, key: bytes) -> None:
-    """Refuse a key of the form of a journal key that is none: its work would never be delivered."""
-    if _LIKE_A_JOB.match(key) and parse_journal_key(key) is None:
-        raise click.UsageError(
-            f"{show_bytes(key)} looks like a journal key <domain>:<priority>:<instant>:<id>, but"
-            f" its priority is not 0 to {PRIORITY_MAX}, or its instant has over 20 digits: no"
-            " worker would get it. Use --domain, or --plain if it is meant",
-            ctx,
-        )
 
 
 def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:

@@ -41,6 +41,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     timestamp_us: int
     """Instant that the write carries; sent again with it, the write changes nothing."""
+    key: bytes = b""
+    """The key that the request named, or that was built for it."""
 
     @property
     def timestamp(self) -> datetime:

@@ -1,8 +1,8 @@
 """Calls: a function for each request, which builds it and knows how to read the reply.
 
-Pure: no socket, and no clock but to refuse an expiry in the past. ``SyncClient`` and ``Client``
-have a method for each of these and add nothing but moving the bytes, so the arguments, results and
-errors that are described here are theirs.
+Pure: no socket, and no clock but to refuse an expiry in the past and to make a key.
+``SyncClient`` and ``Client`` have a method for each of these and add nothing but moving the bytes,
+so the arguments, results and errors that are described here are theirs.
 
 A *duration* is a number of seconds or a ``timedelta``, an *instant* a number of seconds
 since 1970 or an aware ``datetime``; names that end in ``_us`` are microseconds.

@@ -11,8 +11,14 @@ from fastjournal.client.core.results import Page
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
-from fastjournal.keys import encode_text
-from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
+from fastjournal.keys import PLAIN_HINT, encode_text, looks_like_journal_key
+from fastjournal.limits import (
+    CLIENT_SNAPSHOT_S,
+    INSTANT_MAX,
+    KEY_BYTES_MAX,
+    PAIRS_MAX,
+    PRIORITY_MAX,
+)
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
 from fastjournal.times import Duration, Instant, duration_us, expiry_us, lease_us
@@ -146,6 +152,25 @@ def key_bytes(key: str | bytes) -> bytes:
     data = encode_text("key", key)
     if len(data) > KEY_BYTES_MAX:
         raise BadRequestError(f"key has {len(data)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
+    return data
+
+
+def new_key_bytes(key: str | bytes, *, plain: bool) -> bytes:
+    """Return a key under which something is to stand, as the wire carries it.
+
+    Raises:
+        BadRequestError: As ``key_bytes``; or it looks like a journal key, is none, and is not said
+            to be ``plain``: it would be plain data that no worker gets.
+    """
+    data = key_bytes(key)
+    if not plain and looks_like_journal_key(data):
+        raise BadRequestError(
+            f"{data.decode(errors='backslashreplace')!r} looks like a journal key"
+            f" <domain>:<priority>:<timestamp>:<id>, but its priority is not 0 to {PRIORITY_MAX},"
+            " or its timestamp is too large: no worker would get it",
+            code="bad-key",
+            hint=PLAIN_HINT,
+        )
     return data
 
 

@@ -15,17 +15,23 @@ from fastjournal.client.core.calls.base import (
     duration,
     expiry,
     key_bytes,
+    new_key_bytes,
     persisted,
     stamp,
     token_flag,
 )
 from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Entry, Written
+from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
+from fastjournal.keys import build_journal_key, default_id
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
 from fastjournal.times import Duration, Instant
+from fastjournal.uris import domain_of
+
+_KEY_HINT = "give a key, or None and a URI, whose host is the domain then"
 
 __all__ = [
     "DataMethods",
@@ -43,7 +49,7 @@ __all__ = [
 
 
 def set_(
-    key: str | bytes,
+    key: str | bytes | None,
     value: Value = b"",
     *,
     uri: str | bytes | None = None,
@@ -52,11 +58,13 @@ def set_(
     expires: Instant | None = None,
     ttl: Duration | None = None,
     timestamp_us: int | None = None,
+    plain: bool = False,
 ) -> Call[Written]:
     """Set a key to a value.
 
     Args:
-        key: A journal key (``build_journal_key``) makes it work that NEXT delivers.
+        key: A journal key (``build_journal_key``) makes it work that NEXT delivers. None: work in
+            the domain of the URI (``domain_of``), due now; the result has the key.
         value: bytes, str, int, float, bool or None; its type goes with it.
         uri: A further, unique key: what waits under it gives way to this entry.
         persist: Return only once it is on disk, as the daemon's sync policy says.
@@ -65,21 +73,27 @@ def set_(
             or where ``ttl`` is given, that long from now.
         ttl: Duration by which each read moves the expiry.
         timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
+        plain: The key may look like a journal key and be none, such as ``pages:300:0:x``.
 
     Returns:
-        The timestamp. After a lost connection it is sent again with that: a repeat changes
-        nothing, and ``stale`` counts as done, for the write was delivered or lost to a newer one.
+        The timestamp and the key. After a lost connection it is sent again with these: a repeat
+        changes nothing, and ``stale`` counts as done, for the write was delivered or lost to a
+        newer one.
 
     Raises:
         RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew``.
         BadRequestError: An argument that no daemon would take.
     """
     value_type, data = encode_value(value)
+    timestamp = stamp(timestamp_us)
+    if key is None:
+        timestamp = timestamp or unique_timestamp()
+        key = _key_of_work(uri, timestamp)
     request = Request(
         Function.SET,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=stamp(timestamp_us),
-        key=key_bytes(key),
+        timestamp=timestamp,
+        key=new_key_bytes(key, plain=plain),
         second_key=None if uri is None else key_bytes(uri),
         value_type=value_type,
         value=data,
@@ -87,6 +101,14 @@ def set_(
         ttl=duration("ttl", ttl),
     )
     return Call(request, replies.written)
+
+
+def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
+    """Return the key of work in the domain of its URI, as ``Spool.append`` builds it."""
+    if uri is None:
+        raise BadRequestError("there is neither a key nor a URI", code="bad-key", hint=_KEY_HINT)
+    id = default_id(timestamp_us, key_bytes(uri), "")
+    return build_journal_key(domain_of(uri), id, not_before_us=timestamp_us)
 
 
 def get(
@@ -170,6 +192,7 @@ def add(
     persist: bool = True,
     meta: bool = False,
     timestamp_us: int | None = None,
+    plain: bool = False,
 ) -> Call[Entry]:
     """Add to a stored number; return the entry with the new number.
 
@@ -182,6 +205,7 @@ def add(
         persist: Keep it on disk where it is created; a persistent entry stays so either way.
         meta: Return the metadata too.
         timestamp_us: Microseconds since 1970. None: this machine's time.
+        plain: The key that is created may look like a journal key and be none.
 
     Raises:
         RefusedError: ``not-found``, ``type-mismatch``, ``overflow``, ``locked``, ``bad-value``.
@@ -194,7 +218,7 @@ def add(
         Function.ADD,
         flags=persisted(persist) | (OVERWRITE if create else 0) | (META if meta else 0),
         timestamp=stamp(timestamp_us),
-        key=key_bytes(key),
+        key=new_key_bytes(key, plain=plain or not create),
         value_type=value_type,
         value=data,
     )
@@ -285,6 +309,7 @@ def rename(
     overwrite: bool = False,
     persist: bool = True,
     timestamp_us: int | None = None,
+    plain: bool = False,
 ) -> Call[Written]:
     """Change the primary key of an entry; its value, further keys and all else stay.
 
@@ -297,6 +322,7 @@ def rename(
         persist: Keep the tombstone of the old key on disk, also where the entry is not.
         timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
             machine's time.
+        plain: The new key may look like a journal key and be none.
 
     Raises:
         RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
@@ -306,7 +332,7 @@ def rename(
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
         timestamp=stamp(timestamp_us),
         key=key_bytes(key),
-        second_key=key_bytes(new_key),
+        second_key=new_key_bytes(new_key, plain=plain),
     )
     return Call(request, replies.written)
 

@@ -29,7 +29,7 @@ def daemon_clock(_request: Request, reply: Reply) -> datetime:
 
 def written(request: Request, _reply: Reply) -> Written:
     """Read the success of a write."""
-    return Written(request.timestamp)
+    return Written(request.timestamp, request.key)
 
 
 def token(_request: Request, reply: Reply) -> int:
