@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from unittest import mock
 import pytest
 
 from fastjournal.client import SyncClient
+from tests.docs.pages import blocks
 from tests.integration.daemon_process import DaemonProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
@@ -27,8 +26,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 def scripts(address: str) -> list[str]:
     """Return the two Python blocks of the section about Redis, for a daemon elsewhere."""
     section = PAGE.read_text(encoding="utf-8").partition("\n## Redis")[2].partition("\n## ")[0]
-    blocks = re.findall(r"(?:^(?: {4}[^\n]*)?\n)+", section, re.MULTILINE)
-    found = [textwrap.dedent(block) for block in blocks if "SyncClient" in block]
+    found = [block for language, block in blocks(section) if language == "python"]
     assert len(found) == 2
     assert all(ADDRESS in block for block in found)
     return [block.replace(ADDRESS, address) for block in found]

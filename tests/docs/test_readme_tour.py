@@ -19,6 +19,10 @@ def script(directory: str) -> str:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tour = readme.partition("\n## Quick start\n")[2].partition("\n## ")[0]
     parts = ["set -eu"]
+    elsewhere = [
+        language for language, block in blocks(readme) if (language, block) not in blocks(tour)
+    ]
+    assert not {"python", "sh"}.intersection(elsewhere), "only the blocks of the tour are run"
     for language, block in blocks(tour):
         if language == "python":
             parts.append(f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK")

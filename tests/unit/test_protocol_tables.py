@@ -181,9 +181,7 @@ def test_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
 
 def test_example_of_the_document_is_what_the_codec_writes() -> None:
     lines = DOCUMENT.read_text().partition("## An example")[2].splitlines()
-    groups = [
-        re.match(r" {4}((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?: {3}|$)", line) for line in lines
-    ]
+    groups = [re.match(r"((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?: {3}|$)", line) for line in lines]
     data = bytes.fromhex("".join(group[1] for group in groups if group))
     at = data.index(b"JR")
     now = 0x0006_439D_1C3B_8000
