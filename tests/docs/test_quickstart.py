@@ -14,7 +14,7 @@ from tests.docs.pages import check_output, run_script, script_of, steps
 from tests.system.staging import ROOT
 
 PLACE = "/tmp/quickstart"
-PORTS = ("9923", "9924", "9925")
+PORTS = ("9923", "9924", "9926")
 OWN_NETWORK = ("unshare", "--net", "--map-root-user")
 ALERT = re.compile(r"expr: (\w+\{[^}]*\}) > 0$", re.MULTILINE)
 

@@ -150,7 +150,7 @@ def test_spool_producer_refuses_a_uri_without_a_host(example: str, tmp_path: Pat
 
 def vector() -> bytes:
     """Return the file of the page."""
-    found = re.search(r"<!-- vector -->\n\n((?:    .*\n)+)", PAGE)
+    found = re.search(r"<!-- vector -->\n\n```text\n([^`]+)```\n", PAGE)
     assert found is not None
     return bytes.fromhex(found[1])
 
