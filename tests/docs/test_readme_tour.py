@@ -7,45 +7,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, run_script, with_patience
+from tests.docs.pages import blocks, check_output, run_script, script_of, with_patience
 from tests.spark.java_machine import JavaMachine
 from tests.system.staging import ROOT
 
+PLACE = "/tmp/tour"
 DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"
 
 
-def script(directory: str) -> str:
-    """The tour as one shell script on a directory."""
+def tour() -> list[tuple[str, str]]:
+    """Return the blocks of the tour as shell commands, and the output that the page shows."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = readme.partition("\n## Quick start\n")[2].partition("\n## ")[0]
-    parts = ["set -eu"]
-    elsewhere = [
-        language for language, block in blocks(readme) if (language, block) not in blocks(tour)
-    ]
-    assert not {"python", "sh"}.intersection(elsewhere), "only the blocks of the tour are run"
-    for language, block in blocks(tour):
-        if language == "python":
-            parts.append(f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK")
+    ours = readme.partition("\n## Tour\n")[2].partition("\n## ")[0]
+    run = [(kind, block) for kind, block in blocks(readme) if kind in ("python", "sh")]
+    assert [block for block in run if block not in blocks(ours)] == [], "only these are run"
+    several: list[tuple[str, str]] = []
+    for language, block in blocks(ours):
+        if language == "text":
+            several[-1] = (several[-1][0], block)
+        elif language == "python":
+            several.append((f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK\n", ""))
         else:
-            parts.append(block)
+            several.append((block, ""))
+    return several
+
+
+def script(several: list[tuple[str, str]], directory: str) -> str:
+    """Return the tour as one shell script on a directory."""
     # what a person has: an environment, a free port, and some patience
-    text = "\n".join(parts).replace("make venv\n. .venv/bin/activate\n", "")
-    return with_patience(text, DAEMON, directory).replace("/tmp/tour", f"{directory}/tour")
+    text = script_of(several).replace("make venv\n. .venv/bin/activate\n", "")
+    return with_patience(text, DAEMON, directory).replace(PLACE, f"{directory}/tour")
 
 
 @pytest.mark.spark
-def test_block_of_the_tour_does_what_the_readme_says(java_machine: JavaMachine) -> None:
+def test_block_of_the_tour_prints_what_the_readme_says(java_machine: JavaMachine) -> None:
+    several = tour()
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
         socket = f"unix:{directory}/socket"
         status, shown = run_script(
-            script(directory),
+            script(several, directory),
             Path(directory),
             errors=False,
             FASTJOURNAL_SERVER=socket,
             **java_machine.lend(),
         )
         assert status == 0, shown
-        assert "urgent\nversion 3\n" in shown
-        assert "nothing to do: exit 75" in shown
-        assert "b'https://example.org/c' one more" in shown
+        check_output(several, shown.replace(f"{directory}/tour", PLACE))
         assert not Path(directory, "tour").exists()
