@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         SyncJob,
         SyncJobLoop,
         SyncListener,
+        SyncWaiting,
         Written,
     )
     from fastjournal.errors import (
@@ -114,6 +115,7 @@ __all__ = [
     "SyncJob",
     "SyncJobLoop",
     "SyncListener",
+    "SyncWaiting",
     "ValueType",
     "Written",
     "build_journal_key",
@@ -148,6 +150,7 @@ _HOMES = {
             "SyncJob",
             "SyncJobLoop",
             "SyncListener",
+            "SyncWaiting",
             "Written",
         ),
         "fastjournal.client",

@@ -30,6 +30,7 @@ from fastjournal.client.sync.client import SyncClient
 from fastjournal.client.sync.job_loop import SyncJobLoop
 from fastjournal.client.sync.jobs import SyncJob
 from fastjournal.client.sync.listen import SyncListener
+from fastjournal.client.sync.waiting import SyncWaiting
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.client import Client
@@ -61,6 +62,7 @@ __all__ = [
     "SyncJob",
     "SyncJobLoop",
     "SyncListener",
+    "SyncWaiting",
     "Written",
     "calls",
 ]

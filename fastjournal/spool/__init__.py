@@ -2,7 +2,7 @@
 
 ``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it. To look into
 one: ``spool_status``, ``list_slots`` and ``SlotReader``, ``DeadDirectory`` for what cannot be sent,
-and ``read_forwarder_status`` for what the forwarder does.
+``read_forwarder_status`` for what the forwarder does.
 """
 
 from fastjournal.spool.dead import DeadDirectory, DeadPiece, Reason
@@ -10,6 +10,7 @@ from fastjournal.spool.forwarder_status import ForwarderStatus, read_forwarder_s
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import Slot, list_slots
 from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot, spool_status
+from fastjournal.spool.watching import SpoolWatch, watch
 from fastjournal.spool.writer import Spool
 
 __all__ = [
@@ -24,8 +25,10 @@ __all__ = [
     "SlotStatus",
     "Spool",
     "SpoolStatus",
+    "SpoolWatch",
     "UnreadableSlot",
     "list_slots",
     "read_forwarder_status",
     "spool_status",
+    "watch",
 ]

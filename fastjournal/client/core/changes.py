@@ -42,6 +42,10 @@ class ChangeBuffer:
                 self._put(Change(kind, pair.key, pair.value_type, pair.value, pair.meta))
         self._wake()
 
+    def __bool__(self) -> bool:
+        """Whether ``take`` gives something, or raises."""
+        return bool(self._missed or self._waiting or self._ended)
+
     def subscribed_again(self) -> None:
         """Tell first of all that something may have been missed."""
         self._missed = True

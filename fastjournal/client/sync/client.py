@@ -21,6 +21,7 @@ from fastjournal.client.sync.job_loop import SyncJobLoop
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
 from fastjournal.client.sync.stop_signal import StopSignal
+from fastjournal.client.sync.waiting import SyncWaiting
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
@@ -190,6 +191,22 @@ class SyncClient(SyncMethods):
             patience=patience,
         )
         return SyncJobLoop(self, options, self._dialer, renew=renew)
+
+    def waiting(self, call: Call[T]) -> SyncWaiting[T]:
+        """Have a call wait beside an event loop of others, by its descriptor.
+
+        ``with client.waiting(calls.next_("pages", wait=60)) as waiting`` gives an object for
+        ``poll`` and ``select``: call ``waiting.take()`` when it is readable. It has a connection of
+        its own.
+
+        Args:
+            call: One of ``fastjournal.client.calls``.
+
+        Raises:
+            CannotConnectError: From the block: nobody listens there.
+            RefusedError: From the block: ``auth-failed``.
+        """
+        return SyncWaiting(self._dialer, self.connection.reply_timeout_s, call)
 
     def now_s(self) -> float:
         """Return the seconds of a clock that does not jump."""

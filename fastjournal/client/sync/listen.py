@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
@@ -24,6 +25,9 @@ class SyncListener:
 
     It connects and subscribes on entering the block. ``wait`` waits for the next change for so
     long; iterating waits without end, and raises CannotConnectError where the daemon stays away.
+
+    With an event loop of others: poll ``fileno()``, and when it is readable, or ``look_again_s()``
+    seconds after the last look at the latest, call ``wait(0)`` until it gives None.
     """
 
     def __init__(
@@ -42,20 +46,47 @@ class SyncListener:
         self._effort: ReconnectEffort | None = None
         self._try_at_s: float | None = None
         self._failure: CannotConnectError | None = None
+        self._poller: select.epoll | None = None
+        """Stands for all connections, one after the other: its descriptor stays."""
 
     def __enter__(self) -> SyncListener:
+        self._poller = select.epoll()
         try:
             self._subscribe(self._dialer.dial_first())
             while self._subscribing is not None:
                 self._go_on(math.inf)
         except BaseException as error:  # a signal handler may raise anything
-            self._close()
+            self.__exit__()
             self._name_daemon(error)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when ``wait(0)`` has something to do.
+
+        It stays the same where the connection is lost and made again.
+        """
+        if self._poller is None:
+            raise not_connected()
+        return self._poller.fileno()
+
+    def look_again_s(self) -> float | None:
+        """Return the seconds after which to call ``wait(0)`` though nothing has come; None: never.
+
+        A daemon that is silent is asked whether it is there, and one that is away is tried again.
+        """
+        at_s = self._act_at_s
+        if self._changes:
+            return 0.0
+        if self._transport is not None and self._transport.multiplexer.failed:
+            at_s = self._try_at_s or 0.0
+        return None if at_s == math.inf else max(at_s - self._dialer.now_s(), 0.0)
 
     def __iter__(self) -> SyncListener:
         return self
@@ -115,6 +146,8 @@ class SyncListener:
     def _subscribe(self, transport: SyncTransport) -> None:
         self._close()
         self._transport = transport
+        if self._poller is not None:
+            self._poller.register(transport, select.EPOLLIN)
         self._pinging = None
         self._changes.lost = False
         self._subscribing = transport.multiplexer.subscribe(self._call.request, self._changes.tell)
@@ -181,5 +214,7 @@ class SyncListener:
 
     def _close(self) -> None:
         if self._transport is not None:
+            if self._poller is not None and self._transport.fileno() >= 0:
+                self._poller.unregister(self._transport)
             self._transport.close()
             self._transport = None

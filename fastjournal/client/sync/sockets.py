@@ -35,6 +35,10 @@ class Channel:
         """Whether this process made it; else the other side of a fork uses it."""
         return self._process == os.getpid()
 
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._socket.fileno()
+
     def interrupt(self) -> None:
         """Let whoever waits for it see its end; for signal handlers."""
         with contextlib.suppress(OSError):

@@ -36,6 +36,10 @@ class SyncTransport:
         """Whether this process made it; else the other side of a fork uses it."""
         return self._channel.is_ours
 
+    def fileno(self) -> int:
+        """Return the descriptor of the connection."""
+        return self._channel.fileno()
+
     def interrupt(self) -> None:
         """Let whoever waits for it see its end; for signal handlers."""
         self._channel.interrupt()
@@ -68,6 +72,14 @@ class SyncTransport:
                 self._receive()
         except OSError as error:
             self.multiplexer.fail(connection_broken(error))
+
+    def send(self) -> bool:
+        """Send what can be sent now, and take nothing; return whether all is sent."""
+        try:
+            self._send()
+        except OSError as error:
+            self.multiplexer.fail(connection_broken(error))
+        return not self._unsent
 
     def turn(self, silence_s: float | None, stop: StopSignal | None = None) -> bool:
         """Send what can be sent and take what has come; wait for either, but not too long.

@@ -1,0 +1,143 @@
+"""Event loops of others: descriptors of a listener, of a call that waits and of a spool's watch."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fastjournal import CannotConnectError, RefusedError, Spool, SpoolFailedError, SyncClient
+from fastjournal.client import calls
+from fastjournal.protocol import Function, Reply, Request
+from fastjournal.spool import watch
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.two_jobs import QUICK
+
+WAIT_S = 60.0
+
+
+def is_readable(source: object, timeout_s: float = WAIT_S) -> bool:
+    """Whether poll, as another event loop, finds it readable in time."""
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def test_listener_is_readable_when_a_change_comes_and_also_after_a_restart(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    client = SyncClient(daemon.address, reconnect=QUICK)
+    with client.listen(prefix="color:") as changes:
+        assert not is_readable(changes, 0.01)
+        descriptor = changes.fileno()
+        for name in "abc":
+            producer.set(f"color:{name}", "blue")
+        seen: list[bytes] = []
+        while len(seen) < 3:
+            assert is_readable(changes)
+            while (change := changes.wait(0)) is not None:
+                seen.append(change.key)
+        assert seen == [b"color:a", b"color:b", b"color:c"]
+        daemon.kill()
+        daemon.start()
+        kinds: list[str] = []
+        while "missed" not in kinds:
+            # as an event loop does it: by the descriptor, or when it is time
+            left_s = changes.look_again_s()
+            is_readable(changes, WAIT_S if left_s is None else left_s)
+            while (change := changes.wait(0)) is not None:
+                kinds.append(change.kind)
+        producer.set("color:d", "green")
+        assert is_readable(changes)
+        change = changes.wait(0)
+        assert change is not None
+        assert (change.key, changes.fileno()) == (b"color:d", descriptor)
+    with pytest.raises(CannotConnectError):
+        changes.fileno()
+
+
+def test_poll_of_a_call_that_waits_tells_of_its_answer(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with (
+        SyncClient(daemon.address) as client,
+        client.waiting(calls.next_("other", wait=WAIT_S)) as waiting,
+    ):
+        assert not is_readable(waiting, 0.05)
+        assert (waiting.take(), waiting.done) == (None, False)
+        assert 100 < (waiting.look_again_s() or 0) <= 120
+        client.set("other:1:0:x", "work")  # the client itself is free
+        assert is_readable(waiting)
+        jobs = waiting.take()
+        assert jobs is not None
+        assert [job.value for job in jobs] == [b"work"]
+    assert producer.entry_stats("other:1:0:x").state == "worked on"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_poll_of_a_call_that_waits_leases_nothing_for_a_program_that_left(
+    daemon: DaemonProcess, producer: SyncClient, answered: bool
+) -> None:
+    with SyncClient(daemon.address) as client:
+        with client.waiting(calls.next_("other", wait=WAIT_S)) as waiting:
+            if answered:
+                producer.set("other:1:0:x", "work")
+                assert is_readable(waiting)
+        if not answered:
+            producer.set("other:1:0:x", "work")
+    stats = producer.entry_stats("other:1:0:x")
+    assert (stats.state, stats.attempts) == ("ready", 0)
+
+
+def test_poll_of_a_call_that_waits_ends_with_its_connection_and_names_refusals() -> None:
+    def answer(request: Request) -> Answer:
+        if request.function == Function.NEXT:
+            return [Do.CLOSE]
+        return [Reply(request.identifier, error="not-found")]
+
+    with ScriptedDaemon(answer) as daemon:
+        client = SyncClient(daemon.address)
+        with client.waiting(calls.next_(wait=WAIT_S)) as waiting:
+            assert is_readable(waiting)
+            with pytest.raises(CannotConnectError) as lost:
+                waiting.take()
+            assert (lost.value.maybe_done, lost.value.address) == (True, daemon.address)
+        with client.waiting(calls.get("k")) as waiting:
+            assert is_readable(waiting)
+            with pytest.raises(RefusedError, match="not-found"):
+                waiting.take()
+
+
+def test_watch_of_a_spool_wakes_when_a_record_is_appended(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool, watch(spool.directory) as changes:
+        assert not is_readable(changes, 0)
+        (tmp_path / "spool" / "status.json").write_text("{}")
+        assert changes.wait(0) is False, "it is no slot"
+        for _ in range(2):  # the second one creates no file
+            spool.append(uri="https://example.org/")
+            assert is_readable(changes)
+            assert changes.wait(0) is True
+            assert changes.wait(0) is False
+        timer = threading.Timer(0.05, spool.append, kwargs={"uri": "https://example.org/"})
+        timer.start()
+        assert changes.wait() is True
+        begun_s = time.monotonic()
+        assert changes.wait(0.02) is False
+        assert time.monotonic() - begun_s >= 0.02
+        timer.join()
+
+
+def test_watch_of_a_spool_that_is_not_there_or_goes_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpoolFailedError, match="check that the directory"):
+        watch(tmp_path / "none")
+    os.mkdir(tmp_path / "spool")
+    with watch(tmp_path / "spool") as changes:
+        shutil.rmtree(tmp_path / "spool")
+        with pytest.raises(SpoolFailedError, match="check that the directory"):
+            changes.wait(WAIT_S)
