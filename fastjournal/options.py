@@ -1,6 +1,6 @@
-"""Access options of programs that talk to a daemon: TLS and the access token.
+"""Shared options of programs: the version, and for access to a daemon TLS and the access token.
 
-Their names are those of the arguments of ``fastjournal.client.core.access.load_access``.
+Those for access have the names of arguments of ``fastjournal.client.core.access.load_access``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,27 @@ HELP: Final = {
     "tls_key": "Its key, PEM.",
     "auth_file": "File that holds the token for AUTH, mode 0600.",
 }
+
+
+def version_option(program: str) -> Callable[[Command], Command]:
+    """Add ``--version`` to a click command: version and commit of fastjournal, and Python."""
+
+    def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+        if is_asked and not context.resilient_parsing:
+            # slow to load
+            from fastjournal.build_info import build_info  # noqa: PLC0415
+
+            click.echo(f"{program}, version {build_info()}", color=context.color)
+            context.exit()
+
+    return click.option(
+        "--version",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=show,
+        help="Show the version and exit.",
+    )
 
 
 def flag(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fastjournal.options import version_option
 from fastjournal.stdio import drop
 from fj_cli.lazy import LazyGroup
 from fj_cli.options import DONE, server_option
@@ -77,7 +78,7 @@ Exit codes: 0 done, 1 refused or damage found, 2 usage, 69 cannot connect, 74 I/
 75 nothing to do.
 Completion: eval "$(_FJ_CLI_COMPLETE=bash_source fj-cli)"; zsh_source and fish_source too.""",
 )
-@click.version_option(package_name="fastjournal", prog_name="fj-cli")
+@version_option("fj-cli")
 @server_option
 def cli() -> None:
     """Everything that a person or a script does with a fastjournal daemon."""

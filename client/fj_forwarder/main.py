@@ -23,7 +23,7 @@ from fastjournal.client.core.address import Address, parse_address
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import LogFormat, configure_log
-from fastjournal.options import access_options
+from fastjournal.options import access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.spool.slots import (
     FILE_MODE,
@@ -102,6 +102,7 @@ def _addresses(
     metavar="HOST:PORT",
     help="Serve /metrics for Prometheus there, on a loopback address.",
 )
+@version_option("fj-forwarder")
 @click.option("--once", is_flag=True, help="Send what is there, then exit.")
 @click.option("--seed", type=int, hidden=True, help="Seed of the jitter of pauses.")
 @click.option(

@@ -23,12 +23,14 @@ import click
 import trio
 
 from fastjournal import limits, sdnotify
+from fastjournal.build_info import build_info
 from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournal.loglines import configure_log, field_text
+from fastjournal.options import version_option
 from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
@@ -75,7 +77,7 @@ def new_command() -> click.Command:
         epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",
         context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
     )
-    return click.version_option(package_name="fastjournal")(command)
+    return version_option("fastjournald")(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -171,6 +173,8 @@ def _run(
             disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress, worker=True
         )
         if config.http:
+            # in a checkout it asks git, which takes too long for the event loop
+            build_info()
             # before the freeze, so that no collection looks at them; others have no use for them
             for module in ("http_routes", "http_server"):
                 import_module(f"fastjournald.observability.{module}")

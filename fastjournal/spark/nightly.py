@@ -23,7 +23,7 @@ from fastjournal.errors import (
     LogError,
     LogLockedError,
 )
-from fastjournal.options import ENVIRONMENT, access_options
+from fastjournal.options import ENVIRONMENT, access_options, version_option
 from fastjournal.printable import safe_text
 
 _WIDTH_OF_FILES = 120
@@ -34,6 +34,7 @@ _EXIT_LOCKED = 75
 
 
 @click.command()
+@version_option("fj-nightly")
 @click.option(
     "--server",
     envvar="FASTJOURNAL_SERVER",

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal.build_info import build_info
+from tests.integration.programs import installed
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"fastjournal", "fastjournald", "fj_forwarder", "fj_cli"}
 DATA = "fj_cli/data/page-changes.tsv.gz"
@@ -99,6 +102,54 @@ def test_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> None
     }
 
     assert expected == {n for n in contents(wheel) if n.split("/")[0] in PACKAGES}
+
+
+def test_sdist_and_wheel_carry_the_commit_of_their_checkout(tree: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "docs/man"):
+        copy = shutil.copytree if (tree / name).is_dir() else shutil.copy
+        (checkout / name).parent.mkdir(exist_ok=True)
+        copy(tree / name, checkout / name)
+    for package in ("fastjournal", "daemon/fastjournald", "client/fj_cli", "client/fj_forwarder"):
+        (checkout / package).mkdir(parents=True)
+    for name in ("__init__.py", "build_info.py"):
+        shutil.copy(tree / "fastjournal" / name, checkout / "fastjournal" / name)
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        command = ["git", *identity, *words]
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    sdist = build("sdist", checkout, tmp_path / "sdist")
+    with tarfile.open(sdist) as archive:
+        for name in archive.getnames():
+            if name.endswith("/fastjournal/commit.txt"):
+                file = archive.extractfile(name)
+                assert file is not None
+                assert file.read().decode() == f"{commit}\n"
+                archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    (checkout / "README.md").write_text("changed\n", encoding="utf-8")
+    for source, said in ((unpacked, commit), (checkout, f"{commit}-dirty")):
+        wheel = build("wheel", source, tmp_path / f"wheel-{said}")
+        assert contents(wheel)["fastjournal/commit.txt"].decode() == f"{said}\n"
+
+
+@pytest.mark.parametrize("program", ["fastjournald", "fj-cli", "fj-forwarder", "fj-nightly"])
+def test_program_prints_its_version_with_the_commit(program: str) -> None:
+    done = subprocess.run(
+        [installed(program), "--version"], capture_output=True, text=True, check=True
+    )
+    info = build_info()
+    assert done.stdout == f"{program}, version {info}\n"
+    if (ROOT / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", info.commit)
 
 
 def test_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from fastjournal.build_info import build_info
 from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request
@@ -284,7 +286,7 @@ def test_rest_is_there(s: Subject) -> None:
     assert figures["process_cpu_seconds_total"] > 0
     assert figures["process_open_fds"] > 2
     [build] = [name for name in figures if name.startswith("fastjournal_build_info")]
-    assert version("fastjournal") in build
+    assert f"{{{build_info().commit},{python_version()},{version('fastjournal')}}}" in build
     assert figures[build] == 1
 
 

@@ -7,8 +7,6 @@ look at all domains are computed in slices, so that a million domains do not hol
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import version
-from platform import python_version
 
 import trio
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from fastjournal.build_info import BuildInfo, build_info
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournald.compaction.policy import excess
 from fastjournald.engine.backlog_age import oldest_due
@@ -378,10 +377,10 @@ class Metrics(Collector):
         )
         build = GaugeMetricFamily(
             "fastjournal_build_info",
-            "1, with the version of fastjournal and of Python.",
-            labels=["version", "python"],
+            "1, with the version and commit of fastjournal, and the version of Python.",
+            labels=list(BuildInfo._fields),
         )
-        build.add_metric([version("fastjournal"), python_version()], 1)
+        build.add_metric(list(build_info()), 1)
         yield build
         if self._process_figures is not None:
             yield from self._process_figures.collect(self._process_started)
