@@ -120,6 +120,29 @@ soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--
 build: $(VENV)/.ready ## source distribution and wheel, into dist/
 	$(BIN)/python -m build $(ARGS)
 
+.PHONY: dist
+dist: build ## the same as build
+
+.PHONY: deb
+deb: $(VENV)/.ready ## Debian package with its own Python packages, into build/deb/; SYSTEM_PYTHON=/usr/bin/python3
+	packaging/debian/build $(BIN)/python build/deb
+
+.PHONY: test-deb
+test-deb: deb ## install, run, remove and purge the Debian package in files that are thrown away; needs root
+	packaging/debian/try build/deb/fastjournal_*.deb
+
+CONTAINER_BUILDER ?= $(shell command -v podman || command -v docker)
+.PHONY: container
+container: ## image fastjournal:VERSION, by podman or docker
+	@if test -z "$(CONTAINER_BUILDER)"; then echo "make: needs podman or docker" >&2; exit 69; fi
+	$(CONTAINER_BUILDER) build --file packaging/Containerfile \
+		--build-arg COMMIT="$$(git describe --always --dirty --exclude='*' --abbrev=12)" \
+		--tag "fastjournal:$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" .
+
+.PHONY: audit
+audit: $(VENV)/.ready ## look for known vulnerabilities of the pinned versions; needs the network
+	$(BIN)/python packaging/audit.py $(ARGS)
+
 .PHONY: constraints
 constraints: ## take the newest versions of everything and pin them in constraints.txt
 	new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT; \

@@ -1,0 +1,132 @@
+"""Packaging beside wheels: Debian package, container file, audit. `make test-deb` installs one."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.programs import installed
+from tests.system.staging import ROOT
+
+PACKAGING = ROOT / "packaging"
+DEBIAN = PACKAGING / "debian"
+CONTAINERFILE = PACKAGING / "Containerfile"
+DEADLINE_S = 60
+
+
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        *(("sh", name) for name in ("postinst", "prerm", "postrm")),
+        *(("bash", name) for name in ("build", "try")),
+    ],
+)
+def test_install_scripts_of_the_debian_package_are_shell(shell: str, name: str) -> None:
+    script = DEBIAN / name
+    assert script.stat().st_mode & 0o111
+    assert script.read_text(encoding="utf-8").startswith(
+        {"sh": "#!/bin/sh\n", "bash": "#!/usr/bin/env bash\n"}[shell]
+    )
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_install_scripts_of_the_debian_package_name_units_that_there_are() -> None:
+    text = "".join((DEBIAN / name).read_text("utf-8") for name in ("postinst", "prerm", "postrm"))
+    units = set(re.findall(r"[\w-]+\.(?:service|socket|timer)\b", text))
+    assert units == {"fastjournald.socket", "fastjournald.service", "fj-forwarder.service"}
+    assert all((ROOT / "systemd" / unit).is_file() for unit in units)
+    control = (DEBIAN / "control").read_text(encoding="utf-8")
+    build = (DEBIAN / "build").read_text(encoding="utf-8")
+    for name in re.findall(r"@[A-Z]+@", control):
+        assert f"s|{name}|" in build, "the build fills it in"
+
+
+def instruction(name: str) -> str:
+    """Return the arguments of the last instruction of that name in the container file."""
+    text = CONTAINERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)[-1]
+
+
+def test_install_of_a_container_is_silent_under_hadolint() -> None:
+    linter = Path(sysconfig.get_path("scripts")) / "hadolint"
+    done = subprocess.run(
+        [str(linter), str(CONTAINERFILE)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_service_in_a_container_has_a_user_without_rights_who_owns_its_directories() -> None:
+    user, group = instruction("USER").split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    text = CONTAINERFILE.read_text(encoding="utf-8")
+    assert f"--uid {user}" in text
+    assert f"--gid {group}" in text
+    assert instruction("VOLUME") == "/var/lib/fastjournal"
+
+
+def test_service_in_a_container_starts_and_its_health_check_follows_the_daemon(
+    tmp_path: Path,
+) -> None:
+    program, *options = json.loads(instruction("ENTRYPOINT"))
+    places = {"/var/lib/fastjournal": str(tmp_path), "/run/fastjournal": str(tmp_path)}
+    places["127.0.0.1:9924"] = "127.0.0.1:0"
+    for text, other in places.items():
+        options = [option.replace(text, other) for option in options]
+    daemon = subprocess.Popen([installed(program), *options], stderr=subprocess.PIPE, text=True)
+    try:
+        assert daemon.stderr is not None
+        ready = next(line for line in daemon.stderr if "event=ready" in line)
+        address = ready.strip().partition("http=")[2]
+        _, check, *words = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])
+        check_it = [sys.executable, check, *(w.replace("127.0.0.1:9924", address) for w in words)]
+        subprocess.run(check_it, check=True, timeout=DEADLINE_S)
+        daemon.terminate()
+        daemon.communicate(timeout=DEADLINE_S)
+        assert daemon.returncode == 0
+    finally:
+        daemon.kill()
+        daemon.communicate()
+    stopped = subprocess.run(check_it, check=False, capture_output=True, timeout=DEADLINE_S)
+    assert stopped.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "code", "said"),
+    [
+        ([{"name": "a", "version": "1", "vulns": []}], 0, "audited 1 of 1 versions\n"),
+        (
+            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}],
+            1,
+            "a 1: CVE-1, fixed in 2\naudited 1 of 1 versions\n",
+        ),
+        (
+            [{"name": "a", "skip_reason": "not found"}],
+            69,
+            "audited 0 of 1 versions\n"
+            "not audited: the service of vulnerabilities cannot be reached from here\n",
+        ),
+        (
+            [{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "-"}],
+            69,
+            "audited 1 of 2 versions\nnot audited: nothing is known of b\n",
+        ),
+    ],
+)
+def test_report_of_the_audit_tells_what_was_not_audited(
+    capsys: pytest.CaptureFixture[str],
+    dependencies: list[dict[str, Any]],
+    code: int,
+    said: str,
+) -> None:
+    audit = runpy.run_path(str(PACKAGING / "audit.py"))
+    assert audit["report"](dependencies) == code
+    assert capsys.readouterr().out == said
