@@ -33,8 +33,7 @@ def version_option(program: str) -> Callable[[Command], Command]:
 
     def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
         if is_asked and not context.resilient_parsing:
-            # slow to load
-            from fastjournal.build_info import build_info  # noqa: PLC0415
+            from fastjournal.build_info import build_info  # noqa: PLC0415 - slow to load
 
             click.echo(f"{program}, version {build_info()}", color=context.color)
             context.exit()
