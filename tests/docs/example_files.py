@@ -16,7 +16,7 @@ import msgspec
 from fastjournal.options import ENVIRONMENT, HELP
 from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
-from tests.docs.reference_pages import allowed
+from tests.docs.reference_pages import UNITS, allowed
 from tests.door.config import Config
 from tests.door.daemon import new_command
 
@@ -29,9 +29,6 @@ NEEDED_BY_THE_UNIT = {
     "snapshot_dir": f"{STATE}/snapshots",
 }
 """Options of the daemon that the example sets: directories that the unit creates."""
-
-UNITS = {"MS": "Milliseconds", "BYTES": "Bytes", "S": "Seconds"}
-"""Units of options, by the word that stands for the value in the help."""
 
 SPOOL = "/var/spool/fastjournal"
 SERVER = "127.0.0.1:9923"

@@ -13,9 +13,12 @@ from typing import Any
 import click
 import msgspec
 import trio
+from prometheus_client.registry import Collector
 
 import fastjournal
 from fastjournal import errors, limits
+from fastjournal.spool.forwarder_status import ForwarderStatus
+from fj_forwarder.http_metrics import ForwarderMetrics
 from tests.docs.manual_pages import PROGRAMS, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
 from tests.door.config import Config
@@ -41,6 +44,17 @@ API_GROUPS = {
     "Spool": ("Spool",),
 }
 """Names of ``fastjournal`` by topic; those of exceptions follow, and names that no topic has."""
+
+IDLE_FORWARDER = ForwarderStatus(
+    **{
+        field.name: [] if "list" in str(field.type) else 0
+        for field in msgspec.structs.fields(ForwarderStatus)
+    }
+)
+"""Status of which only the names of its metrics matter."""
+
+UNITS = {"MS": "Milliseconds", "BYTES": "Bytes", "S": "Seconds"}
+"""Units of options, by the word that stands for the value in the help."""
 
 MADE_AT_RUN_TIME = ("SyncClient", "Client")
 """Classes whose methods ``add_methods`` makes: they are inspected, and not only parsed."""
@@ -92,18 +106,16 @@ def errors_page() -> str:
 
 def options_page() -> str:
     """Return the options of the daemon's configuration file, with their bounds."""
-    helps = {
-        str(option.name): option.help or ""
-        for option in new_command().params
-        if isinstance(option, click.Option)
-    }
+    options = {str(o.name): o for o in new_command().params if isinstance(o, click.Option)}
     rows = []
     for field in msgspec.inspect.type_info(Config).fields:
         default = field.default
         if default is msgspec.NODEFAULT:
             default = field.default_factory()
         name = field.encode_name
-        text, _, _ = helps[name].partition("  [")
+        text, _, _ = (options[name].help or "").partition("  [")
+        unit = UNITS.get(str(options[name].metavar))
+        text = f"{text} {unit}." if unit else text
         shown = msgspec.json.encode(default).decode()
         rows.append((f"`{name}`", f"`{shown}`", allowed(field.type), cell(text)))
     return "\n".join(
@@ -138,22 +150,36 @@ def metrics_page() -> str:
     daemon = ObservedDaemon(memory_limit=2**28)
     metrics = Metrics(daemon.server.runtime)
     trio.run(metrics.text)
-    rows = []
-    for family in metrics.collect():
-        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        rows.append((f"`{name}`", family.type, labels, cell(family.documentation)))
     return "\n".join(
         [
             "# Metrics",
             "",
-            "The daemon serves these at `/metrics` of `--http`. A histogram has the series"
-            " `_bucket`, `_sum` and `_count`."
+            "A histogram has the series `_bucket`, `_sum` and `_count`.",
+            "",
+            "## Daemon",
+            "",
+            "`fastjournald --http` serves these at `/metrics`."
             " [Operating](../operating.md#health-and-metrics) has the advice, and the alerts.",
             "",
-            *table(("metric", "type", "labels", "meaning"), rows),
+            *family_rows(metrics),
+            "## Forwarder",
+            "",
+            "`fj-forwarder --http` serves these at `/metrics`.",
+            "",
+            *family_rows(ForwarderMetrics(lambda: IDLE_FORWARDER)),
         ]
     )
+
+
+def family_rows(collector: Collector) -> list[str]:
+    """Return the table of the metrics that a collector gives."""
+    rows = []
+    for family in collector.collect():
+        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        text = cell(family.documentation).removesuffix(".")
+        rows.append((f"`{name}`", family.type, labels, text))
+    return table(("metric", "type", "labels", "meaning"), rows)
 
 
 def limits_page() -> str:

@@ -100,4 +100,6 @@ def test_site_reference_has_all_metrics(site: Path) -> None:
     page = text_of(site, "reference/metrics.html")
     named = re.findall(r"`((?:fastjournal|process)_\w+)", (ROOT / "docs/operating.md").read_text())
     assert len(named) > 50
+    alerts = (ROOT / "monitoring/forwarder-alerts.yml").read_text(encoding="utf-8")
+    named += re.findall(r"\bfastjournal_forwarder_\w+", alerts)
     assert not [name for name in named if name not in page]
