@@ -17,7 +17,7 @@ from fastjournal.spool.format import encode_record
 from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from fj_forwarder import delivery, forwarder
+from fj_forwarder import dead_letters, delivery, forwarder
 from fj_forwarder.forwarder import Forwarder, Settings
 from fj_forwarder.watch import Source, Watch
 
@@ -176,7 +176,8 @@ async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
         return put(dead, raw, reason)
 
     monkeypatch.setattr(DeadDirectory, "put", fail_twice)
-    monkeypatch.setattr(delivery, "RESCAN_US", 1)
+    for module in (delivery, dead_letters):
+        monkeypatch.setattr(module, "RESCAN_US", 1)
     # without the last try at the end: it has to happen before
     monkeypatch.setattr(delivery.Delivery, "finish", lambda _: None)
     with ScriptedDaemon(Ledger(refuse=refuse_bad).answer) as daemon:

@@ -86,7 +86,7 @@ def test_export_that_is_interrupted_leaves_nothing_half_done(
         return trace
 
     interrupted = 0
-    for number in range(1, 100_000, 1 if dense else 53):
+    for number in range(1, 100_000, 1 if dense else 149):
         lines_left = number
         sys.settrace(trace)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark import entries_view
+from fastjournal.spark import entries_view, shard
+from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.entries_view import (
     LogFiles,
     fetch_entries,
@@ -28,6 +30,34 @@ from fastjournal.spark.shard_rows import unpack_parcels
 from tests.spark.plan_logs import hot_uri, linked_chain, write_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDb]:
+    """Start the one database instance of these tests."""
+    engine = DuckDb(tmp_path_factory.mktemp("duckdb"), threads=1, in_files=False)
+    yield engine
+    engine.connection.close()
+
+
+@pytest.fixture(autouse=True)
+def attached(instance: DuckDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each shard a database in the same instance: a step of few rows is quicker than a start.
+
+    A real Spark gives each an instance of its own (``tests/spark``).
+    """
+
+    class Attached(DuckDb):
+        def __init__(self, scratch: Path, **_: object) -> None:
+            name = f"shard_{next(NUMBERS)}"
+            self.connection = instance.connection.cursor()
+            self.connection.execute(f"ATTACH ':memory:' AS {name}")
+            self.connection.execute(f"USE {name}")
+            self._scratch = scratch
+
+    monkeypatch.setattr(shard, "DuckDb", Attached)
+
 
 class ShardsHere:
     """Shards of a plan in this process.
@@ -42,8 +72,8 @@ class ShardsHere:
         self.rows = 0
         self.parts: list[list[pa.RecordBatch]] = [[] for _ in range(number)]
         for batch in batches:
-            for index, shard in enumerate(batch.column("shard").to_pylist()):
-                self.parts[shard].append(batch.slice(index, 1))
+            for index, to in enumerate(batch.column("shard").to_pylist()):
+                self.parts[to].append(batch.slice(index, 1))
 
     def then(self, step: Step) -> ShardsHere:
         sent = [b for part in self.parts for b in run_step(part, step=step, shards=self.number)]
