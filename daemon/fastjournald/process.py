@@ -26,7 +26,11 @@ def write_ready_file(path: str, addresses: list[str]) -> None:
     """
     temporary = f"{path}.{os.getpid()}"
     try:
-        Path(temporary).write_text("".join(f"{address}\n" for address in addresses))
+        # no wider than the log
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o640)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.writelines(f"{address}\n" for address in addresses)
         os.replace(temporary, path)
     except OSError as error:
         raise ConfigError(f"--ready-file: cannot write: {error.strerror}", path=path) from error

@@ -97,6 +97,7 @@ def _value(word: str | None) -> str | bytes:
 
 
 def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
+    from fastjournal.spool.slots import FILE_MODE
     from fj_cli.spool_lines import read_batches
 
     spooled = bad = 0
@@ -104,7 +105,10 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
     with ExitStack() as stack:
         rejects = None
         if options["rejects"] is not None:
-            rejects = stack.enter_context(open(options["rejects"], "ab"))
+            # no wider than the spool
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(options["rejects"], flags, FILE_MODE)
+            rejects = stack.enter_context(open(descriptor, "ab"))
         bar = stack.enter_context(ProgressBar("spooling"))
         try:
             for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
