@@ -129,10 +129,21 @@ def read_state(disk: Disk, directory: str) -> ArchiveState | None:
         LogFailedError: It cannot be read.
     """
     path = f"{directory}/{STATE_NAME}"
-    if not disk.exists(path):
-        return None
+    return decode_state(disk.read(path), path) if disk.exists(path) else None
+
+
+def decode_state(data: bytes, path: str) -> ArchiveState:
+    """Return the state of an archive.
+
+    Args:
+        data: Contents of its file.
+        path: The file, for errors.
+
+    Raises:
+        LogCorruptError: The file is not one that this version can read.
+    """
     return decode_versioned(
-        disk.read(path),
+        data,
         ArchiveState,
         format_name=FORMAT,
         version=VERSION,

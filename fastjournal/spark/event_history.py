@@ -18,7 +18,6 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.days import begin_us
 from fastjournal.spark.event_commits import Commit, files_of, kept_from, read_commits
@@ -34,11 +33,9 @@ from fastjournal.spark.files import (
     translating,
 )
 from fastjournal.spark.paths import list_directory, open_log
-from fastjournal.spark.rows import read_bytes, segment_rows
+from fastjournal.spark.rows import read_bytes
+from fastjournal.spark.segment_identity import Sealed, sealed_before
 from fastjournal.spark.table_files import open_files
-
-FIRST_RECORD_BYTES_MAX = 4096
-"""Far more than the header of a segment and its first record take."""
 
 
 class EventSpan(NamedTuple):
@@ -171,7 +168,7 @@ class LogHistory:
     def whole(self) -> list[SegmentFile]:
         """Return the last whole segments, side by side, with the checksums that are known."""
         found = list[SegmentFile]()
-        told: tuple[int, int, int] | None = None
+        told: Sealed | None = None
         for segment in reversed(self.segments):
             data = read_bytes(self._files, segment)
             crc32c = google_crc32c.value(data)
@@ -182,7 +179,7 @@ class LogHistory:
             # nothing tells the checksum of a log's last segment: its records have theirs
             checked = self.is_archive or told is not None or segment.crc32c is not None
             found.append(_sealed(segment, len(data), crc32c if checked else None))
-            told = _told_before(data, segment)
+            told = sealed_before(data, segment)
         return found[::-1]
 
     def events(self) -> Iterator[Event]:
@@ -222,15 +219,6 @@ class LogHistory:
 
 def _sealed(segment: SegmentFile, size: int, crc32c: int | None) -> SegmentFile:
     return SegmentFile(segment.path, segment.number, size, segment.last, segment.open, crc32c)
-
-
-def _told_before(data: bytes, segment: SegmentFile) -> tuple[int, int, int]:
-    """Return number, size and checksum of the segment before, as the first record says."""
-    row = next(segment_rows(data[:FIRST_RECORD_BYTES_MAX], segment, permissive=True), None)
-    start = None if row is None else row.operation
-    if not isinstance(start, SegmentStart):
-        return 0, 0, 0
-    return start.previous, start.bytes, start.crc32c
 
 
 def _table_of(directory: str) -> str | None:

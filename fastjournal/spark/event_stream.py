@@ -45,6 +45,7 @@ from fastjournal.spark.files import LogDirectory, SegmentFile, read_file, resolv
 from fastjournal.spark.paths import open_log
 from fastjournal.spark.record_stream import Offset
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.segment_identity import NOTHING, RESTORED, Sealed, check_end, check_link
 from fastjournal.spark.stream_state import StreamState
 
 _HINT = "option mode=permissive reads on behind them; ARCHIVE.json may tell the reason"
@@ -153,20 +154,24 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for text in missing_segments(start, partition.segments, end):
             yield self._cast(_corrupt_batch(f"{self._directory}: {text} missing"))
         extractor = EventExtractor(history)
+        before = _read_of(start)
         done = self._done(state, partition)
         for segment in partition.segments:
             try:
                 data = self._whole(segment, start)
+                yield from self._check_link(before, data, segment)
                 events = extractor.extract(self._records(data, segment, start))
                 # a damaged segment ends this before the first record changes the state
                 for batch in _batches(events):
                     yield self._cast(batch)
                 done.read += versions_in(data, segment.number, partition.archived)
+                before = Sealed(segment.number, len(data), archived_version(segment).crc32c)
             except LogCorruptError as error:
                 if not self._permissive:
                     raise
                 yield self._cast(_corrupt_batch(str(error)))
                 done.damaged.append(archived_version(segment).name)
+                before = NOTHING
         state.save(offset_name(end), history, done)
 
     def commit(self, end: Offset) -> None:
@@ -186,6 +191,17 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 clean_archive(self._directory, done)
         state.remove_before(offset_name(end))
 
+    def _check_link(
+        self, before: Sealed, data: bytes, segment: SegmentFile
+    ) -> Iterator[pa.RecordBatch]:
+        """Check that a segment follows the one before it; in mode ``permissive`` yield a row."""
+        try:
+            check_link(before, data, segment)
+        except LogCorruptError as error:
+            if not self._permissive:
+                raise
+            yield self._cast(_corrupt_batch(str(error)))
+
     def _done(self, state: StreamState, partition: EventsPartition) -> ReadSegments:
         """Return the segments that were read before a batch, and were not unlinked so far."""
         start = partition.start
@@ -199,6 +215,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LogCorruptError: The log was restored, and its archive has other segments now.
         """
+        check_end(log, _read_of(start), lambda: self._names(start))
         unread = [
             one
             for one, size in log.archived.items()
@@ -214,9 +231,14 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise LogCorruptError(
                     f"the stream has read another segment {one.number}",
                     path=f"{self._directory}/{one.name}",
-                    hint="after a restore of the log archive it to another directory, and begin "
-                    "anew with another checkpoint",
+                    hint=RESTORED,
                 )
+
+    def _names(self, start: Offset) -> list[str]:
+        """Return the names of segments that were read, or were damaged, and are there still."""
+        state = StreamState(self._state_directory, start["stream"])
+        done = state.load_segments(offset_name(start))
+        return [] if done is None else [*done.read, *done.damaged]
 
     def _log(self) -> LogDirectory:
         log = open_log(self._directory)
@@ -251,6 +273,11 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batch = batch.append_column(CORRUPT_COLUMN.name, none)
         names = [column.source for column in self._columns]
         return cast_batch(batch.select(names), self._columns)
+
+
+def _read_of(offset: Offset) -> Sealed:
+    """Return the segment in which an offset is, as far as it was read."""
+    return Sealed(offset["segment"], offset["bytes"], offset["crc32c"])
 
 
 def _batches(events: Iterator[Event]) -> Iterator[pa.RecordBatch]:

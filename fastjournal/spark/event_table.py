@@ -39,8 +39,8 @@ from fastjournal.spark.event_commits import (
     kept_from,
     read_commits,
 )
-from fastjournal.spark.event_extraction import Before, extract_events
-from fastjournal.spark.event_gaps import gaps_between
+from fastjournal.spark.event_extraction import Before, Extracted, extract_events
+from fastjournal.spark.event_gaps import MISSING, gaps_between
 from fastjournal.spark.event_shards import shards_for
 from fastjournal.spark.event_state import StoredState
 from fastjournal.spark.event_tasks import (
@@ -52,6 +52,7 @@ from fastjournal.spark.event_tasks import (
     put_parquet,
 )
 from fastjournal.spark.process_pool import Here
+from fastjournal.spark.segment_identity import Sealed
 from fastjournal.spark.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64
@@ -188,7 +189,7 @@ class EventTable:
         work = Work(disk, archive, self._files, scratch, self._directory, run, shards)
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
-        gaps += _lost(found.read)
+        gaps += [*_lost(found.read), *self._rests(found)]
         if gaps:
             put_parquet(self._files, self._path(f"_gaps/{number:09d}.parquet"), gap_table(gaps))
         commit = Commit(
@@ -211,6 +212,20 @@ class EventTable:
             if one.lost == DAMAGED:
                 disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
         return commit.rows
+
+    def _rests(self, found: Extracted) -> list[MissingSegments]:
+        """Return the gaps of segments that were taken as they were before they grew, or changed."""
+        versions = defaultdict[int, set[Sealed]](set)
+        for one in [*self.taken, *found.taken]:
+            versions[one.number].add(Sealed(one.number, one.bytes, int(one.crc32c, 16)))
+        named = {gap.first for gap in self.gaps if gap.first == gap.last}
+        missing = {
+            one.before.number
+            for one in found.read
+            if one.before.bytes and versions[one.before.number]
+            if one.before not in versions[one.before.number]
+        }
+        return [MissingSegments(one, one, None, None, MISSING) for one in missing - named]
 
     def _before(self) -> Before:
         """Return the table before the next commit."""

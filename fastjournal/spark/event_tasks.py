@@ -34,6 +34,7 @@ from fastjournal.spark.event_rows import Job
 from fastjournal.spark.event_shards import Moves, homes_of, no_moves
 from fastjournal.spark.event_state import StoredState, read_jobs, write_jobs
 from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.segment_identity import NOTHING, Sealed, sealed_before
 from fastjournal.spark.shard_rows import cut_rows
 from fastjournal.spark.table_files import DiskFiles, TableFiles
 from fastjournal.spark.vectorised.byte_arrays import Numbers
@@ -109,6 +110,8 @@ class ReadSegment(NamedTuple):
     homes: tuple[int, ...] = ()
     """Shards that have rows of it, by the homes of the jobs."""
     links: pa.Table | None = None
+    before: Sealed = NOTHING
+    """The segment before it, as its first record says."""
 
     @property
     def name(self) -> str:
@@ -143,6 +146,7 @@ def read_segment(work: Work, file: ArchivedSegment, versions: Sequence[Version])
     except LogCorruptError:
         return ReadSegment(file, DAMAGED)
     found = ReadSegment(file, "", len(data), rows.first_us, rows.last_us)
+    found = found._replace(before=sealed_before(data, segment))
     table = rows.table
     ids = table.column("target").combine_chunks()
     homes = homes_of(ids, work.shards)

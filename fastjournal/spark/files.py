@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, archived_segment
+from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
@@ -54,11 +54,14 @@ class LogDirectory:
         self.segments: list[SegmentFile] = []
         self.is_archive = False
         """Its segments are those of an archive, whose numbers ascend by one."""
+        self.has_archive_state = False
+        """An archive that a daemon writes; a copy may lack the state."""
         self.archived: dict[ArchivedSegment, int] = {}
         """Files of an archive, and their sizes in bytes; also shorter versions of segments."""
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
+        self.has_archive_state = STATE_NAME in sizes
         # else a daemon has started on a copy of a snapshot: it is a log again
         if MANIFEST_NAME in sizes and APPEND_LOCK not in sizes:
             self.manifest = self._read_manifest()

@@ -8,6 +8,9 @@ read twice, or not at all. ``sealed``: this is the end of the segment, and its c
 nothing tells it. A segment that grew while the daemon had no archive comes into the archive again;
 the stream takes the rest of it.
 
+An offset at the end of a segment that is in no archive has ``head``, the checksum of its first
+bytes: another segment of its size is of a log that was restored (``segment_identity``).
+
 An offset in an archive has the number of the first segment of the stream, ``first``. With
 ``cleanSource=delete`` it has ``segments``, the names of the files that its commit unlinks.
 
@@ -36,6 +39,14 @@ from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.paths import newest_snapshot, open_log
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.rows import read_bytes
+from fastjournal.spark.segment_identity import (
+    RESTORED,
+    Sealed,
+    check_end,
+    check_link,
+    head_of,
+    read_head,
+)
 from fastjournal.spark.vectorised.groups import find_group_end
 from fastjournal.spark.vectorised.reader import read_batches
 from fastjournal.spark.vectorised.spans import Span
@@ -109,11 +120,31 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Offset:
         """Return the end of the next batch, at the end of a whole group."""
         log, over = self._listed()
+        self._check_log(log, start)
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         end = self._end(log, over, start, bytes_max)
         if self._target is not None and _place(end) > _place(self._target):
             end = max(start, self._target, key=_place)
         return end if _place(end) == _place(start) else self._with_segments(log, start, end)
+
+    def _check_log(self, log: LogDirectory, start: Offset) -> None:
+        """Check that the log is the one of which the stream has read a part.
+
+        Raises:
+            LogCorruptError: It was restored, and has other segments now.
+        """
+        read = _read_of(start)
+        check_end(log, read, lambda: start.get("segments", ()))
+        for one, size in log.archived.items():
+            # a longer version is compared when it is read, a shorter one with the segment behind it
+            if start["sealed"] and one.number == read.number and size == read.bytes:
+                if one.crc32c == read.crc32c:
+                    continue
+                raise LogCorruptError(
+                    f"the stream has read another segment {one.number}",
+                    path=f"{log.path}/{one.name}",
+                    hint=RESTORED,
+                )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one partition for each segment between two offsets.
@@ -124,6 +155,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if _place(start) == _place(end):
             return []
         log = self._log()
+        self._check_identity(log, start, end)
         found: list[InputPartition] = []
         numbers = [segment.number for segment in log.segments]
         for boundary, needed in ((start, not start["sealed"]), (end, True)):
@@ -153,6 +185,30 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start["segment"] <= segment.number <= end["segment"] and span.first < span.stop:
                 found.append(SpanPartition(segment, span))
         return found
+
+    def _check_identity(self, log: LogDirectory, start: Offset, end: Offset) -> None:
+        """Check that a batch goes on with the log of which the stream has read a part.
+
+        Raises:
+            LogCorruptError: It does not.
+        """
+        read = _read_of(start)
+        for segment in log.segments:
+            if segment.number == read.number and segment.bytes == read.bytes:
+                head = start.get("head")
+                if not log.is_archive and head not in (None, head_of(log.files, segment)):
+                    raise LogCorruptError(
+                        f"the stream has read another segment {segment.number}",
+                        path=segment.path,
+                        hint=RESTORED,
+                    )
+            if log.is_archive and segment.number == read.number:
+                # with what came behind the part that was read
+                assert segment.crc32c is not None
+                read = Sealed(segment.number, segment.bytes, segment.crc32c)
+            is_next = segment.number == read.number + 1 <= end["segment"]
+            if log.is_archive and start["sealed"] and is_next and not self._permissive:
+                check_link(read, read_head(log.files, segment), segment)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a segment."""
@@ -186,6 +242,9 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _with_segments(self, log: LogDirectory, start: Offset, end: Offset) -> Offset:
         """Return the end of a batch with what the offset of an archive has besides."""
         if not log.is_archive:
+            for segment in log.segments:
+                if segment.number == end["segment"] and end["sealed"]:
+                    return end | {"head": head_of(log.files, segment)}
             return end
         first = start.get("first") if start["segment"] else log.segments[0].number
         found = end | ({} if first is None else {"first": first})
@@ -281,6 +340,11 @@ def _is_behind(segment: SegmentFile, start: Offset) -> bool:
     if segment.number != start["segment"]:
         return bool(segment.number > start["segment"])
     return bool(segment.bytes > start["offset"] or segment.crc32c == start["crc32c"])
+
+
+def _read_of(offset: Offset) -> Sealed:
+    """Return the segment in which an offset is, as far as it was read."""
+    return Sealed(offset["segment"], offset["offset"], offset["crc32c"])
 
 
 def _place(offset: Offset) -> tuple[int, int]:

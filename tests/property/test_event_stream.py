@@ -69,7 +69,7 @@ def batches(stream: EventsStream, start: Offset) -> Iterator[tuple[Offset, Offse
 def begin_archive(directory: Path) -> Path:
     archive = directory / "archive"
     archive.mkdir(parents=True)
-    write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, 1, None, ()))
+    write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, 1000, None, ()))
     return archive
 
 
@@ -467,6 +467,26 @@ def test_stream_of_events_ends_where_its_last_segment_was_replaced(
         next_offset(open_stream(archive), end)
     assert restored[0] in str(raised.value)
     assert "another checkpoint" in str(raised.value)
+
+
+def test_stream_of_events_refuses_a_segment_that_follows_another_one_than_it_has_read(
+    tmp_path: Path,
+) -> None:
+    _, segments = ledger_segments(1)
+    _, others = ledger_segments(2)
+    archive = begin_archive(tmp_path)
+    write_archive(archive, segments[:3])
+    stream = open_stream(archive)
+    start = next_offset(stream, stream.initialOffset())
+    assert read(stream, stream.initialOffset(), start)
+    # while the stream was down a restored log went beyond the number that it has read
+    write_archive(archive, others[3:4])
+    end = next_offset(stream, start)
+    text = "segment 3 before it had .* and another checksum .* begin anew with another checkpoint"
+    with pytest.raises(LogCorruptError, match=text):
+        read(stream, start, end)
+    rows = read(open_stream(archive, mode="permissive"), start, end)
+    assert len([row for row in rows if "segment 3 before it had" in str(row)]) == 1
 
 
 def test_stream_of_events_knows_a_shorter_version_of_what_it_has_read(tmp_path: Path) -> None:

@@ -278,6 +278,18 @@ def test_event_table_takes_only_the_rest_of_a_segment_that_grew() -> None:
     assert table.gaps == []
 
 
+def test_event_table_names_the_rest_of_a_segment_that_grew_and_was_compacted() -> None:
+    run, (_, longer) = grown("grown")
+    run.log.disk.unlink(f"{ARCHIVE}/{longer}")
+    run.log.roll()
+    run.log.fill(3, key=b"a:1:0:last-%d")
+    run.log.roll()
+    run.archive_sealed()
+    table = EventTable(run.log.disk, EVENTS)
+    assert table.update(ARCHIVE) == 6
+    assert [(gap.first, gap.last, gap.reason) for gap in table.gaps] == [(1, 1, "missing")]
+
+
 class DroppingDisk:
     """Disk on which the daemon drops a file of the archive before the first call of a kind."""
 

@@ -14,9 +14,12 @@ pytest.importorskip("pyspark")
 
 import google_crc32c
 import msgspec
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark import record_stream
 from fastjournal.spark.files import LogDirectory
@@ -180,7 +183,7 @@ def test_stream_takes_no_segment_as_over_that_grew_while_it_was_listed(
 def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) -> None:
     archive, snapshots = tmp_path / "archive", tmp_path / "snapshots"
     archive.mkdir()
-    (archive / "ARCHIVE.json").write_text("{}")
+    set_next(archive, 4)
     stream = open_stream(archive)
     start = stream.initialOffset()
     assert stream.latestOffset(start, ReadAllAvailable()) == start
@@ -218,6 +221,11 @@ def test_stream_is_of_one_directory_and_of_the_view_records(tmp_path: Path) -> N
     for options in ({"view": "entries"}, {"maxBytesPerTrigger": "0"}, {"maxBytesPerTrigger": "1g"}):
         with pytest.raises(BadRequestError):
             open_stream(tmp_path, **options)
+
+
+def set_next(archive: Path, number: int) -> None:
+    """Let the state of an archive say which segment comes next."""
+    write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, number, None, ()))
 
 
 def archive_segment(directory: Path, number: int, data: bytes) -> Path:
@@ -302,3 +310,99 @@ def test_stream_of_an_idle_log_reads_no_segment(
         assert stream.latestOffset(start, ReadAllAvailable()) == start
     found = [row for _, rows in batches(stream, start) for row in rows]
     assert len(found) == 2
+
+
+def sealed_segment(number: int, before: bytes | None, key: bytes) -> bytes:
+    """Return a segment that names the one before it, as the daemon writes it."""
+    segment = SegmentBuilder(None, ids_from=number * 1000 + key[0])
+    crc32c = 0 if before is None else google_crc32c.value(before)
+    segment.operation(SegmentStart(number - 1, 0, len(before or b""), crc32c))
+    segment.entry(key)
+    return bytes(segment)
+
+
+def restored(tmp_path: Path) -> tuple[RecordsStream, Offset, list[bytes]]:
+    """Return a stream that has read three segments of an archive, its offset, and these."""
+    datas = list[bytes]()
+    for number in (1, 2, 3):
+        datas.append(sealed_segment(number, datas[-1] if datas else None, b"one"))
+        archive_segment(tmp_path, number, datas[-1])
+    set_next(tmp_path, 4)
+    stream = open_stream(tmp_path)
+    ((start, _),) = batches(stream, stream.initialOffset())
+    assert start["segment"] == 3
+    return stream, start, datas
+
+
+ANEW = "archive the log to another directory, and begin anew with another checkpoint"
+
+
+def test_stream_refuses_a_segment_of_a_restored_log_with_the_same_number_and_size(
+    tmp_path: Path,
+) -> None:
+    stream, start, datas = restored(tmp_path)
+    other = sealed_segment(3, datas[1], b"two")
+    assert len(other) == len(datas[2])
+    archive_segment(tmp_path, 3, other)
+    with pytest.raises(LogCorruptError, match=f"stream has read another segment 3 .*{ANEW}"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("others_stay", [True, False])
+def test_stream_refuses_an_archive_that_goes_on_under_lower_numbers(
+    others_stay: bool, tmp_path: Path
+) -> None:
+    stream, start, datas = restored(tmp_path)
+    set_next(tmp_path, 2)
+    # nothing has come so far, and the state may come behind the link of the last segment
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    for path in () if others_stay else tmp_path.glob("*.log"):
+        path.unlink()
+    archive_segment(tmp_path, 2, sealed_segment(2, datas[0], b"two"))
+    set_next(tmp_path, 3)
+    with pytest.raises(LogCorruptError, match=f"ends at segment 2, .* up to segment 3 .*{ANEW}"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_stream_refuses_a_segment_that_follows_another_one_than_it_has_read(
+    tmp_path: Path,
+) -> None:
+    stream, start, datas = restored(tmp_path)
+    # while the stream was down a restored log went beyond the number that it has read
+    shorter = sealed_segment(3, datas[1], b"2")
+    archive_segment(tmp_path, 4, sealed_segment(4, shorter, b"four"))
+    set_next(tmp_path, 5)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    text = f"segment 3 before it had {len(shorter)} bytes and another checksum"
+    with pytest.raises(LogCorruptError, match=text):
+        read(stream, start, end)
+    assert len(read(open_stream(tmp_path, mode="permissive"), start, end)) == 2
+    (path,) = tmp_path.glob("*4-*")
+    path.unlink()
+    archive_segment(tmp_path, 4, sealed_segment(4, datas[2], b"four"))
+    assert len(read(stream, start, stream.latestOffset(start, ReadAllAvailable()))) == 2
+
+
+def test_stream_of_a_log_refuses_one_that_was_restored(tmp_path: Path) -> None:
+    paths = [tmp_path / segment_name(number) for number in (1, 2, 3)]
+    datas = [bytes(SegmentBuilder(number, ids_from=100 * number)) for number in range(3)]
+    for path, data in zip(paths, datas, strict=True):
+        path.write_bytes(data)
+    stream = open_stream(tmp_path)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert end["segment"] == 3
+    (paths[1].parent / segment_name(4)).write_bytes(bytes(SegmentBuilder(3)))
+    ((sealed, _),) = batches(open_stream(tmp_path, maxBytesPerTrigger="1"), end)
+    before = stream.latestOffset(
+        stream.initialOffset(), ReadMaxBytes(sum(len(data) for data in datas[:2]))
+    )
+    assert (before["segment"], before["sealed"]) == (2, True)
+    after = stream.latestOffset(before, ReadAllAvailable())
+    paths[1].write_bytes(bytes(SegmentBuilder(1, ids_from=777)))
+    assert paths[1].stat().st_size == before["offset"]
+    with pytest.raises(LogCorruptError, match=f"stream has read another segment 2 .*{ANEW}"):
+        read(stream, before, after)
+    for path in (paths[2], tmp_path / segment_name(4)):
+        path.unlink()
+    with pytest.raises(LogCorruptError, match=f"ends at segment 2, .* segment {sealed['segment']}"):
+        stream.latestOffset(sealed, ReadAllAvailable())
