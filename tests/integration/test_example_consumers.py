@@ -1,0 +1,117 @@
+"""Consumers in other languages: examples/consumers work off a domain of a real daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from tests.integration.daemon_process import DaemonProcess
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/consumers"
+PATIENCE_S = 120
+NEEDS = {"consumer.js": "node", "consumer.go": "go", "consumer.c": "cc"}
+
+COMMAND = """
+value=$(cat; echo .); value=${value%.}
+case $FASTJOURNAL_URI in
+    */fails) exit 3;;
+    */slow) while ! test -e release; do sleep 0.05; done;;
+esac
+printf '%s|%s\\n' "$FASTJOURNAL_URI" "$value" >>seen
+"""
+"""Command of the consumer for each job, in a directory of the test."""
+
+LEASE_MS = 6000
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    directory = tmp_path_factory.mktemp("consumers")
+    listen = ("--listen", "127.0.0.1:0", "--listen", f"unix:{directory}/socket")
+    with DaemonProcess(directory, *listen, "--retry-delay", "3600000") as process:
+        yield process
+
+
+def built(example: str, directory: Path) -> list[str]:
+    """Return the command that runs an example; skip the test if it cannot be run here."""
+    found = shutil.which(NEEDS[example])
+    if found is None:
+        pytest.skip(f"examples/consumers/{example} is left out: no {NEEDS[example]} here")
+    path, program = str(EXAMPLES / example), str(directory / "consumer")
+    if example == "consumer.js":
+        return [found, path]
+    options = ("-Wall", "-Wextra", "-Werror") if example == "consumer.c" else ("build",)
+    subprocess.run([found, *options, "-o", program, path], check=True)
+    return [program]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("example", NEEDS)
+@pytest.mark.parametrize("transport", [0, 1], ids=["tcp", "unix"])
+def test_client_in_another_language_extends_completes_and_fails_work(
+    example: str, transport: int, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    domain, seen = f"{example}-{transport}", tmp_path / "seen"
+    large = "l" * 200_000
+    process = subprocess.Popen(
+        [
+            *built(example, tmp_path),
+            *(daemon.addresses[transport], domain, "sh", "-c", COMMAND),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"LEASE_MS": str(LEASE_MS)},
+    )
+    with SyncClient(daemon.address) as client:
+
+        def add(name: str, value: str) -> None:
+            client.set(f"{domain}:1:0:{name}", value, uri=f"https://example.org/{domain}/{name}")
+
+        def lines() -> list[str]:
+            return seen.read_text().splitlines() if seen.exists() else []
+
+        try:
+            # the first one waits for work
+            add("first", "grün")
+            wait_until(lambda: len(lines()) == 1)
+            add("fails", "")
+            wait_until(lambda: client.entry_stats(f"{domain}:1:0:fails").attempts == 1)
+            add("large", large)
+            wait_until(lambda: len(lines()) == 2)
+            add("slow", "s")
+            wait_until(lambda: client.domain_stats(domain).worked_on == 1)
+            slow = f"{domain}:1:0:slow"
+            ends_us = client.entry_stats(slow).worked_on_until_us
+            assert ends_us is not None
+            wait_until(lambda: client.entry_stats(slow).worked_on_until_us != ends_us)
+            assert client.entry_stats(slow).attempts == 0, "the lease was extended, and not lost"
+            (tmp_path / "release").touch()
+            wait_until(lambda: client.domain_stats(domain).entries == 1)
+        finally:
+            process.kill()
+            process.wait()
+        failed = client.entry_stats(f"{domain}:1:0:fails")
+        assert "3" in str(failed.last_error)
+    uri = f"https://example.org/{domain}"
+    assert lines() == [f"{uri}/first|grün", f"{uri}/large|{large}", f"{uri}/slow|s"]
+
+
+@pytest.mark.parametrize("example", NEEDS)
+def test_client_in_another_language_ends_with_an_error_without_a_daemon(
+    example: str, tmp_path: Path
+) -> None:
+    line = [*built(example, tmp_path), f"unix:{tmp_path}/none", "d", "true"]
+    done = subprocess.run(line, capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, b"consumer: " in done.stderr) == (69, True)
