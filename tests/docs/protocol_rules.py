@@ -23,6 +23,7 @@ NO_RULES = {
     "FJ/JR wire protocol, version 1",
     "Supported functions",
     "An example",
+    "A whole conversation (golden bytes)",
 }
 """Sections of docs/protocol.md that say none."""
 

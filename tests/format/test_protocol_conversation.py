@@ -31,7 +31,7 @@ def conversation() -> Iterator[tuple[bytes, bytes]]:
         r"<!-- conversation -->\n```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
     )
     assert found is not None
-    text = re.sub(r" *#.*\n", "", found[1])
+    text = re.sub(r"--.*\n", "", found[1])
     messages = re.findall(r"([><]) ([0-9a-f \n]+)", text)
     assert [mark for mark, _ in messages] == [">", "<"] * (len(messages) // 2)
     for (_, request), (_, reply) in zip(messages[::2], messages[1::2], strict=True):
