@@ -18,6 +18,7 @@ from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
 from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
+from tests.stale_bytecode import bytecode_written_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,8 @@ def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while tests are collected: all that is made stays."""
     gc.disable()
     try:
-        return (yield)
+        with bytecode_written_once():
+            return (yield)
     finally:
         gc.enable()
 
