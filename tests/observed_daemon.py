@@ -9,7 +9,7 @@ from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.config import Config
 from tests.door.daemon import Server
-from tests.door.observability import Answer, Question, pages_of
+from tests.door.observability import PageRequest, PageResponse, pages_of
 from tests.door.recovery import open_archive, recover_engine
 
 START = 1_790_000_000_000_000
@@ -52,6 +52,6 @@ class ObservedDaemon:
     def set(self, key: bytes, flags: int = 0) -> None:
         assert self.ask(Function.SET, key, flags, value=b"x") == ""
 
-    def page(self, path: str) -> Answer:
+    def page(self, path: str) -> PageResponse:
         page = pages_of(self.server.runtime, self.server.unready)[path]
-        return trio.run(page, Question({}, {}))
+        return trio.run(page, PageRequest({}, {}))

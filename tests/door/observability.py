@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournald.observability.http_app import Answer, Question
+from fastjournald.observability.http_app import PageRequest, PageResponse, answer
 from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import HttpServer
 from fastjournald.observability.metric_values import histogram

@@ -7,6 +7,8 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any
 
 import h11
 import pytest
@@ -18,14 +20,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal import limits
-from tests.door.observability import Answer, HttpServer, Question
+from tests.door.observability import HttpServer, PageRequest, PageResponse, answer
 
 GET = b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n"
 BODY = b"what the page says\n"
 
 
-async def page(_: Question) -> Answer:
-    return Answer(HTTPStatus.OK, BODY)
+async def page(_: PageRequest) -> PageResponse:
+    return PageResponse(HTTPStatus.OK, BODY)
+
+
+@pytest.mark.parametrize(
+    ("client", "peer"),
+    [(("::1", 80), "[::1]:80"), (("127.0.0.1", 81), "127.0.0.1:81")],
+    ids=["ipv6", "ipv4"],
+)
+async def test_http_request_names_its_peer_as_an_address_is_written(
+    client: tuple[str, int], peer: str
+) -> None:
+    asked: list[PageRequest] = []
+
+    async def kept(request: PageRequest) -> PageResponse:
+        asked.append(request)
+        return PageResponse(HTTPStatus.OK, BODY)
+
+    async def nothing(_: object = None) -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "raw_path": b"/", "method": "GET", "client": client}
+    scope |= {"query_string": b"", "headers": []}
+    stream: Any = SimpleNamespace(begin_answer=lambda: None)
+    given: Any = (scope, nothing, nothing)
+    await answer({"/": kept}, stream, lambda: None, *given)
+    assert [request.peer for request in asked] == [peer]
 
 
 def socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -277,8 +304,8 @@ async def test_byte_now_and_then_does_not_help(autojump_clock: trio.testing.Mock
 async def test_client_that_does_not_read_is_closed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async def large(_: Question) -> Answer:
-        return Answer(HTTPStatus.OK, bytes(10_000_000))
+    async def large(_: PageRequest) -> PageResponse:
+        return PageResponse(HTTPStatus.OK, bytes(10_000_000))
 
     async def talk(stream: trio.SocketStream) -> None:
         started = trio.current_time()
@@ -382,8 +409,8 @@ async def test_http_method_in_lower_case_is_a_bad_request(
 
 
 async def test_http_server_ends_at_once_beside_a_client_that_does_not_read() -> None:
-    async def large(_: Question) -> Answer:
-        return Answer(HTTPStatus.OK, bytes(10_000_000))
+    async def large(_: PageRequest) -> PageResponse:
+        return PageResponse(HTTPStatus.OK, bytes(10_000_000))
 
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     server = HttpServer({"/page": large}, lambda _: "")

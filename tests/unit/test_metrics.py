@@ -29,8 +29,8 @@ from tests.door.config import load_config
 from tests.door.daemon import Histogram
 from tests.door.engine import UNKNOWN
 from tests.door.observability import (
-    Answer,
     Metrics,
+    PageResponse,
     histogram,
     shown,
 )
@@ -470,5 +470,5 @@ def test_health_is_lost_with_the_log(
 
 
 def test_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
-    assert s.page("/readyz") == Answer(s.page("/readyz").status, b"starting\n")
+    assert s.page("/readyz") == PageResponse(s.page("/readyz").status, b"starting\n")
     assert s.page("/readyz").status == 503

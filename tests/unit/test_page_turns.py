@@ -13,7 +13,7 @@ from fastjournal.protocol import Function
 from tests.door.observability import (
     PART_MAX,
     Overview,
-    Question,
+    PageRequest,
     SharedOverview,
     Slices,
     pages_of,
@@ -55,7 +55,7 @@ def subject() -> ObservedDaemon:
 def test_page_of_ten_thousand_domains_takes_short_turns(subject: ObservedDaemon, path: str) -> None:
     pages = pages_of(subject.server.runtime, subject.server.unready)
     name, _, query = path.partition("?q=")
-    question = Question({b"q": query.encode()}, {b"host": b"localhost"})
+    question = PageRequest({b"q": query.encode()}, {b"host": b"localhost"})
     # the quietest of several: other programs share the processor's caches
     best = LongestStep()
     best.seconds = 1e9
@@ -100,7 +100,7 @@ def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
     hostile: ObservedDaemon, path: str, fields: dict[bytes, bytes]
 ) -> None:
     pages = pages_of(hostile.server.runtime, hostile.server.unready)
-    question = Question(fields, {b"host": b"localhost"})
+    question = PageRequest(fields, {b"host": b"localhost"})
     best = LongestStep()
     best.seconds = 1e9
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_pages_and_metrics_are_made_one_at_a_time(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = pages_of(subject.server.runtime, subject.server.unready)
-    question = Question({}, {b"host": b"localhost"})
+    question = PageRequest({}, {b"host": b"localhost"})
     step = LongestStep()
     makers: list[trio.lowlevel.Task] = []
     give_way = Slices.give_way
@@ -173,7 +173,7 @@ async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = pages_of(subject.server.runtime, subject.server.unready)
-    question = Question({}, {b"host": b"localhost"})
+    question = PageRequest({}, {b"host": b"localhost"})
     monkeypatch.setattr(Slices, "seconds", 4.0)
     answer = await pages["/"](question)
     assert b'<meta http-equiv="refresh" content="80">' in answer.body

@@ -118,10 +118,9 @@ def peer_of(stream: trio.SocketStream) -> str:
             size = _CREDENTIALS.size
             packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
             return "pid={} uid={} gid={}".format(*_CREDENTIALS.unpack(packed))
-        host, port = stream.socket.getpeername()[:2]
+        return f"peer={socket_address(stream.socket.getpeername())}"
     except OSError:
         return "peer=gone"
-    return f"peer=[{host}]:{port}" if ":" in host else f"peer={host}:{port}"
 
 
 def origin_of(stream: trio.SocketStream) -> str:

@@ -20,7 +20,7 @@ from fastjournal.limits import KEY_BYTES_MAX, PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry
 from fastjournald.observability import page_figures, page_text
-from fastjournald.observability.http_app import HTML, Answer, Page, Question
+from fastjournald.observability.http_app import HTML, Page, PageRequest, PageResponse
 from fastjournald.observability.page_access import refusal
 from fastjournald.observability.shared_overview import SharedOverview
 from fastjournald.observability.slices import Slices
@@ -67,18 +67,18 @@ class HtmlPages:
         return {path: partial(self._allowed, page) for path, page in pages.items()}
 
     async def _allowed(
-        self, page: Callable[[Question], Awaitable[Answer]], question: Question
-    ) -> Answer:
-        refused = await refusal(self._context.grants, question)
+        self, page: Callable[[PageRequest], Awaitable[PageResponse]], request: PageRequest
+    ) -> PageResponse:
+        refused = await refusal(self._context.grants, request)
         if refused is not None:
             return refused
         # so all pages and metrics together have one slice of a turn
         async with self._one_at_a_time:
-            return await page(question)
+            return await page(request)
 
     async def _rendered(
         self, name: str, values: Mapping[str, object], status: HTTPStatus = HTTPStatus.OK
-    ) -> Answer:
+    ) -> PageResponse:
         common = {
             "now": self._now(),
             "version": self._version,
@@ -90,12 +90,12 @@ class HtmlPages:
         for part in self._templates[name].generate({**common, **values}):
             parts.append(part)
             await slices.give_way()
-        return Answer(status, "".join(parts).encode(), HTML)
+        return PageResponse(status, "".join(parts).encode(), HTML)
 
     def _now(self) -> int:
         return self._runtime.clock.now_us()
 
-    async def _overview(self, question: Question) -> Answer:
+    async def _overview(self, request: PageRequest) -> PageResponse:
         now, context = self._now(), self._context
         found = await self._overviews.get(context, now)
         tables = {
@@ -113,16 +113,16 @@ class HtmlPages:
             "limited": len(store.rules.limits),
             "paused": len(store.rules.pauses),
             "rows_max": PAGE_DOMAINS_MAX,
-            "refresh": 0 if question.fields.get(b"refresh") == b"0" else self._refresh_seconds(),
+            "refresh": 0 if request.fields.get(b"refresh") == b"0" else self._refresh_seconds(),
         }
         return await self._rendered("overview", values)
 
     def _refresh_seconds(self) -> int:
         return max(REFRESH_SECONDS, ceil(self._overviews.shared_seconds))
 
-    async def _domains(self, question: Question) -> Answer:
-        prefix = question.fields.get(b"q", b"")[:KEY_BYTES_MAX]
-        start = question.fields.get(b"from", b"")[:KEY_BYTES_MAX]
+    async def _domains(self, request: PageRequest) -> PageResponse:
+        prefix = request.fields.get(b"q", b"")[:KEY_BYTES_MAX]
+        start = request.fields.get(b"from", b"")[:KEY_BYTES_MAX]
         names, following = page_figures.page_of_names(self._context, prefix, start)
         values = {
             "query": prefix,
@@ -133,8 +133,8 @@ class HtmlPages:
         }
         return await self._rendered("domains", values)
 
-    async def _domain(self, question: Question) -> Answer:
-        name = question.fields.get(b"name", b"")
+    async def _domain(self, request: PageRequest) -> PageResponse:
+        name = request.fields.get(b"name", b"")
         domain = self._context.store.scheduler.domains.get(name, Domain(name))
         values = {
             "name": name,
@@ -147,8 +147,8 @@ class HtmlPages:
         }
         return await self._rendered("domain", values)
 
-    async def _entry(self, question: Question) -> Answer:
-        key = question.fields.get(b"key", b"")
+    async def _entry(self, request: PageRequest) -> PageResponse:
+        key = request.fields.get(b"key", b"")
         store, now = self._context.store, self._now()
         entry = store.find(key) if key else None
         if entry is None and key != key.strip():

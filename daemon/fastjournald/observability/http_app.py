@@ -17,6 +17,7 @@ from hypercorn.typing import (
     Scope,
 )
 
+from fastjournald.config.addresses import socket_address
 from fastjournald.observability.bounded_stream import BoundedStream
 
 TEXT = "text/plain; charset=utf-8"
@@ -38,7 +39,7 @@ SAFE_HEADERS = (
 """Header fields of every answer: a browser runs, loads and embeds nothing."""
 
 
-class Answer(NamedTuple):
+class PageResponse(NamedTuple):
     """Content of a page."""
 
     status: HTTPStatus
@@ -47,7 +48,7 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class Question(NamedTuple):
+class PageRequest(NamedTuple):
     """Request for a page."""
 
     fields: Mapping[bytes, bytes]
@@ -58,7 +59,7 @@ class Question(NamedTuple):
     """Address of the client."""
 
 
-Page: TypeAlias = Callable[[Question], Awaitable[Answer]]
+Page: TypeAlias = Callable[[PageRequest], Awaitable[PageResponse]]
 
 
 async def answer(
@@ -95,17 +96,18 @@ async def _discard(receive: ASGIReceiveCallable) -> None:
         pass
 
 
-async def _content(pages: Mapping[str, Page], scope: HTTPScope) -> Answer:
+async def _content(pages: Mapping[str, Page], scope: HTTPScope) -> PageResponse:
     page = pages.get(scope["raw_path"].decode("ascii", "replace"))
     if page is None:
         return plain(HTTPStatus.NOT_FOUND)
     if scope["method"] not in ("GET", "HEAD"):
         return plain(HTTPStatus.METHOD_NOT_ALLOWED)._replace(headers=((b"allow", b"GET, HEAD"),))
-    host, port = scope["client"] or ("", 0)
-    question = Question(
-        query_fields(scope["query_string"]), dict(scope["headers"]), f"{host}:{port}"
+    request = PageRequest(
+        query_fields(scope["query_string"]),
+        dict(scope["headers"]),
+        socket_address(scope["client"] or ("", 0)),
     )
-    return await page(question)
+    return await page(request)
 
 
 def _has_body(scope: HTTPScope) -> bool:
@@ -113,7 +115,7 @@ def _has_body(scope: HTTPScope) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
-async def _send(send: ASGISendCallable, content: Answer, *, last: bool) -> None:
+async def _send(send: ASGISendCallable, content: PageResponse, *, last: bool) -> None:
     headers = [
         (b"content-type", content.content_type.encode()),
         (b"content-length", b"%d" % len(content.body)),
@@ -128,9 +130,9 @@ async def _send(send: ASGISendCallable, content: Answer, *, last: bool) -> None:
     await send(HTTPResponseBodyEvent(type="http.response.body", body=content.body, more_body=False))
 
 
-def plain(status: HTTPStatus, text: str = "") -> Answer:
+def plain(status: HTTPStatus, text: str = "") -> PageResponse:
     """Return an answer of one line; without a text its status."""
-    return Answer(status, f"{text or f'{status.value} {status.phrase}'}\n".encode())
+    return PageResponse(status, f"{text or f'{status.value} {status.phrase}'}\n".encode())
 
 
 def query_fields(query: bytes) -> dict[bytes, bytes]:

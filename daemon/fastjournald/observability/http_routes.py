@@ -9,7 +9,7 @@ import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fastjournald.observability.html_pages import HtmlPages
-from fastjournald.observability.http_app import Answer, Page, Question
+from fastjournald.observability.http_app import Page, PageRequest, PageResponse
 from fastjournald.observability.metrics import Metrics
 from fastjournald.observability.page_access import refusal_of_name
 from fastjournald.runtime import Runtime
@@ -25,16 +25,16 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
     one_at_a_time = trio.Lock()
     figures = Metrics(runtime, one_at_a_time)
 
-    async def metrics(question: Question) -> Answer:
-        refused = refusal_of_name(question)
+    async def metrics(request: PageRequest) -> PageResponse:
+        refused = refusal_of_name(request)
         if refused is not None:
             return refused
-        return Answer(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
+        return PageResponse(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
 
-    async def healthz(_: Question) -> Answer:
+    async def healthz(_: PageRequest) -> PageResponse:
         return _state("the log has failed" if runtime.writer.failed else "")
 
-    async def readyz(_: Question) -> Answer:
+    async def readyz(_: PageRequest) -> PageResponse:
         return _state(unready())
 
     return {
@@ -45,7 +45,7 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
     }
 
 
-def _state(trouble: str) -> Answer:
+def _state(trouble: str) -> PageResponse:
     if trouble:
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
-    return Answer(HTTPStatus.OK, b"ok\n")
+        return PageResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+    return PageResponse(HTTPStatus.OK, b"ok\n")

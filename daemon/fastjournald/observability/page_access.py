@@ -16,7 +16,7 @@ import trio
 from fastjournal.limits import AUTH_FAILURE_SECONDS, AUTH_TOKEN_BYTES_MAX
 from fastjournal.protocol.declaration import Right
 from fastjournald.engine.authorization import Grants
-from fastjournald.observability.http_app import Answer, Question, plain
+from fastjournald.observability.http_app import PageRequest, PageResponse, plain
 
 LOG = logging.getLogger("fastjournald")
 
@@ -26,26 +26,26 @@ NEEDS_TOKEN = "this page needs a token with the right read and the prefix '', as
 _CHALLENGE = ((b"www-authenticate", b'Basic realm="fastjournald: token as password"'),)
 
 
-async def refusal(grants: Grants | None, question: Question) -> Answer | None:
+async def refusal(grants: Grants | None, request: PageRequest) -> PageResponse | None:
     """Return why a page is not shown; None: it is.
 
     A wrong token is answered after a second, as AUTH is, and its connection is closed.
 
     Args:
         grants: Tokens of the daemon; None: clients need none.
-        question: Request, with its header fields.
+        request: Request, with its header fields.
     """
-    refused = refusal_of_name(question)
+    refused = refusal_of_name(request)
     if refused is not None or grants is None:
         return refused
-    token = token_of(question.headers.get(b"authorization", b""))
+    token = token_of(request.headers.get(b"authorization", b""))
     if token is not None:
         grant = grants.find(token)
         if grant is not None and grant.covers_everything and grant.rights & Right.READ:
             return None
         LOG.info(
             "event=auth-failed peer=%s http=%r",
-            question.peer,
+            request.peer,
             "wrong token, or one without read and the prefix ''",
         )
         await trio.sleep(AUTH_FAILURE_SECONDS)
@@ -53,14 +53,14 @@ async def refusal(grants: Grants | None, question: Question) -> Answer | None:
     return _unauthorized()
 
 
-def refusal_of_name(question: Question) -> Answer | None:
+def refusal_of_name(request: PageRequest) -> PageResponse | None:
     """Return why a path with names of domains is not shown to this Host; None: it is."""
-    if is_local(question.headers.get(b"host", b"")):
+    if is_local(request.headers.get(b"host", b"")):
         return None
     return plain(HTTPStatus.MISDIRECTED_REQUEST, NOT_LOCAL)
 
 
-def _unauthorized(*headers: tuple[bytes, bytes]) -> Answer:
+def _unauthorized(*headers: tuple[bytes, bytes]) -> PageResponse:
     return plain(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN)._replace(headers=(*_CHALLENGE, *headers))
 
 
