@@ -80,7 +80,7 @@ class CommandGroup:
                 self._process.poll()  # a leader that is not waited for stays in its group
                 if not self.signal(0):
                     return
-                time.sleep(_LOOK_S / 2)
+                time.sleep(_LOOK_S / 2)  # no call waits for the last process of a group
 
     # --- the terminal ---------------------------------------------------------------------------
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
+    NumberParamType = click.ParamType[int | float]
 else:
-    BytesParamType = IntParamType = click.ParamType  # generic only since click 8.4
+    # generic only since click 8.4
+    BytesParamType = IntParamType = NumberParamType = click.ParamType
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

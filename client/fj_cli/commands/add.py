@@ -6,6 +6,7 @@ import click
 
 from fj_cli.options import (
     NAME,
+    NumberParamType,
     b64_option,
     json_option,
     open_client,
@@ -15,7 +16,7 @@ from fj_cli.options import (
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
 
 
-class Amount(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.4
+class Amount(NumberParamType):
     """An integer, or a number with a point: the entry has to be of the same type."""
 
     name = "number"

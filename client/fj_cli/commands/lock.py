@@ -70,7 +70,7 @@ def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
         except RefusedError as error:
             if error.code != "locked" or time.monotonic() >= deadline:
                 raise
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # the daemon has no request that waits for a lock
 
 
 def _hold(client: SyncClient, key: bytes, time_us: int, group: CommandGroup) -> int:

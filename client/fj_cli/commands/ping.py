@@ -32,7 +32,7 @@ def command(ctx: click.Context, count: int, interval: int, as_json: bool | None)
     with open_client(ctx) as client:
         for sequence in range(1, count + 1):
             if sequence > 1 and interval:
-                time.sleep(interval / 1e6)
+                time.sleep(interval / 1e6)  # --interval
             sent, began = datetime.now(UTC), time.perf_counter_ns()
             clock = client.nop()
             trip_us = (time.perf_counter_ns() - began) // 1000

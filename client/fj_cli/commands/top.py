@@ -84,7 +84,7 @@ def _write_samples(ctx: click.Context, prefix: bytes, interval_s: float, count: 
     with open_client(ctx) as client:
         for number in range(count):
             if number:
-                time.sleep(interval_s)
+                time.sleep(interval_s)  # --interval
             sample = _sample(client, prefix)
             write_json(_fields(sample) | _rates(rates_between(before, sample)))
             before = sample
