@@ -24,6 +24,8 @@ PAGES = {
 
 RUN = {
     "README.md": "docs/test_readme_tour.py",
+    "docs/guides/consuming.md": "docs/test_guides.py",
+    "docs/guides/crawler.md": "docs/test_guides.py",
     "docs/migrating.md": "docs/test_migrating_scripts.py",
     "docs/quickstart.md": "docs/test_quickstart.py",
     "docs/runbooks.md": "docs/test_runbook.py",
