@@ -113,7 +113,7 @@ bench-peers-page: $(VENV)/.ready ## write docs/performance.md from the figures o
 	$(BIN)/python -m tests.bench.peers.page $(PEERS)
 
 .PHONY: soak
-soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--seconds 60"
+soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--seconds 60", ARGS="--spool": kills around a spool
 	$(BIN)/python -m tests.soak.soak $(ARGS)
 
 .PHONY: build

@@ -42,6 +42,10 @@ STOP_SECONDS_MAX: Final = 5.0
 """How long SIGTERM waits for replies. A request without reply by then is sent again later."""
 IN_FLIGHT_MAX: Final = 1024
 
+GATHER_SECONDS: Final = 0.001
+"""So long after a look at the spool wake-ups are gathered: a look costs as much as some ten
+records, and one append wakes twice (datagram and inotify)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -92,7 +96,7 @@ class Forwarder:
         self._servers = Servers(settings.servers, settings.load_access)
         self._woken = trio.Event()
         self._stopping = False
-        self._last_heard = 0.0
+        self._last_heard = self._last_look = 0.0
         self._told_well = False
         """The last connection was lost, and the daemon is well: the next one is no news."""
         self._scope = trio.CancelScope()
@@ -220,6 +224,7 @@ class Forwarder:
                 if self._leaves(now_us):
                     return
                 self._delivery.fill(now_us, _wall_us())
+                self._last_look = trio.current_time()
                 if not self._engine.in_flight:
                     self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(now_us)
@@ -298,6 +303,7 @@ class Forwarder:
     async def _wake_on(self, source: Source) -> None:
         while True:
             await trio.lowlevel.wait_readable(source.descriptor)
+            await trio.sleep_until(self._last_look + GATHER_SECONDS)
             source.drain()
             self._wake()
 

@@ -11,6 +11,8 @@ with small segments. Held to at the end, and told each minute (or tenth of the t
   and ``GROWTH_BYTES_MAX``. The load keeps a bounded state in the daemon (few keys, few jobs, few
   tombstones), which is complete in the first third; so a leak of 100 bytes a request would show
   after some ten thousand requests.
+
+``--spool`` soaks the spool, the forwarder and the daemon instead, with kills: ``spool_soak.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import trio
 
 from tests.integration.daemon_process import DaemonProcess
 from tests.soak.load import Load
+from tests.soak.spool_soak import run_spool
 
 OPTIONS = (
     *("--cmdlog-seg-size", str(1024 * 1024)),
@@ -106,7 +109,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory-limit", default="0", help="of the daemon, in bytes")
+    parser.add_argument("--spool", action="store_true", help="soak spool and forwarder instead")
     given = parser.parse_args()
+    if given.spool:
+        outcome = run_spool(given.seconds, given.seed)
+        print(outcome.line())
+        sys.exit("\n".join(outcome.wrong) or None)
     wrong = run(given.seconds, given.seed, "--memory-limit", given.memory_limit)
     sys.exit(wrong or None)
 

@@ -11,6 +11,7 @@ import trio.testing
 from tests.soak.operations import OPERATIONS
 from tests.soak.peer import LostError, Peer
 from tests.soak.soak import GROWTH_BYTES_MAX, grown_bytes, run
+from tests.soak.spool_soak import run_spool
 
 
 @pytest.mark.parametrize("memory_limit", ["0", "1"], ids=["in memory", "on the disk only"])
@@ -18,6 +19,15 @@ def test_soak_answers_everybody_completes_every_job_once_and_memory_is_flat(
     memory_limit: str,
 ) -> None:
     assert run(10, 1, "--memory-limit", memory_limit) == ""
+
+
+def test_spool_soak_loses_and_doubles_nothing_under_kills_poison_and_full_disks() -> None:
+    outcome = run_spool(6, 1)
+    assert outcome.wrong == []
+    assert outcome.line().startswith(f"appended {outcome.appended:,}, delivered ")
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+    assert outcome.delivered == outcome.appended > 0
+    assert outcome.kills > 0
 
 
 def test_functions_all_take_part_in_the_soak() -> None:
