@@ -14,10 +14,13 @@ from random import Random
 
 import pytest
 
-from fastjournal.protocol import Function, Request
-from fastjournal.spool import DeadDirectory, spool_status
+from fastjournal import SyncClient
+from fastjournal.keys import build_journal_key
+from fastjournal.protocol import Flag, Function, Request
+from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed
 
 WRITER = """
@@ -104,6 +107,8 @@ def test_kills_of_the_forwarder_lose_nothing_and_double_nothing(tmp_path: Path, 
     check(ledger, keys, tmp_path)
     assert len(stamps) == len(keys), "a repeat had another timestamp"
     assert ledger.seen > len(keys), "no kill hit anything in flight"
+    again = ledger.seen - ledger.times_seen[b""] - len(keys)
+    assert again <= 64 * daemon.connections, "more than was in flight was sent again"
 
 
 def test_slots_end_and_are_deleted_under_several_writers_and_no_append_is_lost(
@@ -141,3 +146,38 @@ def test_kills_of_writers_keep_what_they_acknowledged_and_harm_nobody_else(tmp_p
         finish(tmp_path, daemon.address)
     assert keys <= set(ledger.applied)
     assert set(ledger.times_applied.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_forwarder_keeps_the_newest_request_of_a_key_whatever_is_killed(
+    tmp_path: Path, seed: int
+) -> None:
+    """One daemon that is killed and started again; the forwarder too. SETs, DELETEs, few keys."""
+    random = Random(seed)
+    spool_path, newest = tmp_path / "spool", {}
+    daemon = DaemonProcess(tmp_path / "daemon", "--listen", f"unix:{tmp_path / 'socket'}")
+    daemon.directory.mkdir()
+    with daemon, Spool(spool_path) as spool:
+        for _ in range(4):
+            forwarder = start_forwarder(spool_path, daemon.address)
+            for number in range(random.randrange(100, 400)):
+                key = build_journal_key("d", f"key-{random.randrange(5)}")
+                if random.random() < 0.3:
+                    spool.append_request(Request(Function.DELETE, 0, Flag.PERSIST, 0, key))
+                    newest[key] = None
+                    continue
+                name, newest[key] = key.rpartition(b":")[2], b"%d" % number
+                spool.append(
+                    domain="d", id=name, not_before_us=0, overwrite=True, value=newest[key]
+                )
+            for process in random.sample([forwarder, daemon], 2):
+                process.kill()
+            forwarder.wait()
+            daemon.start()
+        finish(spool_path, daemon.address)
+        with SyncClient(daemon.address) as client:
+            for key, value in newest.items():
+                reply = client.request(Request(Function.GET, 0, Flag.DATA, key=key))
+                found = reply.pairs[0].value if reply.pairs else None
+                assert found == value, key
+    assert DeadDirectory(spool_path).list() == []

@@ -1,7 +1,7 @@
 """Writer of the spool soak, a process that is killed: ``python -m tests.soak.spool_writer ...``.
 
-It appends numbered jobs, and among them poison of every kind. What it has appended it reports in a
-file, one line each, which outlives it:
+It appends numbered jobs, and among them poison of every kind. It reports each append in a file,
+which outlives it, in one line:
 
     + 17    job 17 is appended: the call has returned
     - 17    job 17 was refused: the disk or the spool is full

@@ -17,7 +17,7 @@ from fastjournal.spool.format import encode_record
 from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from fj_forwarder import dead_letters, delivery, forwarder
+from fj_forwarder import dead_letters, delivery, delivery_engine, forwarder
 from fj_forwarder.forwarder import Forwarder, Settings
 from fj_forwarder.watch import Source, Watch
 
@@ -190,3 +190,52 @@ async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
             nursery.cancel_scope.cancel()
     assert failures == [0]
     assert (spool_status(tmp_path).dead, spool_status(tmp_path).pending) == (2, 0)
+
+
+REFUSALS = ["read-only", "busy", "auth-failed", "shutting-down"]
+
+
+def both(tmp_path: Path, *daemons: ScriptedDaemon, once: bool) -> Settings:
+    servers = tuple(parse_address(daemon.address) for daemon in daemons)
+    return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_daemon_that_refuses_everything_is_left_for_the_next_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(delivery_engine, "REFUSING_US_MAX", 200_000)
+    first, second = Ledger(refuse=lambda _: code), Ledger()
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d") for _ in range(5)}
+    with ScriptedDaemon(first.answer) as one, ScriptedDaemon(second.answer) as two:
+        await Forwarder(both(tmp_path, one, two, once=True)).run()
+        assert (one.connections, two.connections) == (1, 1)
+    assert first.seen > 1, "left at the first refusal"
+    assert set(second.applied) == keys
+    assert spool_status(tmp_path).pending == 0
+
+
+async def test_forwarder_stays_with_a_server_that_takes_and_comes_back_when_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_engine, "REFUSING_US_MAX", 200_000)
+    refusing = {"first"}
+    ledgers = {
+        name: Ledger(refuse=lambda _, name=name: "read-only" if name in refusing else None)
+        for name in ("first", "second")
+    }
+    with (
+        ScriptedDaemon(ledgers["first"].answer) as one,
+        ScriptedDaemon(ledgers["second"].answer) as two,
+        Spool(tmp_path) as spool,
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Forwarder(both(tmp_path, one, two, once=False)).run)
+            for now_refusing, taker in (("first", "second"), ("", "second"), ("second", "first")):
+                refusing.clear()
+                refusing.add(now_refusing)
+                key = spool.append(domain="d")
+                await trio.to_thread.run_sync(ledgers[taker].wait_applied, [key])
+            nursery.cancel_scope.cancel()
+        assert (one.connections, two.connections) == (2, 1)
