@@ -271,7 +271,7 @@ def run(seed: int) -> int:
                 if world.random.random() < 0.05:
                     world.lose_power()
             world.finish()
-        except BaseException as error:
+        except BaseException as error:  # whatever fails: the seed is shown
             error.add_note(f"seed {seed}")
             raise
         finally:
