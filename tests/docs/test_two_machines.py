@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from fastjournal import SyncClient
 from tests.docs.pages import blocks, check_output, run_script, script_of, steps
-from tests.integration.daemon_process import DaemonProcess
+from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.system.staging import ROOT
 
 PAGE = ROOT / "docs" / "two-machines.md"
@@ -128,3 +131,38 @@ def test_snapshot_that_is_cut_or_damaged_on_its_way_is_no_copy(tmp_path: Path) -
                 assert pulling.run(WHOLE, KEEP="2") == 0
     assert len(pulling.names()) == 2
     assert all(name.endswith("Z") for name in pulling.names())
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync here: apt-get install rsync")
+def test_archive_is_pulled_segment_by_segment_and_each_once(tmp_path: Path) -> None:
+    archive, copy = tmp_path / "archive", tmp_path / "copy"
+    copy.mkdir()
+    (block,) = (
+        block
+        for kind, block in blocks(PAGE.read_text(encoding="utf-8"))
+        if kind == "console" and "ARCHIVE.json" in block
+    )
+    pull = "".join(RSYNC.findall(block)[at] + "\n" for at in range(2))
+    pull = pull.replace("queue.example:/var/lib/fastjournal/archive/", f"{archive}/")
+    pull = pull.replace("/srv/fastjournal-archive/", f"{copy}/")
+    with (
+        DaemonProcess(tmp_path, "--archive-dir", str(archive)) as daemon,
+        SyncClient(daemon.address) as client,
+    ):
+        for number in (1, 2):
+            client.set(f"pages:128:0:{number}", "x")
+            client.snapshot()
+            deadline = time.monotonic() + START_S
+            while not list(archive.glob("*.log")):
+                assert time.monotonic() < deadline, daemon.said()
+                time.sleep(0.01)
+            subprocess.run(["bash", "-ec", pull], check=True)
+            assert not list(archive.glob("*.log"))
+            segments = sorted(copy.glob("*.log"))
+            assert len(segments) == number
+        for segment in segments:
+            assert segment.stem.endswith(f"-{google_crc32c.value(segment.read_bytes()):08x}")
+        state = json.loads((copy / "ARCHIVE.json").read_text(encoding="utf-8"))
+        assert state["gaps"] == []
+        # a state that is copied first names no segment that is not in the copy
+        assert state["next"] <= 1 + max(int(segment.stem[:9]) for segment in segments)
