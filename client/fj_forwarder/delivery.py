@@ -183,14 +183,11 @@ class Delivery:
             self._suspect = None
             self._store.delays.suspects_from_us = now_us  # the next one may fare as well
         if result is Disposition.DONE:
-            self._erase(_Record(record.slot, record.offset, record.frame, record.tries))
+            self._erase(record)
             return
         if result is Disposition.DEAD:
             code, _, sentence = error.partition(" ")
-            self._bury(
-                _Record(record.slot, record.offset, record.frame, record.tries),
-                Settled(code, sentence),
-            )
+            self._bury(record, Settled(code, sentence))
             return
         if result is not Disposition.HOLD:
             log.debug("a record is kept, to be sent again: %s", error)
@@ -328,14 +325,14 @@ class Delivery:
                 self._suspect = None
             self._store.delay(record.slot, stretch)
 
-    def _delay_settled(self, record: _Record, settled: Settled) -> None:
+    def _delay_settled(self, record: _Record | Outgoing, settled: Settled) -> None:
         """Keep in mind what is known of a record, until it can be carried out."""
         end = record.offset + len(record.frame) + RECORD_OVERHEAD
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
         tries = record.tries + 1
         self._store.delay(record.slot, Stretch(record.offset, end, due_us, tries, settled=settled))
 
-    def _erase(self, record: _Record) -> None:
+    def _erase(self, record: _Record | Outgoing) -> None:
         try:
             record.slot.erase(record.offset, len(record.frame))
         except SpoolFailedError as error:
@@ -348,9 +345,9 @@ class Delivery:
         else:
             self.done += 1
 
-    def _bury(self, record: _Record, settled: Settled) -> None:
+    def _bury(self, record: _Record | Outgoing, settled: Settled) -> None:
         """Put a record aside, then erase it: killed in between, it is put aside again."""
-        slot, offset, frame, _ = record
+        slot, offset, frame = record.slot, record.offset, record.frame
         reason = Reason(
             slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
         )

@@ -217,6 +217,10 @@ class RequestReader:
         )
 
 
+_READER: Final = RequestReader(U32_MAX)
+"""It keeps nothing between calls."""
+
+
 def decode_request(data: bytes) -> Request:
     """Return the one request that ``data`` is.
 
@@ -224,12 +228,11 @@ def decode_request(data: bytes) -> Request:
         ProtocolError: It is not exactly one whole request.
     """
     ready: deque[Request] = deque()
-    reader = RequestReader(U32_MAX)
-    used, _ = reader.read(data, ready)
+    used, _ = _READER.read(data, ready)
     if len(ready) != 1 or used != len(data):
         raise ProtocolError(
             f"{len(data)} bytes are not exactly one request",
-            identifier=reader.unfinished(data) or 0,
+            identifier=_READER.unfinished(data) or 0,
         )
     return ready[0]
 
