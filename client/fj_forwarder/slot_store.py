@@ -328,7 +328,9 @@ class SlotStore:
             deleted, pieces = file.finish(haul.count, haul.size)
             haul.add(file, pieces)
         if deleted:
-            log.info("%s: all is sent, deleted", file.path)
+            # there may be a thousand drop-ins a second
+            level = logging.DEBUG if file.is_drop_in else logging.INFO
+            log.log(level, "%s: all is sent, deleted", file.path)
             file.close()
             self._open.remove(file)
         return deleted

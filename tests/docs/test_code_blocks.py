@@ -27,6 +27,7 @@ RUN = {
     "docs/guides/consuming.md": "docs/test_guides.py",
     "docs/guides/crawler.md": "docs/test_guides.py",
     "docs/migrating.md": "docs/test_migrating_scripts.py",
+    "docs/producing.md": "docs/test_producing_guide.py",
     "docs/quickstart.md": "docs/test_quickstart.py",
     "docs/runbooks.md": "docs/test_runbook.py",
     "docs/spark.md": "spark/test_spark_page.py",

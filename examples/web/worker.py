@@ -1,0 +1,14 @@
+"""Worker process: takes the work that the applications reported, one after the other.
+
+python worker.py ADDRESS DOMAIN
+"""
+
+import sys
+
+from fastjournal import SyncClient
+
+address, domain = sys.argv[1:]
+with SyncClient(address) as client, client.jobs(domain) as jobs:
+    for job in jobs:
+        # an exception here fails the attempt: the daemon delivers it again, with growing pauses
+        print((job.uri or b"").decode(), job.decoded(str), flush=True)

@@ -1,0 +1,129 @@
+"""A spool that users share: producers of three users, and a forwarder that is a fourth."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fastjournal.spool import DeadDirectory, Spool, list_slots, read_forwarder_status
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from fj_forwarder.main import command
+
+PRODUCER = Path(__file__).resolve().parents[2] / "examples/producers/producer.sh"
+GROUP, OTHER_GROUP = 54_321, 54_322
+FIRST, SECOND, THIRD, FORWARDER = 54_001, 54_002, 54_003, 54_004
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user can enter, with a shared spool in it."""
+    with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
+        os.chmod(name, 0o711)
+        spool = Path(name, "spool")
+        spool.mkdir()
+        os.chown(spool, 0, GROUP)
+        spool.chmod(0o2770)
+        yield Path(name)
+
+
+def as_user(uid: int, work: Callable[[], object]) -> int:
+    """Run it in a process of another user of the group; return its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([GROUP])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.umask(0o077)
+            work()
+        except BaseException:  # noqa: BLE001 - told and counted
+            traceback.print_exc(file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def append(spool: Path, id: str) -> None:
+    with Spool(spool, durable=True) as writer:
+        writer.append(domain="d", id=id)
+
+
+def forward(spool: Path, address: str, status: int) -> None:
+    line = ["--spool", str(spool), "--server", address, "--once"]
+    assert command.main(line, standalone_mode=False) == status
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+def test_spool_of_three_users_is_forwarded_by_a_fourth(place: Path) -> None:
+    spool = place / "spool"
+    for uid in (FIRST, SECOND):
+        assert as_user(uid, partial(append, spool, str(uid))) == 0
+    subprocess.run(
+        ["sh", str(PRODUCER), str(spool), "http://third.example/"],
+        input=b"by a shell\n",
+        check=True,
+        user=THIRD,
+        group=THIRD,
+        extra_groups=[GROUP],
+        umask=0o077,
+    )
+    assert as_user(FIRST, lambda: append(spool, "bad")) == 0
+    modes = {
+        (stat.S_IMODE(Path(slot.path).stat().st_mode), Path(slot.path).stat().st_gid)
+        for slot in list_slots(spool)
+    }
+    assert modes == {(0o660, GROUP)}
+    ledger = Ledger(refuse=lambda request: "bad-key" if request.key.endswith(b":bad") else None)
+    with ScriptedDaemon(ledger.answer, unix_path=str(place / "socket")) as daemon:
+        (place / "socket").chmod(0o777)
+        assert as_user(FORWARDER, lambda: forward(spool, daemon.address, 0)) == 0
+    assert {key.rpartition(b":")[2] for key in ledger.applied} > {b"54001", b"54002"}
+    assert len(ledger.applied) == 3
+    # the forwarder's files are of the group too: any member can look after its dead letters
+    made = [path for path in spool.rglob("*") if path.is_file()]
+    assert {path.stat().st_gid for path in made} == {GROUP}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o660}
+    assert as_user(THIRD, lambda: check_dead(spool)) == 0
+    status = read_forwarder_status(spool)
+    assert status is not None
+    assert (status.done, status.buried, status.left_out) == (3, 1, 0)
+
+
+def check_dead(spool: Path) -> None:
+    (piece,) = DeadDirectory(spool).list()
+    DeadDirectory(spool).remove(piece.name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+def test_spool_file_of_a_wrong_owner_or_mode_is_named_and_holds_up_nothing(place: Path) -> None:
+    spool = place / "spool"
+    append(spool, "good")
+    wrong = {"mode": 0o600, "owner": 0o640, "group": 0o660}
+    for name, mode in wrong.items():
+        (slot,) = [slot for slot in list_slots(spool) if "-" not in slot.name]
+        path = spool / f"20261120T080000Z-{name}.fjs"
+        shutil.copy(slot.path, path)
+        os.chown(path, 0, OTHER_GROUP if name == "group" else GROUP)
+        path.chmod(mode)
+    ledger = Ledger()
+    with ScriptedDaemon(ledger.answer, unix_path=str(place / "socket")) as daemon:
+        (place / "socket").chmod(0o777)
+        assert as_user(FORWARDER, lambda: forward(spool, daemon.address, 74)) == 0
+    assert len(ledger.applied) == 1
+    status = read_forwarder_status(spool)
+    assert status is not None
+    assert status.left_out_names == sorted(f"20261120T080000Z-{name}.fjs" for name in wrong)
+    assert (status.done, status.dead) == (1, 0)
+    for name in wrong:
+        assert (spool / f"20261120T080000Z-{name}.fjs").exists()
