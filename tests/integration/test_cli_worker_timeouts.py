@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -194,6 +195,52 @@ def test_worker_counts_attempts_backoff_and_burials_over_restarts_of_the_daemon(
         assert delays in ([], [50_000, 100_000] + [200_000] * (not by_worker)), (
             "the delay doubles with the daemon's count"
         )
+
+
+def test_worker_counts_attempts_and_burials_though_daemon_and_worker_are_killed(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    """SIGKILL costs attempts and never makes one run twice; all work ends all the same."""
+    kinds = ("good", "fails", "hangs", "killed")
+    names = [f"{kind}{number}" for kind in kinds for number in (1, 2)]
+    keys = dict(zip(names, add(client, *names), strict=True))
+    client.limit("d", attempts=3)
+    script = f"""echo "$FASTJOURNAL_ID $FASTJOURNAL_ATTEMPTS" >> {tmp_path}/runs
+        case $FASTJOURNAL_ID in
+            fails*) exit 7;; hangs*) exec sleep 10;; killed*) kill -KILL $$;; esac"""
+    options = ("--lease", "1s", "--timeout", "400ms", "--retry-delay", "50ms", "--jobs", "2")
+
+    def start() -> subprocess.Popen[bytes]:
+        return cli.start("next", "d", "--wait", "forever", *options, "--exec", "sh", "-c", script)
+
+    worker, kills = start(), 0
+    for runs in (2, 5, 8, 11):
+        wait_until(lambda runs=runs: len(lines_of(tmp_path / "runs")) >= runs)
+        kills += 1
+        if kills % 2:
+            daemon.kill()
+            daemon.start()
+        else:
+            worker.kill()
+            worker.communicate()
+            worker = start()
+    wait_until(lambda: (stats := client.domain_stats("d")).buried == stats.entries == 6)
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=TIMEOUT_S)
+    assert worker.returncode == 0
+    executed = Counter(lines_of(tmp_path / "runs"))
+    assert set(executed.values()) == {1}, "an attempt was executed twice"
+    possible = {f"{name} {tried}" for name in names for tried in range(3)}
+    assert executed.keys() <= possible
+    failing = [each for each in executed if not each.startswith("good")]
+    # A kill ends the lease of a command that ran, or of one that never did: two jobs at most.
+    assert len(failing) >= 18 - 2 * kills
+    errors = {"fails": "exit 7", "hangs": "timeout after 400ms", "killed": "killed by SIGKILL"}
+    for name, key in keys.items():
+        if not name.startswith("good"):
+            known = client.entry_stats(key)
+            assert (known.state, known.attempts) == ("buried", 3)
+            assert known.last_error in (errors[name[:-1]], None)
 
 
 def lines_of(path: Path) -> list[str]:
