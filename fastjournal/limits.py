@@ -462,6 +462,9 @@ PAGE_DOMAINS_MAX = 20
 PAGE_ENTRIES_MAX = 100
 """Rows of a list of domains or entries on one page."""
 
+PAGE_LOOKS_MAX = 1000
+"""Keys of the index that a search of the page looks at: keys of deleted entries among them."""
+
 PAGE_TEXT_MAX = 160
 """Characters of a key, a URI or a reason in a table of the page; longer ones are cut."""
 

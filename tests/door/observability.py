@@ -9,5 +9,5 @@ from fastjournald.observability.metric_values import histogram
 from fastjournald.observability.metrics import Metrics
 from fastjournald.observability.page_figures import Overview
 from fastjournald.observability.page_text import shown
-from fastjournald.observability.shared_overview import PART_MAX, SharedOverview
+from fastjournald.observability.shared_look import PART_MAX, SharedLook
 from fastjournald.observability.slices import Slices

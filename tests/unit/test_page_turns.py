@@ -14,7 +14,7 @@ from tests.door.observability import (
     PART_MAX,
     Overview,
     PageRequest,
-    SharedOverview,
+    SharedLook,
     Slices,
     pages_of,
 )
@@ -93,6 +93,7 @@ def hostile() -> ObservedDaemon:
         ("/domains", {}),
         ("/domain", {b"name": b"1" + HOSTILE_TEXT}),
         ("/entry", {b"key": b"1%s:1:0:1" % HOSTILE_TEXT}),
+        ("/entry", {b"key": b"1\0"}),
         ("/metrics", {}),
     ],
 )
@@ -140,32 +141,31 @@ def test_pages_and_metrics_are_made_one_at_a_time(
     assert step.seconds < 3 * TURN_SECONDS_MAX
 
 
-async def test_overview_is_shared_for_twenty_times_as_long_as_the_look_at_all_domains_took(
-    subject: ObservedDaemon, autojump_clock: trio.testing.MockClock
+async def test_look_at_all_domains_is_shared_for_twenty_times_as_long_as_it_took(
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     looks = 0
 
-    async def look(_context: object, _now: int, slices: Slices) -> Overview:
+    async def look(slices: Slices) -> Overview:
         nonlocal looks
         looks += 1
         # as long as a look at a million domains
         slices.earlier = cost
         return Overview()
 
-    overviews, cost = SharedOverview(look), 4.0
-    context = subject.engine.context
+    overviews, cost = SharedLook(look), 4.0
     for _ in range(100):
-        await overviews.get(context, 0)
+        await overviews.get()
     assert looks == 1
     assert overviews.shared_seconds == pytest.approx(cost / PART_MAX, rel=0.01)
     await trio.sleep(overviews.shared_seconds - 1)
-    first = await overviews.get(context, 0)
+    first = await overviews.get()
     assert looks == 1
     await trio.sleep(2)
     cost = 0.0
-    assert await overviews.get(context, 0) is not first
+    assert await overviews.get() is not first
     # one that costs little is of this moment
-    await overviews.get(context, 0)
+    await overviews.get()
     assert (looks, overviews.shared_seconds) == (3, 0)
 
 
@@ -177,3 +177,63 @@ async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
     monkeypatch.setattr(Slices, "seconds", 4.0)
     answer = await pages["/"](question)
     assert b'<meta http-equiv="refresh" content="80">' in answer.body
+
+
+async def test_metrics_share_their_look_at_all_domains_where_it_costs_much(
+    subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = ObservedDaemon()
+    pages = pages_of(daemon.server.runtime, daemon.server.unready)
+    question = PageRequest({}, {b"host": b"localhost"})
+    waiting = b'fastjournal_domain_waiting_entries{domain="a"}'
+    daemon.set(b"a:1:0:1")
+    monkeypatch.setattr(Slices, "seconds", 4.0)
+    assert waiting + b" 1.0" in (await pages["/metrics"](question)).body
+    # which domains have most entries is of the look before; their figures are of this moment
+    daemon.set(b"a:1:0:2")
+    daemon.set(b"b:1:0:1")
+    body = (await pages["/metrics"](question)).body
+    assert waiting + b" 2.0" in body
+    assert b'domain="b"' not in body
+    assert b'fastjournal_entries{state="due"} 3.0' in body
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "rows", "more"),
+    [
+        (b"host12:", b"host12:1:0:0", 3, False),
+        (b"host1", b"host1000:1:0:0", PAGE_ENTRIES_MAX, True),
+        (b"host9999:1:0:2", None, 0, False),
+        (b"nowhere", None, 0, False),
+        (b"\xff\xff", None, 0, False),
+    ],
+)
+async def test_page_of_an_entry_lists_those_whose_keys_begin_so(
+    subject: ObservedDaemon, query: bytes, first: bytes | None, rows: int, more: bool
+) -> None:
+    pages = pages_of(subject.server.runtime, subject.server.unready)
+    question = PageRequest({b"key": query}, {b"host": b"localhost"})
+    answer = await pages["/entry"](question)
+    is_whole = query.startswith(b"host9999")
+    assert answer.status == (200 if rows or is_whole else 404)
+    assert answer.body.count(b"<tr><td") == rows
+    assert (b"The first of those" in answer.body) is more
+    if first is not None:
+        table = answer.body.partition(b"<tbody>")[2]
+        assert table.find(b">" + first + b"</a>") < table.find(b"</tr>")
+
+
+def test_page_of_a_search_takes_short_turns_and_looks_at_few_keys_that_are_gone() -> None:
+    daemon = ObservedDaemon()
+    for number in range(3000):
+        daemon.set(b"gone:1:0:%04d" % number)
+    daemon.set(b"gone:1:0:stays")
+    list(daemon.engine.store.keys.sorted_keys())
+    for number in range(3000):
+        assert daemon.ask(Function.DELETE, b"gone:1:0:%04d" % number) == ""
+    pages = pages_of(daemon.server.runtime, daemon.server.unready)
+    step = LongestStep()
+    question = PageRequest({b"key": b"gone:"}, {b"host": b"localhost"})
+    answer = trio.run(pages["/entry"], question, instruments=[step])
+    assert step.seconds < TURN_SECONDS_MAX
+    assert answer.body.count(b"<tr><td") <= 1

@@ -45,9 +45,9 @@ class Totals(msgspec.Struct):
         self.largest.add(domain.entries, domain.name)
 
 
-async def total(engine: Engine) -> Totals:
+async def total(engine: Engine, slices: Slices) -> Totals:
     """Look at all domains, giving way to others every few milliseconds."""
-    totals, slices = Totals(), Slices()
+    totals = Totals()
     for domain in list(engine.store.scheduler.domains.values()):
         totals.add(domain, oldest_due(domain))
         await slices.give_way()

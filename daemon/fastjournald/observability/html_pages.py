@@ -22,7 +22,8 @@ from fastjournald.engine.handlers.stats import about_daemon, about_domain, about
 from fastjournald.observability import page_figures, page_text
 from fastjournald.observability.http_app import HTML, Page, PageRequest, PageResponse
 from fastjournald.observability.page_access import refusal
-from fastjournald.observability.shared_overview import SharedOverview
+from fastjournald.observability.page_figures import Overview
+from fastjournald.observability.shared_look import SharedLook
 from fastjournald.observability.slices import Slices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import Domain
@@ -52,7 +53,7 @@ class HtmlPages:
         self._context = runtime.engine.context
         self._unready = unready
         self._one_at_a_time = one_at_a_time
-        self._overviews = SharedOverview()
+        self._overviews = SharedLook(self._look)
         self._version = version("fastjournal")
         self._templates = _templates()
 
@@ -97,7 +98,7 @@ class HtmlPages:
 
     async def _overview(self, request: PageRequest) -> PageResponse:
         now, context = self._now(), self._context
-        found = await self._overviews.get(context, now)
+        found = await self._overviews.get()
         tables = {
             kind: await page_figures.rows(context, getattr(found, kind).names(), now)
             for kind in ("waiting", "oldest", "held")
@@ -116,6 +117,9 @@ class HtmlPages:
             "refresh": 0 if request.fields.get(b"refresh") == b"0" else self._refresh_seconds(),
         }
         return await self._rendered("overview", values)
+
+    async def _look(self, slices: Slices) -> Overview:
+        return await page_figures.overview(self._context, self._now(), slices)
 
     def _refresh_seconds(self) -> int:
         return max(REFRESH_SECONDS, ceil(self._overviews.shared_seconds))
@@ -156,8 +160,7 @@ class HtmlPages:
             key = key.strip()
             entry = store.find(key) if key else None
         if entry is None:
-            status = HTTPStatus.NOT_FOUND if key else HTTPStatus.OK
-            return await self._rendered("entry", {"query": key, "facts": None}, status)
+            return await self._entries_that_begin(key)
         facts = about_entry(store, entry, now) | delivery_state(
             self._context, entry, now, lambda _other: True
         )
@@ -172,6 +175,13 @@ class HtmlPages:
             "domain": about_domain(self._context, entry.domain.name, now),
         }
         return await self._rendered("entry", values)
+
+    async def _entries_that_begin(self, key: bytes) -> PageResponse:
+        store = self._context.store
+        found, more = page_figures.entries_that_begin(store, key) if key else ([], False)
+        status = HTTPStatus.OK if found or not key else HTTPStatus.NOT_FOUND
+        values = {"query": key, "facts": None, "found": found, "more": more}
+        return await self._rendered("entry", values, status)
 
 
 def _templates() -> dict[str, Template]:

@@ -7,6 +7,7 @@ look at all domains are computed in slices, so that a million domains do not hol
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry, generate_latest
@@ -34,6 +35,7 @@ from fastjournald.observability.process_metrics import (
     process_figures,
     start_seconds,
 )
+from fastjournald.observability.shared_look import SharedLook
 from fastjournald.observability.slices import Slices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
@@ -52,6 +54,7 @@ class Metrics(Collector):
 
     def __init__(self, runtime: Runtime, one_at_a_time: trio.Lock | None = None) -> None:
         self._runtime = runtime
+        self._looks = SharedLook(partial(total, runtime.engine))
         self._totals = Totals()
         self._labels: dict[bytes, str] = {}
         """By name of a domain, for those of the totals."""
@@ -64,7 +67,7 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
         async with self._one_at_a_time:
-            self._totals = await total(self._runtime.engine)
+            self._totals = await self._looks.get()
             self._process_figures = await trio.to_thread.run_sync(process_figures)
             self._labels = await _labels(self._totals.largest.names())
             return generate_latest(self._registry)

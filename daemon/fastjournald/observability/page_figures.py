@@ -11,16 +11,18 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.limits import PAGE_ENTRIES_MAX
+from fastjournal.limits import PAGE_ENTRIES_MAX, PAGE_LOOKS_MAX
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.stats import about_domain
 from fastjournald.engine.key_filter import prefix_stop
+from fastjournald.engine.store import Store
 from fastjournald.observability.domain_totals import Top
 from fastjournald.observability.page_text import SECOND_US
 from fastjournald.observability.slices import Slices
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import STATE_NAMES
 
 
 class Overview(msgspec.Struct):
@@ -95,6 +97,7 @@ class Row(msgspec.Struct):
     """End of its lease or delay; 0: it has none."""
     seen: int
     """When it was last delivered or read."""
+    state: str
     attempts: int
     error: bytes | None
     reason: bytes | None
@@ -111,10 +114,30 @@ def row(entry: Entry) -> Row:
         # whole seconds: the instant to the microsecond is the token of the lease
         until=(extra.token or entry.delayed_until) // SECOND_US * SECOND_US,
         seen=entry.accessed,
+        state=STATE_NAMES[entry.state],
         attempts=extra.attempts,
         error=extra.error,
         reason=extra.reason,
     )
+
+
+def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
+    """Return entries that have a key, URI or link with this prefix, in the order of these.
+
+    Returns:
+        As many as a page shows, and whether there may be more. Some keys of the index may not stand
+        any more: so many keys are looked at, and no more.
+    """
+    index = store.keys.sorted_keys()
+    keys = list(islice(index.between(prefix, prefix_stop(prefix)), PAGE_LOOKS_MAX))
+    found: dict[bytes, Row] = {}
+    for key in keys:
+        entry = store.find(key)
+        if entry is not None and entry.key not in found:
+            if len(found) == PAGE_ENTRIES_MAX:
+                return list(found.values()), True
+            found[entry.key] = row(entry)
+    return list(found.values()), len(keys) == PAGE_LOOKS_MAX
 
 
 def first_leased(domain: Domain, number_max: int) -> list[Row]:
