@@ -16,8 +16,8 @@ import msgspec
 from fastjournal.options import ENVIRONMENT, HELP
 from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
-from tests.docs.reference_pages import UNITS, allowed
-from tests.door.config import Config
+from tests.docs.reference_pages import allowed
+from tests.door.config import UNITS, Config
 from tests.door.daemon import new_command
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def daemon_example() -> str:
         assert isinstance(option, click.Option)
         text, _, _ = (option.help or "").partition("  [")
         unit = UNITS.get(str(option.metavar))
-        notes = [f"{unit}."] if unit else []
+        notes = [f"{unit.capitalize()}."] if unit else []
         if not isinstance(field.type, msgspec.inspect.StrType | msgspec.inspect.ListType):
             values = re.sub(r"(?<=\d),(?=\d)", "_", allowed(field.type).replace("`", ""))
             notes.append(f"Allowed: {values}.")

@@ -21,7 +21,7 @@ from fastjournal.spool.forwarder_status import ForwarderStatus
 from fj_forwarder.http_metrics import ForwarderMetrics
 from tests.docs.manual_pages import PROGRAMS, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
-from tests.door.config import Config
+from tests.door.config import UNITS, Config
 from tests.door.daemon import new_command
 from tests.door.observability import Metrics
 from tests.observed_daemon import ObservedDaemon
@@ -52,9 +52,6 @@ IDLE_FORWARDER = ForwarderStatus(
     }
 )
 """Status of which only the names of its metrics matter."""
-
-UNITS = {"MS": "Milliseconds", "BYTES": "Bytes", "S": "Seconds"}
-"""Units of options, by the word that stands for the value in the help."""
 
 MADE_AT_RUN_TIME = ("SyncClient", "Client")
 """Classes whose methods ``add_methods`` makes: they are inspected, and not only parsed."""
@@ -115,7 +112,7 @@ def options_page() -> str:
         name = field.encode_name
         text, _, _ = (options[name].help or "").partition("  [")
         unit = UNITS.get(str(options[name].metavar))
-        text = f"{text} {unit}." if unit else text
+        text = f"{text} {unit.capitalize()}." if unit else text
         shown = msgspec.json.encode(default).decode()
         rows.append((f"`{name}`", f"`{shown}`", allowed(field.type), cell(text)))
     return "\n".join(

@@ -3,4 +3,5 @@
 from __future__ import annotations
 
 from fastjournald.config.addresses import parse_place
+from fastjournald.config.command_line import UNITS
 from fastjournald.config.options import PROGRAM_BYTES, Config, load_config

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -208,3 +209,33 @@ def test_install_pins_every_dependency_and_no_file_names_an_index() -> None:
 def normal(name: str) -> str:
     """A distribution's name as indexes compare it."""
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def test_wheel_installed_in_a_fresh_environment_runs_all_programs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = venv / "bin/python"
+    # as pipx does, but its dependencies are those of this environment: no index is asked
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, *options, str(wheel)], check=True)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for program in ("fastjournald", "fj-cli", "fj-forwarder", "fj-nightly"):
+        done = subprocess.run(
+            [str(venv / "bin" / program), "--version"], capture_output=True, text=True, check=True
+        )
+        # the copy of the project that the wheel was built from is no checkout
+        assert done.stdout.startswith(
+            f"{program}, version {version('fastjournal')} (commit unknown"
+        )
+    found = subprocess.run(
+        [str(python), "-c", "import fastjournald; print(fastjournald.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.startswith(str(venv))
+    assert (venv / "share/man/man8/fastjournald.8").is_file()

@@ -358,3 +358,27 @@ def test_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit) as ended:
         main(["--cmdlog-path", "/var/log-a"])
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [
+        ("request-timeout", "10s", "give a whole number of seconds, without a unit"),
+        ("cmdlog-sync-int", "1s", "give a whole number of milliseconds, without a unit"),
+        ("max-inflight", "1MB", "give a whole number of bytes, without a unit"),
+        ("default-interval", "2s", "give a number of seconds, without a unit"),
+        ("max-attempts", "three", "give a whole number"),
+    ],
+)
+def test_config_refuses_a_number_with_a_unit_and_names_the_unit_of_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, advice: str
+) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_text(f'{option.replace("-", "_")} = "{value}"\n')
+    for words in ([f"--{option}", value], ["--config", str(file)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["--cmdlog-path", "/log", *words])
+        assert ended.value.code == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert advice in line
+        assert option in line.replace("_", "-")

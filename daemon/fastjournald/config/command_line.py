@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+UNITS = {"MS": "milliseconds", "BYTES": "bytes", "S": "seconds"}
+"""Units of numbers, by the word that stands for the value in the help."""
+
+
+if TYPE_CHECKING:
+    NumberParamType = click.ParamType[int | float]
+else:
+    # generic only since click 8.4
+    NumberParamType = click.ParamType
+
+
+class Number(NumberParamType):
+    """Number of an option, without a unit behind it.
+
+    Args:
+        unit: Word that stands for the value in the help.
+        kind: Type of the number.
+    """
+
+    def __init__(self, unit: str, kind: type[int | float] = int) -> None:
+        self.name = unit
+        self.hint = number_hint(unit, is_whole=kind is int)
+        self._kind = kind
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float:
+        """Return the number."""
+        try:
+            return self._kind(str(value))
+        except ValueError:
+            self.fail(f"{str(value)!r}: {self.hint}", param, ctx)
+
+
+def number_hint(unit: str, *, is_whole: bool) -> str:
+    """Return the advice for a value that is none."""
+    of_what = f" of {UNITS[unit]}, without a unit" if unit in UNITS else ""
+    return f"give a {'whole ' if is_whole else ''}number{of_what}"
 
 
 def _number(*names: str, unit: str, help: str) -> click.Option:
-    return click.Option(names, type=int, metavar=unit, help=help)
+    return click.Option(names, type=Number(unit), metavar=unit, help=help)
 
 
 def _file(name: str, help: str) -> click.Option:
@@ -73,7 +114,7 @@ OPTIONS: list[click.Parameter] = [
     _number("--retry-delay-max", unit="S", help="Longest delay after a failed attempt.  [3600]"),
     click.Option(
         ["--default-interval"],
-        type=float,
+        type=Number("S", float),
         metavar="S",
         help="Least time between two deliveries of a domain without LIMIT; 0: none.  [0]",
     ),

@@ -17,6 +17,7 @@ from fastjournal import limits
 from fastjournal.errors import ConfigError
 from fastjournal.loglines import LogFormat
 from fastjournald.config.addresses import Tcp, address_text, parse_place
+from fastjournald.config.command_line import OPTIONS, Number
 from fastjournald.config.handed_over import NOTHING, HandedOver
 from fastjournald.engine.settings import Settings
 
@@ -33,6 +34,11 @@ NUMBER_MAX = 1_000_000_000
 PROGRAM_BYTES = 56 * 1024 * 1024
 """Part of memory-limit for the program itself: 37 MiB without any entry, and a usual load in
 flight."""
+
+HINTS = {
+    str(option.name): option.type.hint for option in OPTIONS if isinstance(option.type, Number)
+}
+"""Advice for options that are numbers."""
 
 Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
 SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
@@ -265,6 +271,7 @@ def _convert(values: dict[str, object], file: str | None) -> Config:
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`")
+        hint = HINTS.get(name)
         if file is None:
             name = "--" + name.replace("_", "-")
-        raise ConfigError(f"{name}: {text}", path=file) from error
+        raise ConfigError(f"{name}: {text}", path=file, hint=hint) from error
