@@ -97,13 +97,21 @@ def read_commits(files: TableFiles, directory: str) -> Iterator[Commit]:
     """Yield the commits in a directory, in their order.
 
     Raises:
-        LogCorruptError: One cannot be understood.
+        LogCorruptError: One cannot be understood, or is missing.
         LogFailedError: One cannot be read.
     """
-    for name in files.names(directory):
-        if name.endswith(".json"):
-            path = f"{directory}/{name}"
-            yield decode_commit(files.read(path), path)
+    names = [name for name in files.names(directory) if name.endswith(".json")]
+    for number, name in enumerate(names, 1):
+        path = f"{directory}/{name}"
+        commit = decode_commit(files.read(path), path)
+        if commit.number != number:
+            raise LogCorruptError(
+                f"commit {number} of the table of events is missing",
+                path=f"{directory}/{number:09d}.json",
+                hint="copy it from the place that the table came from: its events do not count "
+                "without it",
+            )
+        yield commit
 
 
 def kept_from(commits: Iterable[Commit]) -> str:

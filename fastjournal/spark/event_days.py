@@ -9,6 +9,8 @@ import pyarrow as pa
 from fastjournal.spark.days import DAY_US, day_at
 from fastjournal.spark.event_rows import BATCH_ROWS, Event, event_batch
 
+_TIME_MIN = -62_135_596_800_000_000
+"""Begin of the year 1, in microseconds; a TIME may be any."""
 _TIME_MAX = 253_402_300_799_999_999
 """End of the year 9999, in microseconds."""
 
@@ -40,7 +42,7 @@ class EventDay:
 
 def day_of(time: int | None) -> str:
     """Return the UTC day of an instant in microseconds since the Unix epoch."""
-    return _day_name(min(time or 0, _TIME_MAX) // DAY_US)
+    return _day_name(max(min(time or 0, _TIME_MAX), _TIME_MIN) // DAY_US)
 
 
 @cache

@@ -5,9 +5,13 @@ Gaps are ranges, and nothing here takes as long as a range is: a number in a nam
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastjournal.cmdlog.archive_format import Gap
+from fastjournal.spark.event_commits import MissingSegments, TakenSegment
+from fastjournal.spark.event_tasks import ReadSegment
+from fastjournal.spark.segment_identity import Sealed
 
 MISSING = "missing"
 """Reason of a gap of which the archive says nothing."""
@@ -50,3 +54,38 @@ def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
         number = max(number, end + 1)
     if number <= last:
         yield number, last
+
+
+def lost_segments(read: Iterable[ReadSegment]) -> list[MissingSegments]:
+    """Return the gaps of segments of which nothing was read.
+
+    Args:
+        read: Segments in order, a longer version of one behind a shorter.
+    """
+    lost = dict[int, str]()
+    for one in read:
+        # a longer version has all that a shorter one had
+        lost.pop(one.file.number, None)
+        if one.lost:
+            lost[one.file.number] = one.lost
+    return [MissingSegments(number, number, None, None, why) for number, why in lost.items()]
+
+
+def grown_segments(
+    read: Iterable[ReadSegment], taken: Iterable[TakenSegment], known: Iterable[MissingSegments]
+) -> list[MissingSegments]:
+    """Return the gaps of segments that were taken, but not as they were when they were sealed.
+
+    Args:
+        read: Segments; each may say how the one before it was.
+        taken: All segments whose events are in the table.
+        known: Gaps that the table names already.
+    """
+    versions = defaultdict[int, set[Sealed]](set)
+    for segment in taken:
+        version = Sealed(segment.number, segment.bytes, int(segment.crc32c, 16))
+        versions[segment.number].add(version)
+    named = {gap.first for gap in known if gap.first == gap.last}
+    told = {one.before for one in read if one.before.bytes}
+    grown = {one.number for one in told if versions[one.number] and one not in versions[one.number]}
+    return [MissingSegments(one, one, None, None, MISSING) for one in sorted(grown - named)]

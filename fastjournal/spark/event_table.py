@@ -29,7 +29,7 @@ import msgspec
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
-from fastjournal.errors import LogFailedError, LogLockedError
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.event_commits import (
     Commit,
     MissingSegments,
@@ -39,23 +39,23 @@ from fastjournal.spark.event_commits import (
     kept_from,
     read_commits,
 )
-from fastjournal.spark.event_extraction import Before, Extracted, extract_events
-from fastjournal.spark.event_gaps import MISSING, gaps_between
+from fastjournal.spark.event_extraction import Before, extract_events
+from fastjournal.spark.event_gaps import gaps_between, grown_segments, lost_segments
 from fastjournal.spark.event_shards import shards_for
 from fastjournal.spark.event_state import StoredState
 from fastjournal.spark.event_tasks import (
     DAMAGED,
     WORK,
-    ReadSegment,
     Version,
     Work,
     put_parquet,
 )
 from fastjournal.spark.process_pool import Here
-from fastjournal.spark.segment_identity import Sealed
 from fastjournal.spark.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64
+_RUN = "run.json"
+"""File that says durably that a run has begun: files with its identifier are its own."""
 
 
 class Waiting(NamedTuple):
@@ -78,7 +78,7 @@ class EventTable:
         guard: Raises ``LogLockedError`` where the lock of the caller was lost.
 
     Raises:
-        LogCorruptError: A commit cannot be understood.
+        LogCorruptError: A commit cannot be understood, or is missing.
         LogFailedError: Something cannot be read or created.
     """
 
@@ -187,9 +187,11 @@ class EventTable:
         shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
         scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
         work = Work(disk, archive, self._files, scratch, self._directory, run, shards)
+        self._files.put(self._path(f"{WORK}/{run}/{_RUN}"), b"{}")
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
-        gaps += [*_lost(found.read), *self._rests(found)]
+        gaps += lost_segments(found.read)
+        gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
             put_parquet(self._files, self._path(f"_gaps/{number:09d}.parquet"), gap_table(gaps))
         commit = Commit(
@@ -212,20 +214,6 @@ class EventTable:
             if one.lost == DAMAGED:
                 disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
         return commit.rows
-
-    def _rests(self, found: Extracted) -> list[MissingSegments]:
-        """Return the gaps of segments that were taken as they were before they grew, or changed."""
-        versions = defaultdict[int, set[Sealed]](set)
-        for one in [*self.taken, *found.taken]:
-            versions[one.number].add(Sealed(one.number, one.bytes, int(one.crc32c, 16)))
-        named = {gap.first for gap in self.gaps if gap.first == gap.last}
-        missing = {
-            one.before.number
-            for one in found.read
-            if one.before.bytes and versions[one.before.number]
-            if one.before not in versions[one.before.number]
-        }
-        return [MissingSegments(one, one, None, None, MISSING) for one in missing - named]
 
     def _before(self) -> Before:
         """Return the table before the next commit."""
@@ -283,12 +271,32 @@ class EventTable:
         found = self._files.walk(self._directory)
         # behind the listing: no file of a commit that this process does not know may go
         self._check_writer()
+        self._check_commits(found)
+        # a run is known until all of its files are gone
+        found.sort(key=lambda file: file.startswith(WORK))
         self._remove(file for file in found if _is_left(file, committed, states))
         days = {file.partition("/")[0] for file in committed}
         for name in self._files.names(self._directory):
             if name.startswith("day=") and name not in days:
                 self._guard()
                 self._files.remove_empty(self._path(name))
+
+    def _check_commits(self, found: Collection[str]) -> None:
+        """Check that a table without commits is one that runs have left before their first one.
+
+        Raises:
+            LogCorruptError: It has events of others: a copy without commits, which is no reason to
+                remove all of them.
+        """
+        runs = {file.split("/")[1] for file in found if file.startswith(f"{WORK}/")}
+        for file in () if self.commits else found:
+            if file.startswith("day=") and not any(run in file for run in runs):
+                raise LogCorruptError(
+                    "there are events, and no commit that names them",
+                    path=self._path(file),
+                    hint="copy _commits and _state too, from the place that the table came from; "
+                    "or remove the directories day=* to begin anew",
+                )
 
     def _remove_work(self) -> None:
         """Remove the files between the tasks of a commit."""
@@ -328,14 +336,3 @@ def _is_left(file: str, committed: Collection[str], states: Collection[str]) -> 
 def _number_of(state: str) -> str:
     """Return the digits of the commit in the name of a state."""
     return state[:9]
-
-
-def _lost(read: list[ReadSegment]) -> list[MissingSegments]:
-    """Return the gaps of segments of which nothing was read."""
-    lost = dict[int, str]()
-    for one in read:
-        # a longer version has all that a shorter one had
-        lost.pop(one.file.number, None)
-        if one.lost:
-            lost[one.file.number] = one.lost
-    return [MissingSegments(number, number, None, None, why) for number, why in lost.items()]

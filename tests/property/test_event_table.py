@@ -25,11 +25,12 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
-from fastjournal.errors import LogFailedError
+from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_rows import EventKind
 from fastjournal.spark.event_table import EventTable
 from fastjournal.spark.process_pool import Here, process_pool
+from fastjournal.testing.logs import SegmentBuilder
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.test_event_extraction import by_day, records_of
@@ -473,3 +474,48 @@ def test_event_table_counts_each_event_once_when_a_process_of_the_pool_is_killed
     assert rows == run.ledger.counts.total()
     assert [file for file in place.rglob("*") if file.is_file() and "_work" in file.parts] == []
     assert list(archive.iterdir()) == []
+
+
+def test_event_table_refuses_a_copy_that_lacks_commits_and_removes_nothing() -> None:
+    run = LedgerRun(EventLedger(5), 200, lambda _: None)
+    run.run()
+    disk = run.log.disk
+    EventTable(disk, EVENTS, segments_a_commit=2).update(ARCHIVE)
+    commits = {name: disk.read(f"{EVENTS}/_commits/{name}") for name in commits_in(disk)}
+    assert len(commits) > 2
+    files = EventTable(disk, EVENTS).files
+    disk.unlink(f"{EVENTS}/_commits/000000002.json")
+    with pytest.raises(LogCorruptError, match="commit 2 of the table of events is missing"):
+        EventTable(disk, EVENTS)
+    for name in commits_in(disk):
+        disk.unlink(f"{EVENTS}/_commits/{name}")
+    with pytest.raises(LogCorruptError, match=r"there are events, and no commit .*copy _commits"):
+        EventTable(disk, EVENTS).update(ARCHIVE)
+    for name, data in commits.items():
+        write(disk, f"{EVENTS}/_commits/{name}", data)
+    table = EventTable(disk, EVENTS)
+    assert table.update(ARCHIVE) == 0
+    assert table.files == files
+    assert counts_of(run, table).total() == run.ledger.counts.total()
+
+
+def commits_in(disk: Any) -> list[str]:
+    return sorted(name for name in disk.listdir(f"{EVENTS}/_commits") if name.endswith(".json"))
+
+
+@pytest.mark.parametrize(
+    ("second", "day"),
+    [(-1, "0001-01-01"), (-(1 << 62), "0001-01-01"), (1, "0001-01-01"), (1 << 62, "9999-12-31")],
+)
+def test_event_table_takes_a_record_of_any_time(second: int, day: str, tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"web:001:5:x")
+    data, at = bytearray(bytes(segment)), segment.offsets[1]
+    Struct(">q").pack_into(data, at + 1, second)
+    data[-4:] = google_crc32c.value(bytes(data[at:-4])).to_bytes(4)
+    name = ArchivedSegment(1, google_crc32c.value(bytes(data))).name
+    (tmp_path / name).write_bytes(data)
+    table = EventTable(OsDisk(), str(tmp_path / "events"))
+    assert table.update(str(tmp_path)) == 1
+    (file,) = table.files
+    assert f"/day={day}/" in file
