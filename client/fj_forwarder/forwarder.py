@@ -304,8 +304,8 @@ class Forwarder:
         while True:
             await trio.lowlevel.wait_readable(source.descriptor)
             await trio.sleep_until(self._last_look + GATHER_SECONDS)
-            source.drain()
-            self._wake()
+            if source.drain():
+                self._wake()
 
     async def _watch_lock(self) -> None:
         """End the work where the spool was deleted: lock, socket and inotify went with it."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 import inotify_simple
 
-from fastjournal.spool.slots import WAKE_NAME
+from fastjournal.spool.slots import STATUS_NAME, STATUS_TEMPORARY_NAME, WAKE_NAME
 from fastjournal.spool.wake import bind_wake_socket
 
 log = logging.getLogger("fj_forwarder")
@@ -19,12 +19,15 @@ _DATAGRAMS_MAX = 1024
 """At most so many are taken at once; the rest wakes again."""
 
 
+_OWN_FILES = frozenset({STATUS_NAME, STATUS_TEMPORARY_NAME})
+
+
 class Source(NamedTuple):
     """Something that becomes readable."""
 
     descriptor: int
-    drain: Callable[[], None]
-    """Takes off what made it readable, without waiting."""
+    drain: Callable[[], bool]
+    """Takes off what made it readable, without waiting; whether there may be records."""
 
 
 class Watch:
@@ -67,14 +70,16 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _drain_socket(self) -> None:
+    def _drain_socket(self) -> bool:
         with contextlib.suppress(BlockingIOError):
             for _ in range(_DATAGRAMS_MAX):
                 self._socket.recv(1)
+        return True
 
-    def _drain_inotify(self) -> None:
+    def _drain_inotify(self) -> bool:
+        """Take the events; the status file, which the forwarder writes each second, is no news."""
         assert self._inotify is not None
-        self._inotify.read(timeout=0)
+        return any(event.name not in _OWN_FILES for event in self._inotify.read(timeout=0))
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -18,6 +18,8 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spool import Spool
+from fastjournal.spool.drop_in import write_drop_in
+from fastjournal.spool.format import encode_record
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 
@@ -58,6 +60,16 @@ def test_status_of_a_spool_tells_what_is_pending_and_since_when(cli: Cli, tmp_pa
     shown = cli("spool", "status", str(tmp_path / "spool"), "--table")
     assert "pending: 3, the oldest for " in shown.stdout.decode()
     assert b"start one: fj-forwarder" in shown.stderr
+
+
+def test_status_of_a_spool_sums_many_drop_ins_in_one_row(cli: Cli, tmp_path: Path) -> None:
+    for number in range(30):
+        write_drop_in(tmp_path, str(number), [encode_record(b"x" * 30)])
+    shown = cli("spool", "status", str(tmp_path), "--table").stdout.decode()
+    assert "30 drop-ins" in shown
+    assert "pending: 30" in shown
+    assert len(shown.splitlines()) < 20
+    assert len(cli.json("spool", "status", str(tmp_path))) == 31
 
 
 def test_status_of_a_spool_names_slots_that_cannot_be_read_and_shows_the_others(

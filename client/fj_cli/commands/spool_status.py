@@ -15,6 +15,7 @@ import msgspec
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import SpoolFailedError
+from fastjournal.spool.slots import is_drop_in
 from fj_cli.forwarder_fields import json_fields, shown_fields, some_of
 from fj_cli.instants import show_instant
 from fj_cli.options import DONE, DURATION, IO_FAILED, json_option
@@ -25,6 +26,10 @@ from fj_cli.times import format_duration
 if TYPE_CHECKING:
     from fastjournal.spool.forwarder_status import ForwarderStatus
     from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot
+
+
+_DROP_INS_SHOWN = 10
+"""More of them are one row of the table."""
 
 
 @click.command("status")
@@ -155,7 +160,13 @@ def _write_json(status: SpoolStatus, age_us: int | None, forwarder: dict[str, An
 
 
 def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int | None) -> None:
-    rows = [_row(slot, now_us) for slot in status.slots]
+    drop_ins = [slot for slot in status.slots if is_drop_in(slot.name)]
+    if len(drop_ins) <= _DROP_INS_SHOWN:
+        drop_ins = []
+    folded = {slot.name for slot in drop_ins}
+    rows = [_row(slot, now_us) for slot in status.slots if slot.name not in folded]
+    if drop_ins:
+        rows.append(_row(_sum_of(drop_ins), now_us))
     rows += [(slot.name, "unreadable", "", "", "", "", "") for slot in status.unreadable]
     write_table(
         os.path.abspath(directory),
@@ -171,6 +182,22 @@ def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int |
     write_line(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
     if status.pending and not status.forwarder_running:
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")
+
+
+def _sum_of(drop_ins: list[SlotStatus]) -> SlotStatus:
+    """Return one row for many drop-ins: there may be 100,000."""
+    import msgspec
+
+    fields = ("pending", "pending_bytes", "erased", "damaged_bytes", "waiting_bytes")
+    return msgspec.structs.replace(
+        drop_ins[0],
+        name=f"{len(drop_ins):,} drop-ins",
+        oldest_pending_us=min(
+            (slot.oldest_pending_us for slot in drop_ins if slot.oldest_pending_us is not None),
+            default=None,
+        ),
+        **{name: sum(getattr(slot, name) for slot in drop_ins) for name in fields},
+    )
 
 
 def _row(slot: SlotStatus, now_us: int) -> tuple[str, ...]:
