@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.limits import DUE_LOOK_WORK, PRIORITY_MAX
+from fastjournal.limits import DUE_LOOK_WORK
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
@@ -46,16 +46,20 @@ def _oldest(domain: Domain) -> Iterator[Entry]:
     """Yield the entries among which the oldest due one is: some of each priority.
 
     They are the first that names no instant (0), and the earliest that names one: at most
-    512 binary searches.
+    512 binary searches, and none where all have one priority and name instants, or none does.
     """
     ready = domain.ready
-    entry = ready.first() if ready else None
+    if not ready:
+        return
+    entry, last = ready.first(), ready.last()
     while entry is not None:
         yield entry
         priority = entry.priority
+        if priority == last.priority and not (entry.not_before or last.not_before):
+            return
         if not entry.not_before:
             entry = ready.first_from(pack_facts(priority, 1, 0, 0, 0, 0))
-        elif priority < PRIORITY_MAX:
+        elif priority < last.priority:
             entry = ready.first_from(pack_facts(priority + 1, 0, 0, 0, 0, 0))
         else:
             return

@@ -93,6 +93,10 @@ class SortedEntries:
         """Return the first entry; there is one. O(1)."""
         return self._sublists[0][0]
 
+    def last(self) -> _Entry:
+        """Return the last entry; there is one. O(1)."""
+        return self._sublists[-1][-1]
+
     def pop_first(self) -> _Entry:
         """Take out the first entry; there is one. O(1), but for the move of a sublist."""
         sublist, ranks = self._sublists[0], self._ranks[0]
