@@ -1,9 +1,10 @@
 """Crash simulation of spool and forwarder: kills at every call, power losses, full and bad disks.
 
-Two writers, one of them durable, a forwarder and a daemon; a virtual clock, and slots of two
-seconds. Held to after each crash: a record whose append returned (after a power loss: a durable
-one) is delivered, or in ``dead/``, or pending in the spool. So nothing is erased without a reply,
-and nothing is lost. In the end all is delivered soon, and what the daemon refuses is in ``dead/``.
+Two writers, one of them durable, drop-in files, a forwarder and a daemon; a virtual clock, and
+slots of two seconds. Held to after each crash: a record whose append returned (after a power loss:
+a durable one) is delivered, or in ``dead/``, or pending in the spool. So nothing is erased without
+a reply, and nothing is lost. In the end all is delivered soon, and what the daemon refuses is in
+``dead/``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from random import Random
 import pytest
 
 from fastjournal.errors import ProtocolError, SpoolError
-from fastjournal.protocol import Function, Reply, Request, ServerConnection, decode_request
+from fastjournal.keys import build_journal_key
+from fastjournal.protocol import (
+    Flag,
+    Function,
+    Reply,
+    Request,
+    ServerConnection,
+    decode_request,
+    encode_request,
+)
 from fastjournal.spool import (
     DeadDirectory,
     Kind,
@@ -30,6 +40,8 @@ from fastjournal.spool import (
     shared_sync,
     slots,
 )
+from fastjournal.spool.format import FILE_HEADER, encode_record
+from fastjournal.spool.slots import SLOT_SUFFIX, slot_name, slot_start
 from fastjournal.testing.clock import ManualClock
 from fj_forwarder import delivery, slot_file, slot_space, slot_store
 from fj_forwarder.delivery import Delivery
@@ -38,7 +50,7 @@ from tests.property.faulty_os import FaultyOs, KilledError, install
 
 START_US = 1_795_161_600_000_000
 SLOT_SECONDS = 2
-SEEDS, GROUPS = 1600, 8
+SEEDS, GROUPS = 1000, 8
 STEPS = 30
 SOON_US = 300_000_000
 MODULES = [
@@ -111,6 +123,21 @@ class World:
         except SpoolError:
             return  # nothing is promised
         self.promised[key] = writer.durable
+
+    def drop_in(self) -> None:
+        """Let a program of another language put whole files there."""
+        records = []
+        for _ in range(self.random.randint(1, 4)):
+            self.number += 1
+            kind = self.random.choice(("good", "bad"))
+            key = build_journal_key(kind, str(self.number))
+            request = Request(Function.SET, 0, Flag.PERSIST, self.clock.now, key, None, 1, b"v")
+            records.append(encode_record(encode_request(request)))
+            self.promised[key] = False
+        slot = slot_name(slot_start(self.clock.now, SLOT_SECONDS)).removesuffix(SLOT_SUFFIX)
+        temporary = self.directory / f".drop{self.number}{SLOT_SUFFIX}.tmp"
+        temporary.write_bytes(FILE_HEADER + b"".join(records))
+        temporary.rename(self.directory / f"{slot}-drop{self.number}{SLOT_SUFFIX}")
 
     def turn(self) -> None:
         """One turn of the forwarder, and what the daemon says to it."""
@@ -194,6 +221,8 @@ class World:
 
     def act(self) -> None:
         """One step of a process, with a fault in it perhaps."""
+        if self.random.random() < 0.1:
+            self.drop_in()
         actor = self.random.choice((*self.writers, self.forwarder, self.forwarder))
         if self.random.random() < 0.4:
             fault = self.random.choice(("kill", "kill", "full", "broken"))
