@@ -328,6 +328,8 @@ class SlotStore:
             deleted, pieces = file.finish(haul.count, haul.size)
             haul.add(file, pieces)
         if deleted:
+            if file.is_drop_in and not file.position:
+                log.warning("%s: a drop-in without a byte, deleted", file.path)
             # there may be a thousand drop-ins a second
             level = logging.DEBUG if file.is_drop_in else logging.INFO
             log.log(level, "%s: all is sent, deleted", file.path)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,7 @@ def test_spool_put_appends_a_line_as_soon_as_it_comes(cli: Cli, tmp_path: Path) 
     process.stdin.flush()
     while not (spool.exists() and spooled(spool)):
         assert process.poll() is None
+        time.sleep(0.01)
     output, _ = process.communicate(b': "e"}', timeout=60)
     assert json.loads(output) == {"spooled": 2, "bad": 0}
     assert len(spooled(spool)) == 2

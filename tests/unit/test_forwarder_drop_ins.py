@@ -101,7 +101,7 @@ INCOMPLETE = {
 
 
 def test_incomplete_drop_ins_are_torn_when_they_grow_no_more_and_hold_up_nothing(
-    opened: Opened,
+    opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(OPEN_SLOTS_MAX // 2):
         for name, content in INCOMPLETE.items():
@@ -118,6 +118,8 @@ def test_incomplete_drop_ins_are_torn_when_they_grow_no_more_and_hold_up_nothing
     assert set(kinds) == bad
     assert len(kinds) == len(bad) * OPEN_SLOTS_MAX // 2
     assert {code for _, _, code in opened.aside} == {"torn"}
+    empty = [entry for entry in caplog.records if "without a byte" in entry.getMessage()]
+    assert len(empty) == OPEN_SLOTS_MAX // 2
 
 
 def test_drop_in_that_still_grows_is_not_torn(opened: Opened) -> None:
