@@ -120,7 +120,12 @@ def build_journal_key(
     domain = encode_text("domain", domain)
     id = encode_text("id", id)
     if not domain or b":" in domain:
-        raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
+        shown = domain.decode(errors="backslashreplace")
+        raise BadRequestError(
+            f"domain {shown!r} is empty or holds ':'",
+            code="bad-key",
+            hint="write a colon as %3A, as domain_of does",
+        )
     priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
     if not_before is not None:
         if not_before_us is not None:

@@ -26,7 +26,11 @@ def read_private(
         # a FIFO without a writer must not hold up the start
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigError(f"cannot read: {error.strerror}", path=path) from error
+        raise ConfigError(
+            f"cannot read: {error.strerror}",
+            path=path,
+            hint="give the path of a file that this user can read",
+        ) from error
     try:
         with open(descriptor, "rb") as file:
             # status of the open file: the name may lead elsewhere by now

@@ -24,6 +24,7 @@ def domain_of(uri: str | bytes) -> str:
         BadRequestError: It has no host, or one that is neither a host name (letters, digits, ``-``,
             ``_`` and ``.``) nor an address; code ``bad-key``.
     """
+    shown = uri.decode(errors="backslashreplace") if isinstance(uri, bytes) else uri
     try:
         text = uri.decode() if isinstance(uri, bytes) else uri
         parts = urlsplit(text)
@@ -32,10 +33,10 @@ def domain_of(uri: str | bytes) -> str:
             host = _idna(host)
     except ValueError as error:  # also of the port, of UTF-8 and of IDNA
         raise BadRequestError(
-            f"{uri!r} has no domain: {error}", code="bad-key", hint=_HINT
+            f"{shown!r} has no domain: {error}", code="bad-key", hint=_HINT
         ) from None
     if not host:
-        raise BadRequestError(f"{uri!r} has no host", code="bad-key", hint=_HINT)
+        raise BadRequestError(f"{shown!r} has no host", code="bad-key", hint=_HINT)
     if _NAME.fullmatch(host) is None and not _is_ipv6(host):
         raise BadRequestError(
             f"{host!r} is no host name", code="bad-key", hint=f"{_ALLOWED}; or {_HINT}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -38,6 +39,16 @@ class LazyGroup(click.Group):
         if not ctx.parent and _EXAMPLES not in (command.epilog or ""):
             command.epilog = with_examples(cmd_name, command.epilog)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand; a name that is none is an error that names the nearest."""
+        if args[0] not in self.lazy and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.lazy, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else "see --help"
+            ctx.fail(f"No such command {args[0]!r}: {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without loading them."""

@@ -21,7 +21,6 @@ from fj_cli.cli import cli
 from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 from fj_cli.output import note, put_bytes
 from fj_cli.text import json_text
-from fj_cli.times import hint_for_options
 
 _INTERRUPTED = 130
 
@@ -63,8 +62,10 @@ def run(arguments: list[str]) -> int:
         drop(sys.stdout)
         return DONE
     except FastjournalError as error:
+        from fj_cli.advice import advise  # noqa: PLC0415 - loads parts of the client
+
         code = exit_code_of(error)
-        error.hint = hint_for_options(error.hint)
+        advise(error)
         if _in_json(arguments):
             _write_error(error, code)
             return code

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import PLAIN_HINT
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
-from fastjournal.times import DURATION_HINT, INSTANT_HINT, to_timedelta_or_none
+from fastjournal.times import to_timedelta_or_none
 
 _UNITS_US = {
     "us": 1,
@@ -31,20 +30,8 @@ _UNITS_US = {
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d|w)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WRITE_DURATION = "write it like 90s, 5m, 1h30m or 250ms"
+WRITE_DURATION = "write it like 90s, 5m, 1h30m or 250ms"
 _WRITE_INSTANT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
-
-
-_FOR_OPTIONS = {
-    DURATION_HINT: _WRITE_DURATION,
-    INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
-    PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
-}
-
-
-def hint_for_options(hint: str | None) -> str | None:
-    """Return a hint as a command line needs it, where the library gives one for Python."""
-    return None if hint is None else _FOR_OPTIONS.get(hint, hint)
 
 
 FOREVER_US = INSTANT_MAX
@@ -73,7 +60,7 @@ def parse_duration(text: str) -> int:
         total += Decimal(part[1]) * _UNITS_US[part[2]]
         position = part.end()
     if not stripped or position < len(stripped):
-        raise BadRequestError(f"{text!r} is no duration", hint=_WRITE_DURATION)
+        raise BadRequestError(f"{text!r} is no duration", hint=WRITE_DURATION)
     return _whole_duration(text, total)
 
 
@@ -130,7 +117,7 @@ def format_instant(us: int) -> str:
 
 
 def _whole_duration(text: str, us: Decimal) -> int:
-    whole = _whole(text, us, _WRITE_DURATION)
+    whole = _whole(text, us, WRITE_DURATION)
     if us and not whole:
         # 0 has a meaning of its own: no limit, a default
         raise BadRequestError(f"{text!r} rounds to 0 microseconds", hint="write 0, or 1us or more")

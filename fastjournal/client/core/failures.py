@@ -14,6 +14,8 @@ NOT_NOW = LATER | {"locked", "not-persisted", "read-only"}
 
 TLS_FAILED = "tls-failed"
 
+CERTIFICATE_HINT = "trust its authority (tls), connect by a name in it, and check its dates"
+
 IN_VAIN = frozenset({"bad-request", "too-large", "unsupported-version", TLS_FAILED})
 """Codes of a connection that failed for what another one would fail for too."""
 
@@ -147,7 +149,7 @@ def _tls_hint(error: OSError) -> str:
     if not any(part in reason for part in _TLS_REFUSALS):
         return ""
     if reason == "CERTIFICATE_VERIFY_FAILED":
-        return "trust its authority (tls), connect by a name in it, and check its dates"
+        return CERTIFICATE_HINT
     if "ALERT" in reason:
         return "give a certificate that is valid, of an authority that the daemon trusts"
     return "check that the daemon speaks TLS, in a version that this client speaks"

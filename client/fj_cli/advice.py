@@ -1,0 +1,37 @@
+"""Advice of errors, as a command line needs it: options in the place of arguments of Python."""
+
+from __future__ import annotations
+
+from fastjournal.client.core.failures import CERTIFICATE_HINT
+from fastjournal.errors import FastjournalError, RefusedError
+from fastjournal.keys import PLAIN_HINT
+from fastjournal.times import DURATION_HINT, INSTANT_HINT
+from fj_cli.times import WRITE_DURATION
+
+_FOR_OPTIONS = {
+    DURATION_HINT: WRITE_DURATION,
+    INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
+    PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
+    CERTIFICATE_HINT: "trust its authority (--tls-ca), use a name that is in it, check its dates",
+}
+
+_OF_REFUSALS = {
+    "not-found": "'fj-cli list --prefix' shows what is there, 'fj-cli explain' a deleted key",
+    "exists": "--overwrite replaces it, where the command has it",
+    "type-mismatch": "'fj-cli get' shows its type",
+    "worked-on": "'fj-cli explain' says until when",
+    "locked": "'fj-cli explain' says until when",
+    "forbidden": "use a token with this right and this domain: --auth-file",
+    "auth-required": "give a token: --auth-file",
+    "auth-failed": "give the token that the daemon knows: --auth-file",
+    "bad-regex": "the syntax is that of RE2; quote it for the shell",
+}
+"""By code, for refusals that say what is wrong and not what to do."""
+
+
+def advise(error: FastjournalError) -> None:
+    """Give an error the hint of a command line."""
+    if error.hint is not None:
+        error.hint = _FOR_OPTIONS.get(error.hint, error.hint)
+    elif isinstance(error, RefusedError):
+        error.hint = _OF_REFUSALS.get(error.code)
