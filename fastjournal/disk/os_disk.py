@@ -1,13 +1,4 @@
-"""Disk: the only place that touches files for the command log.
-
-``Disk`` is what the log needs of a disk, ``OsDisk`` is the real one; a cruel one in memory is
-``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never leaves this module: it becomes
-a ``LogFailedError`` with the path, the system's words and a hint, or, for a lock that another
-process holds, a ``LogLockedError``. So everything here raises ``LogFailedError``.
-
-A file that root creates belongs to the owner of its directory: a repair or a start as root leaves
-nothing that the service cannot read.
-"""
+"""Disk of the operating system: files, locks and names."""
 
 from __future__ import annotations
 
@@ -15,142 +6,10 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from contextlib import suppress
 
+from fastjournal.disk.os_errors import failed, translating
 from fastjournal.errors import LogFailedError, LogLockedError
-
-_HINTS = {
-    errno.ENOSPC: "free some space on this file system",
-    errno.EDQUOT: "raise the quota of this user",
-    errno.EACCES: "check the owner and mode of the directory",
-    errno.EPERM: "check the owner and mode of the directory",
-    errno.EROFS: "mount the file system writable",
-    errno.EMFILE: "raise the limit of open files (LimitNOFILE)",
-    errno.ENFILE: "raise the limit of open files of this machine",
-    errno.ENOENT: "check that the directory exists",
-    errno.EEXIST: "something else has this name: move it away, or use another directory",
-    errno.EISDIR: "a directory has the name of a file: move it away",
-    errno.ENOTDIR: "a file has the name of a directory: move it away, or use another directory",
-    errno.EXDEV: "use a directory on the same file system",
-    errno.EIO: "the device is failing: check the system's log, restore on another disk",
-}
-
-
-class DiskFile(Protocol):
-    """A file open for appending."""
-
-    @property
-    def path(self) -> str:
-        """Where it was opened."""
-
-    def write(self, data: bytes) -> None:
-        """Append all of ``data``; on failure any part of it may be in the file."""
-
-    def sync(self) -> None:
-        """Make all that was written durable (fdatasync); may run in another thread than write."""
-
-    def close(self) -> None:
-        """Close it, without a sync; a second call does nothing."""
-
-
-class DiskLock(Protocol):
-    """A held lock."""
-
-    def close(self) -> None:
-        """Give it up; a second call does nothing."""
-
-
-class Disk(Protocol):
-    """Interface of the disk as the command log uses it."""
-
-    def open_append(self, path: str) -> DiskFile:
-        """Open an existing file for appending."""
-
-    def create(self, path: str, *, like: str | None = None) -> DiskFile:
-        """Create a file, which must not exist, for appending.
-
-        ``like``: a file whose mode it gets, and whose owner as far as this process may give it.
-        """
-
-    def read(self, path: str) -> bytes:
-        """Return the whole file."""
-
-    def read_slice(self, path: str, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
-
-    def size(self, path: str) -> int:
-        """Return a file's length in bytes."""
-
-    def link_count(self, path: str) -> int:
-        """Return how many names (hard links) a file has."""
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of this name."""
-
-    def is_directory(self, path: str) -> bool:
-        """Whether this is a directory itself, and no symbolic link to one."""
-
-    def is_special(self, path: str) -> bool:
-        """Whether this is neither file, directory nor link: a socket, a FIFO, a device."""
-
-    def listdir(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted."""
-
-    def mkdir(self, path: str, *, like: str | None = None) -> None:
-        """Create a directory and its parents, durably; nothing happens where it exists.
-
-        ``like``: a directory whose mode it gets, where others may do less in that than usual.
-        """
-
-    def rename(self, old: str, new: str) -> None:
-        """Move a file or directory; a file at ``new`` is replaced at once."""
-
-    def link(self, old: str, new: str) -> None:
-        """Give a file a second name, which must not exist."""
-
-    def unlink(self, path: str) -> None:
-        """Remove a file's name."""
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
-
-    def truncate(self, path: str, size: int) -> None:
-        """Cut a file to ``size`` bytes, durably."""
-
-    def sync_directory(self, path: str) -> None:
-        """Make names created, moved and removed in this directory durable."""
-
-    def lock(self, path: str, *, shared: bool = False) -> DiskLock:
-        """Lock a file (flock), creating it if needed, without waiting.
-
-        Raises:
-            LogLockedError: It is held in a way that excludes this lock.
-        """
-
-    def free_bytes(self, path: str) -> int:
-        """Return what an ordinary user may still write on this file system."""
-
-
-def failed(action: str, path: str, error: OSError) -> LogFailedError:
-    """Return the error that stands for ``error``: "cannot write: No space left on device"."""
-    number = error.errno or 0
-    text = error.strerror or str(error)
-    return LogFailedError(
-        f"cannot {action}: {text} ({errno.errorcode.get(number, number)})",
-        path=path,
-        hint=_HINTS.get(number),
-    )
-
-
-@contextmanager
-def translating(action: str, path: str) -> Iterator[None]:
-    """Raise every ``OSError`` of the block as the ``LogFailedError`` that stands for it."""
-    try:
-        yield
-    except OSError as error:
-        raise failed(action, path, error) from error
 
 
 class OsFile:
