@@ -56,7 +56,11 @@ def run(arguments: list[str]) -> int:
         for line in shown.getvalue().rstrip("\n").split("\n"):
             note(line)
         return error.exit_code
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):
+            # click takes it for the end of what is typed; a cut .pyc file raises it, too
+            note(f"fj-cli: a file that was read ended too early: {error.__cause__}")
+            return IO_FAILED
         return _INTERRUPTED
     except BrokenPipeError:
         drop(sys.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import marshal
 import subprocess
 import sys
 
@@ -12,6 +13,8 @@ import pytest
 from fj_cli.cli import COMMANDS, cli
 from fj_cli.commands import log, spool
 from fj_cli.lazy import LazyGroup
+from fj_cli.main import run
+from fj_cli.options import IO_FAILED
 
 GROUPS = {"": COMMANDS, "spool": spool.SUBCOMMANDS, "log": log.SUBCOMMANDS}
 LISTED = [(group, name) for group, commands in GROUPS.items() for name in commands]
@@ -77,3 +80,16 @@ def test_shell_can_complete_commands_and_options() -> None:
             check=False,
         )
         assert f"plain,{completed}" in done.stdout.splitlines()
+
+
+def test_file_that_ends_too_early_is_an_error_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # as the import of a module does whose compiled file was cut on a full disk
+    def load(_group: LazyGroup, _context: click.Context, _name: str) -> click.Command:
+        marshal.loads(b"")
+        raise AssertionError
+
+    monkeypatch.setattr(LazyGroup, "get_command", load)
+    assert run(["ping"]) == IO_FAILED
+    assert "a file that was read ended too early: EOF read" in capsys.readouterr().err
