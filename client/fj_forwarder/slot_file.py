@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
     ERASED_BYTE,
-    HEAD_BYTES,
     RECORD_OVERHEAD,
-    erased_ends,
+    blank_ends,
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import (
@@ -347,9 +346,11 @@ class SlotFile:
         log.warning("%s: %d bytes at offset %d are no record", self.path, size, piece.offset)
         if size < RECORD_OVERHEAD:
             return  # too short for a record; found again after a restart, and put aside again
-        head, crc = erased_ends(piece.data[HEAD_BYTES:-4])
+        # Zero bytes: with the damage as its frame it would have a CRC that fits, and if the power
+        # took back the first byte alone, it would be a pending record, and be sent.
+        head, crc = blank_ends(size)
         with self._translating("erase damage"):
-            os.pwrite(self._descriptor, head + piece.data[HEAD_BYTES:-4] + crc, piece.offset)
+            os.pwrite(self._descriptor, head + bytes(size - RECORD_OVERHEAD) + crc, piece.offset)
 
     @contextmanager
     def _translating(self, action: str) -> Iterator[None]:

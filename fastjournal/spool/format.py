@@ -18,8 +18,7 @@ A record of n + 9 bytes:
 A *blank* is an erased record whose frame is n zero bytes. It stands where a run of erased records
 stood, and its frame is a hole in the file. While one is being made its CRC does not fit; so an
 erased record with a wrong CRC counts as whole where its size leads exactly to the next record or
-to the end of the data. Damage that was put aside becomes an erased record too, with what it held
-as the frame.
+to the end of the data. Damage that was put aside becomes a blank too.
 """
 
 from __future__ import annotations

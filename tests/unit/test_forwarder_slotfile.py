@@ -81,6 +81,26 @@ def test_damage_is_put_aside_once_and_is_an_erased_record_then(tmp_path: Path) -
     assert kinds(path) == [Kind.PENDING, Kind.ERASED, Kind.PENDING]
 
 
+def test_damage_whose_first_byte_a_power_loss_takes_back_is_no_pending_record_with_its_bytes(
+    tmp_path: Path,
+) -> None:
+    first, second = records(2)
+    damaged = bytearray(first)
+    damaged[20] ^= 1
+    path = write(tmp_path, bytes(damaged), second)
+    aside = PutAside()
+    file = open_slot(path, aside)
+    assert len(file.take(10, 10**6)) == 1
+    file.close()
+    assert aside.raw == [bytes(damaged)]
+    data = bytearray(path.read_bytes())
+    data[form.FILE_HEADER_BYTES] = form.PENDING
+    path.write_bytes(data)
+    again = open_slot(path, aside)
+    assert [piece.data.strip(b"\0") for piece in again.take(10, 10**6)] == [b"", second[5:-4]]
+    again.close()
+
+
 def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> None:
     first, second = records(2)
     path = write(tmp_path, first, b"junk", second)
