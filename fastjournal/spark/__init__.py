@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from fastjournal.spark.event_history import event_span
     from fastjournal.spark.events_view import events
     from fastjournal.spark.export import export_snapshot
-    from fastjournal.spark.registration import entries, register
+    from fastjournal.spark.registration import register
     from fastjournal.spark.session import start_session
+    from fastjournal.spark.view_reader import entries
 
 __all__ = ["entries", "event_span", "events", "export_snapshot", "register", "start_session"]
 
 # No module here has one of these names: once imported, it would stand in the place of the function.
 _HOMES = {
-    "entries": "registration",
+    "entries": "view_reader",
     "event_span": "event_history",
     "events": "events_view",
     "export_snapshot": "export",

@@ -1,54 +1,31 @@
 """Registration of the data source with one Spark session, with all of its views.
 
-A data source yields rows; it cannot plan shuffles of its own. The view ``entries`` needs these: it
-groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session
-gives out readers whose ``load`` answers for that view of this format with that plan, and its
-``sql`` completes what Spark leaves undone (``fastjournal.spark.sql_statements``). Other sessions,
-and PySpark's own classes, are as they were.
+The registered session gives out readers whose ``load`` answers for the view ``entries`` of this
+format (``fastjournal.spark.view_reader``), and its ``sql`` completes what Spark leaves undone
+(``fastjournal.spark.sql_statements``). Under Spark Connect the plan of a statement is in the
+server, so only the readers know that view. Other sessions, and PySpark's own classes, are as they
+were.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial, reduce
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
 
-from fastjournal.spark import entries_view
-from fastjournal.spark.columns import CORRUPT_COLUMN
-from fastjournal.spark.options import Options
-from fastjournal.spark.partition_replay import ENTRY_COLUMNS
-from fastjournal.spark.requested_schema import RequestedColumn, cast_texts, is_text_of_bytes
-from fastjournal.spark.session import translating
 from fastjournal.spark.source import FastjournalSource
 from fastjournal.spark.sql_statements import complete_statement
+from fastjournal.spark.view_reader import ViewReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class ViewReader(DataFrameReader):
-    """Reader of a registered session: knows the view ``entries`` too."""
-
-    def load(self, *args: Any, **options: Any) -> DataFrame:
-        """Load a table, as ``DataFrameReader.load`` does."""
-        with translating():
-            frame = super().load(*args, **options)
-        given = _options(frame)
-        if given is None:
-            return frame
-        checked = Options(given)
-        source = FastjournalSource(given)
-        # Spark leaves the schema of a user unchecked until rows are read
-        columns = source.check_schema(frame.schema)
-        directories = source.check_directories()
-        if checked.view != "entries" or checked.foreign is not None:
-            return frame
-        return _entries(frame.sparkSession, directories, checked, columns)
+_MARK = "_reads_fastjournal_views"
+"""Attribute of the class of a registered session."""
 
 
 def register(spark: SparkSession) -> None:
@@ -60,65 +37,17 @@ def register(spark: SparkSession) -> None:
     with _active(spark):
         spark.dataSource.register(FastjournalSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    reader = spark.read
-    # Spark Connect has another class: there, ask fastjournal.spark.entries for the view
-    if isinstance(reader, DataFrameReader) and not isinstance(reader, ViewReader):
-        session: Any = type(spark)
+    if getattr(type(spark), _MARK, False):
+        return
+    session: Any = type(spark)
+    if isinstance(spark.read, DataFrameReader):
         spark.__class__ = _with_views(session)
+    else:
+        from fastjournal.spark.connect_reader import (  # noqa: PLC0415 - needs packages of Connect
+            ConnectReader,
+        )
 
-
-def entries(
-    spark: SparkSession,
-    paths: str | os.PathLike[str] | list[str],
-    *,
-    mode: str = "failfast",
-    instants: str = "timestamp",
-) -> DataFrame:
-    """Return what was live at the end of a log or snapshot, one row an entry.
-
-    Each log is read when rows are asked for: once without values, then its chosen records.
-
-    Args:
-        spark: A session with the data source registered.
-        paths: Path, URI or glob, or a list of these; each directory is a log of its own.
-        mode: ``failfast`` or ``permissive``; the latter has a column ``_corrupt``, and a row for
-            every stretch of damage.
-        instants: ``timestamp``, or ``us`` for numbers of microseconds.
-
-    Raises:
-        BadRequestError: A directory holds no log, or an argument is unknown.
-        LogCorruptError: A snapshot's files are not those that its manifest lists. Other damage ends
-            the query, in mode ``failfast``.
-    """
-    texts = [os.fspath(path) for path in (paths if isinstance(paths, list) else [paths])]
-    given = {"view": "entries", "mode": mode, "instants": instants, "paths": json.dumps(texts)}
-    source = FastjournalSource(given)
-    columns = source.check_schema(source.schema())
-    return _entries(spark, source.check_directories(), Options(given), columns)
-
-
-def _entries(
-    spark: SparkSession, directories: list[str], options: Options, columns: list[RequestedColumn]
-) -> DataFrame:
-    mode = options.choice("mode")
-    asked = {column.source for column in columns}
-    # a batch of Arrow without columns has no rows
-    names = [one.name for one in ENTRY_COLUMNS if one.name in asked] or [ENTRY_COLUMNS[0].name]
-    found = [entries_view.entries(spark, one, mode=mode, names=names) for one in directories]
-    return _with_types(reduce(DataFrame.unionByName, found), columns)
-
-
-def _with_types(frame: DataFrame, columns: list[RequestedColumn]) -> DataFrame:
-    """Return columns of a view with the names and types that are asked for."""
-    if CORRUPT_COLUMN.name not in frame.columns:
-        frame = frame.selectExpr("*", f"CAST(NULL AS STRING) AS `{CORRUPT_COLUMN.name}`")
-    if any(map(is_text_of_bytes, columns)):
-        sources = list(dict.fromkeys(column.source for column in columns))
-        texts = {column.source for column in columns if is_text_of_bytes(column)}
-        types = dict(frame.select(*sources).dtypes) | dict.fromkeys(texts, "string")
-        schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-        frame = frame.select(*sources).mapInArrow(partial(cast_texts, columns=columns), schema)
-    return frame.selectExpr(*(column.sql for column in columns))
+        spark.__class__ = _with_reader(session, ConnectReader)
 
 
 @contextmanager
@@ -139,8 +68,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 @cache
 def _with_views(session: Any) -> type:
-    """Return the class of a session whose readers know the view ``entries``."""
-    name = f"{session.__name__}WithViews"
+    """Return the class of a session whose readers and SQL know the view ``entries``."""
 
     def sql(self: Any, *args: Any, **kwargs: Any) -> DataFrame:
         """Run a statement, as ``SparkSession.sql`` does."""
@@ -148,14 +76,11 @@ def _with_views(session: Any) -> type:
         complete_statement(self, frame)
         return frame
 
-    return type(name, (session,), {"read": property(ViewReader), "sql": sql})
+    return _with_reader(session, ViewReader, sql=sql)
 
 
-def _options(frame: DataFrame) -> dict[str, str] | None:
-    """Return the options that a freshly loaded frame was read with, if it is one of ours."""
-    relation = frame._jdf.queryExecution().analyzed()
-    if relation.getClass().getSimpleName() != "DataSourceV2Relation":
-        return None
-    if relation.table().name() != FastjournalSource.name():
-        return None
-    return dict(relation.options().asCaseSensitiveMap())
+@cache
+def _with_reader(session: Any, reader: type, **more: Any) -> type:
+    """Return the class of a session with other readers."""
+    name = f"{session.__name__}WithViews"
+    return type(name, (session,), {"read": property(reader), _MARK: True, **more})

@@ -107,7 +107,7 @@ class FastjournalSource(DataSource):
                 "the view entries is computed by a plan of Spark, which a data source alone cannot "
                 "return",
                 hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
-                "or CREATE TEMPORARY VIEW, else fastjournal.spark.entries(spark, directory)",
+                "or CREATE TEMPORARY VIEW; under Spark Connect load(...) and createTempView",
             )
         return RecordsReader(
             directories,

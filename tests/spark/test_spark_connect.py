@@ -1,0 +1,118 @@
+"""Spark Connect: the data source in a client of a server, which has the views and their errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from tests.spark.random_logs import replayed, write_random_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLIENT = """
+import json, sys
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+import fastjournal.spark
+from fastjournal.errors import FastjournalError
+
+def told(work):
+    try:
+        return work()
+    except (PySparkException, FastjournalError) as error:
+        return str(error).partition("JVM stacktrace")[0]
+
+def positions(frame):
+    return sorted(map(list, frame.select("segment", "offset").collect()))
+
+url, log, output = sys.argv[1:]
+spark = SparkSession.builder.remote(url).getOrCreate()
+fastjournal.spark.register(spark)
+fastjournal.spark.register(spark)
+
+def read(view, path=log, **options):
+    return spark.read.format("fastjournal").option("view", view).load(path, **options)
+
+def streamed():
+    stream = spark.readStream.format("fastjournal").load(log).select("segment", "offset")
+    writer = stream.writeStream.option("checkpointLocation", output + "/checkpoint")
+    query = writer.trigger(availableNow=True).start(output + "/rows", format="parquet")
+    query.awaitTermination()
+    return positions(spark.read.parquet(output + "/rows"))
+
+def of_view():
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING fastjournal OPTIONS (path '{log}')")
+    return positions(spark.table("seen"))
+
+def of_entries():
+    spark.sql(f"CREATE TEMP VIEW live USING fastjournal OPTIONS (path '{log}', view 'entries')")
+    return spark.table("live").count()
+
+found = {
+    "records": positions(read("records")),
+    "stream": streamed(),
+    "view": of_view(),
+    "schemas": read("records", schema="time TIMESTAMP, key STRING").dtypes,
+    "entries": positions(read("entries")),
+    "same": fastjournal.spark.entries(spark, log).dtypes == read("entries").dtypes,
+    "narrow": read("entries", [log, log], schema="KEY STRING").columns,
+    "other": spark.read.format("parquet").load(output + "/rows").count() > 0,
+    "entries in sql": told(of_entries),
+    "misspelt": told(lambda: read("records", mdoe="permissive")),
+    "missing": told(lambda: read("entries", output + "/no-log")),
+}
+print(json.dumps(found))
+spark.stop()
+"""
+
+
+@pytest.fixture
+def server(spark: SparkSession) -> Iterator[str]:
+    """Start a Connect server in the Java machine of the tests; yield its URL."""
+    name = "org.apache.spark.sql.connect.service.SparkConnectService$"
+    jvm: Any = spark._jvm
+    service = getattr(getattr(jvm, name), "MODULE$")
+    context = spark.sparkContext._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.port", "0")
+    service.start(context)
+    none = jvm.scala.Option.apply(None)
+    try:
+        yield f"sc://127.0.0.1:{service.localPort()}"
+    finally:
+        service.stop(none, none)
+
+
+def test_connect_client_has_the_views_and_errors_of_the_data_source(
+    server: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    write_random_log(log, 6, segments=2, records=40)
+    arguments = [sys.executable, "-c", CLIENT, server, str(log), str(tmp_path)]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK", "SPARK"))
+    }
+    done = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, check=True)
+    found = json.loads(done.stdout)
+    live = sorted([row[-2], row[-1]] for row in replayed(log))
+    assert found["entries"] == live
+    assert found["same"] is True
+    assert found["narrow"] == ["KEY"]
+    assert len(found["records"]) > 70
+    assert found["stream"] == found["view"] == found["records"]
+    assert found["schemas"] == [["time", "timestamp"], ["key", "string"]]
+    assert found["other"] is True
+    assert "under Spark Connect" in found["entries in sql"]
+    assert "there is no option mdoe" in found["misspelt"]
+    assert found["missing"].startswith(f"{tmp_path}/no-log does not exist")
