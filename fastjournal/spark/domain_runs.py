@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from fastjournal.errors import LogFailedError
@@ -18,6 +19,8 @@ RANGE_BYTES = 48 * 1024 * 1024
 BATCH_ROWS = 2048
 BATCH_BYTES = 32 * 1024 * 1024
 """Most bytes of a batch of several rows that comes out."""
+LARGE_BYTES = 16 * 1024 * 1024
+"""A domain with a larger entry is read without DuckDB, which rounds its memory up to twice that."""
 _KEY = "domain"
 
 
@@ -38,9 +41,13 @@ def merge_runs(engine: DuckDb, paths: Sequence[str]) -> Iterator[pa.RecordBatch]
     written = sum(pa.parquet.read_metadata(path).num_rows for path in paths)
     read = 0
     for one in find_domain_ranges(engine, paths):
-        # few, where values are large
-        rows = max(min(BATCH_ROWS, BATCH_BYTES // max(one.largest, 1)), 1)
-        for batch in engine.batches(_rows_of(one, runs), rows):
+        if one.is_one_key and one.largest > LARGE_BYTES:
+            batches = _read_domain(paths, one.first)
+        else:
+            # few, where values are large
+            rows = max(min(BATCH_ROWS, BATCH_BYTES // max(one.largest, 1)), 1)
+            batches = engine.batches(_rows_of(one, runs), rows)
+        for batch in batches:
             read += len(batch)
             yield batch.cast(ENTRY_ARROW_SCHEMA)
     if read != written:
@@ -63,3 +70,17 @@ def _rows_of(one: KeyRange[str], runs: str) -> str:
     if one.is_one_key:
         return f"{rows} = {quoted(one.first)}"
     return f"{rows} BETWEEN {quoted(one.first)} AND {quoted(one.last)} ORDER BY {_KEY}"
+
+
+def _read_domain(paths: Sequence[str], domain: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of a domain; None: those of plain keys."""
+    name = pc.field(_KEY)
+    within = name.is_null() if domain is None else name == pa.scalar(domain)
+    for path in paths:
+        chosen = [
+            number
+            for number, told in enumerate(sorted_runs.key_bounds(path, _KEY))
+            if told is None or (domain is not None and told[0] <= domain <= told[1])
+        ]
+        for table in sorted_runs.read_groups(path, chosen, within):
+            yield from table.to_batches()

@@ -104,11 +104,11 @@ def parquet_files(paths: Iterable[str]) -> str:
 
 
 @contextmanager
-def translating_duckdb(scratch: Path) -> Iterator[None]:
-    """Raise what DuckDB raises in the block as a ``LogFailedError``."""
+def translating_sort(scratch: Path) -> Iterator[None]:
+    """Raise what DuckDB, or a write of a temporary file, raises as a ``LogFailedError``."""
     try:
         yield
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError, pa.ArrowException) as error:
         raise _failed(error, scratch) from error
 
 
@@ -117,5 +117,5 @@ def _failed(error: Exception, scratch: Path) -> LogFailedError:
     return LogFailedError(
         f"cannot sort the entries: {text}",
         path=scratch,
-        hint="set TMPDIR to a directory on a disk with more room",
+        hint="set TMPDIR to a directory on a disk with more room; where it has room, report this",
     )

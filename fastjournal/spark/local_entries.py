@@ -22,7 +22,7 @@ import pyarrow as pa
 from fastjournal.errors import LogFailedError
 from fastjournal.spark import export_tasks
 from fastjournal.spark.domain_runs import merge_runs
-from fastjournal.spark.duckdb_engine import DuckDb, parquet_files, translating_duckdb
+from fastjournal.spark.duckdb_engine import DuckDb, parquet_files, translating_sort
 from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, offset_of
 from fastjournal.spark.entry_fetch import Base
 from fastjournal.spark.entry_plan import Wanted, find_wanted
@@ -36,9 +36,9 @@ _BEHIND = 2
 
 @contextmanager
 def _translating(scratch: Path) -> Iterator[None]:
-    """Raise what DuckDB, or the end of a process, raises in the block as a ``LogFailedError``."""
+    """Raise what the sort, or the end of a process, raises in the block as a ``LogFailedError``."""
     try:
-        with translating_duckdb(scratch):
+        with translating_sort(scratch):
             yield
     except BrokenExecutor as error:
         raise LogFailedError(

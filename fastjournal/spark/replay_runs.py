@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
 from fastjournal.spark import sorted_runs
 from fastjournal.spark.duckdb_engine import DuckDb
@@ -50,27 +49,24 @@ def find_replay_ranges(engine: DuckDb, paths: Sequence[str]) -> Iterator[ReplayR
         paths: The files, in the order of their segments.
     """
     ranges: list[KeyRange[int]] = sorted_runs.find_ranges(engine, paths, _KEY, RANGE_BYTES)
-    bounds = [(path, *_label_bounds(path)) for path in paths]
+    bounds = [(path, _label_bounds(path)) for path in paths]
     for one in ranges:
         assert one.first is not None  # each record has a label
         assert one.last is not None
         groups = tuple(
-            (path, np.flatnonzero((most >= one.first) & (least <= one.last)).tolist())
-            for path, least, most in bounds
+            (
+                path,
+                np.flatnonzero((labels[:, 1] >= one.first) & (labels[:, 0] <= one.last)).tolist(),
+            )
+            for path, labels in bounds
         )
         yield ReplayRange(one.first, one.last, tuple(piece for piece in groups if piece[1]))
 
 
-def _label_bounds(path: str) -> tuple[Numbers, Numbers]:
-    """Return the least and the largest label of each row group."""
-    metadata = pa.parquet.read_metadata(path)
-    column = REPLAYED_SCHEMA.get_field_index(_KEY)
-    found = [
-        metadata.row_group(number).column(column).statistics
-        for number in range(metadata.num_row_groups)
-    ]
-    least = np.array([one.min for one in found], np.int64)
-    return least, np.array([one.max for one in found], np.int64)
+def _label_bounds(path: str) -> Numbers:
+    """Return a row for each row group: its least and its largest label."""
+    found = sorted_runs.key_bounds(path, _KEY)
+    return np.array(found, np.int64).reshape(len(found), 2)
 
 
 def read_range(chosen: ReplayRange) -> Iterator[pa.RecordBatch]:
@@ -85,12 +81,8 @@ def read_range(chosen: ReplayRange) -> Iterator[pa.RecordBatch]:
 
 
 def _read_groups(chosen: ReplayRange) -> Iterator[pa.RecordBatch]:
+    label = pc.field(_KEY)
+    within = (label >= chosen.first) & (label <= chosen.last)
     for path, groups in chosen.groups:
-        with pa.parquet.ParquetFile(path) as file:
-            for number in groups:
-                table = file.read_row_group(number, columns=REPLAYED_SCHEMA.names)
-                label = table.column(_KEY)
-                inside = pc.and_(
-                    pc.greater_equal(label, chosen.first), pc.less_equal(label, chosen.last)
-                )
-                yield from table.filter(inside).to_batches()
+        for table in sorted_runs.read_groups(path, groups, within):
+            yield from table.to_batches()

@@ -10,7 +10,7 @@ with those of one key, nor with their values. ``domain_runs`` and ``replay_runs`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,28 @@ def _row_groups(sizes: npt.NDArray[np.int64]) -> Iterator[slice]:
         stop = min(max(stop, first + 1), first + ROW_GROUP_ROWS)
         yield slice(first, stop)
         first = stop
+
+
+# --- read -----------------------------------------------------------------------------------------
+
+
+def key_bounds(path: str, key: str) -> list[tuple[Any, Any] | None]:
+    """Return the least and the largest key of each row group; None: its keys are too long."""
+    metadata = pa.parquet.read_metadata(path)
+    names = metadata.schema.to_arrow_schema().names
+    found: list[tuple[Any, Any] | None] = []
+    for number in range(metadata.num_row_groups):
+        told = metadata.row_group(number).column(names.index(key)).statistics
+        is_told = told is not None and told.has_min_max
+        found.append((told.min, told.max) if is_told else None)
+    return found
+
+
+def read_groups(path: str, groups: Iterable[int], within: pc.Expression) -> Iterator[pa.Table]:
+    """Yield the rows of row groups that an expression selects, a row group at a time."""
+    with pa.parquet.ParquetFile(path) as file:
+        for number in groups:
+            yield file.read_row_group(number).drop_columns([SIZE]).filter(within)
 
 
 # --- ranges ---------------------------------------------------------------------------------------

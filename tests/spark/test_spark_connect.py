@@ -14,16 +14,17 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from tests.docs.pages import blocks
 from tests.spark.random_logs import replayed, write_random_log
+from tests.system.staging import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 CLIENT = """
-import json, sys
+import json
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-import fastjournal.spark
 from fastjournal.errors import FastjournalError
 
 def told(work):
@@ -35,9 +36,7 @@ def told(work):
 def positions(frame):
     return sorted(map(list, frame.select("segment", "offset").collect()))
 
-url, log, output = sys.argv[1:]
-spark = SparkSession.builder.remote(url).getOrCreate()
-fastjournal.spark.register(spark)
+log, output = SNAPSHOT, OUTPUT
 fastjournal.spark.register(spark)
 
 def read(view, path=log, **options):
@@ -63,8 +62,8 @@ found = {
     "stream": streamed(),
     "view": of_view(),
     "schemas": read("records", schema="time TIMESTAMP, key STRING").dtypes,
-    "entries": positions(read("entries")),
     "same": fastjournal.spark.entries(spark, log).dtypes == read("entries").dtypes,
+    "page": positions(entries),
     "narrow": read("entries", [log, log], schema="KEY STRING").columns,
     "other": spark.read.format("parquet").load(output + "/rows").count() > 0,
     "entries in sql": told(of_entries),
@@ -97,16 +96,20 @@ def test_connect_client_has_the_views_and_errors_of_the_data_source(
 ) -> None:
     log = tmp_path / "log"
     write_random_log(log, 6, segments=2, records=40)
-    arguments = [sys.executable, "-c", CLIENT, server, str(log), str(tmp_path)]
+    (block,) = [text for _, text in blocks(PAGE) if "builder.remote(" in text]
+    code = block.replace("sc://HOST:15002", server) + CLIENT
+    named = f"SNAPSHOT, OUTPUT = {str(log)!r}, {str(tmp_path)!r}\n"
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYSPARK", "SPARK"))
     }
-    done = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", named + code], env=environment, stdout=subprocess.PIPE, check=True
+    )
     found = json.loads(done.stdout)
     live = sorted([row[-2], row[-1]] for row in replayed(log))
-    assert found["entries"] == live
+    assert found["page"] == live
     assert found["same"] is True
     assert found["narrow"] == ["KEY"]
     assert len(found["records"]) > 70

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.errors import LogFailedError
-from fastjournal.spark import domain_runs, sorted_runs
+from fastjournal.spark import domain_runs, duckdb_engine, sorted_runs
 from fastjournal.spark.domain_runs import find_domain_ranges, merge_runs, write_entry_runs
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
@@ -142,6 +142,30 @@ def test_merge_of_large_values_of_two_domains_needs_no_sort(tmp_path: Path) -> N
         assert set(pc.binary_length(batch.column("value")).to_pylist()) == {65_536}
         domains += batch.column("domain").to_pylist()
     assert domains == ["a"] * 4096 + ["b"] * 4096
+
+
+def test_merge_reads_a_domain_with_a_value_of_the_memory_limit_without_duckdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_engine, "MEMORY_MIB", 64)
+    monkeypatch.setattr(domain_runs, "RANGE_BYTES", 1)
+    names: list[str | None] = ["a", LONG, None, "m", "z"] * 3
+    small = batch_of(names, 0)
+    large = batch_of([None, "m", LONG], 100)
+    index = large.schema.get_field_index("value")
+    values = pa.array([bytes([number]) * 48 * 1024 * 1024 for number in range(3)], pa.binary())
+    large = large.set_column(index, ENTRY_ARROW_SCHEMA.field(index), values)
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    write_entry_runs(paths[0], [small])
+    write_entry_runs(paths[1], [large.slice(number, 1) for number in range(3)])
+    offsets: dict[str | None, list[int]] = {}
+    for batch in merge_runs(DuckDb(tmp_path), paths):
+        for row in batch.select(["domain", "offset"]).to_pylist():
+            offsets.setdefault(row["domain"], []).append(row["offset"])
+    assert list(offsets) == [None, "a", LONG, "m", "z"]
+    assert sorted(offsets[None]) == [2, 7, 12, 100]
+    assert sorted(offsets["m"]) == [3, 8, 13, 101]
+    assert sorted(offsets[LONG]) == [1, 6, 11, 102]
 
 
 def test_bytes_of_entries_are_those_of_their_strings(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -133,6 +134,23 @@ def test_export_without_room_for_its_sort_says_what_to_change(
         export_snapshot(snapshot, tmp_path / "out", processes=1)
     assert len(str(told.value).splitlines()) == 1
     assert list(tmp_path.glob("out/*")) == []
+
+
+def test_export_on_a_full_temporary_disk_names_the_temporary_directory(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for name in ("write_facts", "write_entries", "write_replayed", "write_replay"):
+        with monkeypatch.context() as patch:
+            patch.setattr(local_entries.export_tasks, name, full)
+            told = rf"{scratch}/.*: cannot sort the entries: .*No space left .*set TMPDIR to "
+            with pytest.raises(LogFailedError, match=told):
+                export_snapshot(snapshot, tmp_path / "out", processes=1, scratch=scratch)
+        assert list(tmp_path.glob("out/*")) == list(scratch.iterdir()) == []
 
 
 def test_export_whose_process_is_killed_says_what_to_change(snapshot: Path, tmp_path: Path) -> None:
