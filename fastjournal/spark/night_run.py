@@ -30,7 +30,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark import jobs, state_jobs
 from fastjournal.spark.cluster_tasks import ClusterTasks
-from fastjournal.spark.columns import RECORD_COLUMNS, sql_schema
+from fastjournal.spark.columns import sql_schema
 from fastjournal.spark.coverage import extended, spans
 from fastjournal.spark.day_store import REPORTS, DayState, DayStore
 from fastjournal.spark.days import begin_us, days_to_prune, stale_days, trend_days
@@ -41,6 +41,7 @@ from fastjournal.spark.files import LogDirectory, below, hadoop_uri, is_s3
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import list_directory
 from fastjournal.spark.process_pool import process_pool
+from fastjournal.spark.record_columns import RECORD_COLUMNS
 from fastjournal.spark.report.diagnosis import Slow, diagnose
 from fastjournal.spark.report.figures import Figures, Row, hours_of, load
 from fastjournal.spark.report.page import render

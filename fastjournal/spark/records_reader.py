@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from fastjournal.spark.columns import COMMAND_NAMES, INTERNAL_COLUMNS
+from fastjournal.spark.columns import COMMAND_NAMES
 from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.paths import open_log
+from fastjournal.spark.record_columns import INTERNAL_COLUMNS
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.vectorised.reader import read_batches

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
+from fastjournal.spark.columns import HasKind
 from fastjournal.spark.event_history import history_files
 from fastjournal.spark.event_rows import EVENT_COLUMNS
 from fastjournal.spark.event_stream import EventsStream
@@ -45,6 +45,7 @@ from fastjournal.spark.paths import (
     newest_snapshot,
     open_log,
 )
+from fastjournal.spark.record_columns import INTERNAL_COLUMNS, RECORD_COLUMNS
 from fastjournal.spark.record_stream import RecordsStream
 from fastjournal.spark.records_reader import RecordsReader
 from fastjournal.spark.requested_schema import RequestedColumn, request, view_schema

@@ -13,9 +13,9 @@ from fastjournal.cmdlog.format.operation_records import Pause
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark import duckdb_engine, entry_plan, local_entries
-from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.local_entries import sorted_entries
+from fastjournal.spark.record_columns import READABLE
 from fastjournal.spark.rows import Row
 from fastjournal.spark.vectorised.byte_arrays import END_BYTES, SegmentBytes, hash_of
 from fastjournal.testing.logs import SegmentBuilder

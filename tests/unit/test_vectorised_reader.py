@@ -18,8 +18,9 @@ from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.columns import INTERNAL_COLUMNS, READABLE, to_batch
+from fastjournal.spark.columns import to_batch
 from fastjournal.spark.files import LogDirectory, SegmentFile
+from fastjournal.spark.record_columns import INTERNAL_COLUMNS, READABLE
 from fastjournal.spark.rows import read_segment
 from fastjournal.spark.vectorised import chunk
 from fastjournal.spark.vectorised.reader import read_batches

@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
-from fastjournal.spark.columns import READABLE, to_batch
+from fastjournal.spark.columns import to_batch
 from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.record_columns import READABLE
 from fastjournal.spark.rows import Row, damaged_row, read_bytes, row_of
 from fastjournal.spark.vectorised.byte_arrays import Mask, Offsets, SegmentBytes
 from fastjournal.spark.vectorised.chunk import Chunk, parts_of
