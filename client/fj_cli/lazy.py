@@ -36,8 +36,9 @@ class LazyGroup(click.Group):
             return None
         command = import_module(self.lazy[cmd_name][0]).command
         assert isinstance(command, click.Command)
-        if not ctx.parent and _EXAMPLES not in (command.epilog or ""):
-            command.epilog = with_examples(cmd_name, command.epilog)
+        if _EXAMPLES not in (command.epilog or ""):
+            name = " ".join([*ctx.command_path.split()[1:], cmd_name])
+            command.epilog = with_examples(name, command.epilog)
         return command
 
     def resolve_command(

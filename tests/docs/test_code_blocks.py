@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fj_cli.examples import OTHER_EXAMPLES
 from tests.docs.manual_pages import subcommands_of
 from tests.docs.pages import ILLUSTRATIONS, blocks
 from tests.system.staging import ROOT
@@ -108,6 +109,21 @@ def unknown_names(line: str) -> list[str]:
     words = words[: words.index("--exec")] if "--exec" in words else words
     known = options_of(contexts[path])
     return [word for word in words if word[:2] == "--" and word.partition("=")[0] not in known]
+
+
+def test_command_help_has_examples_with_options_that_exist() -> None:
+    contexts = contexts_of("fj-cli")
+    leaves = {
+        path: context.command
+        for path, context in contexts.items()
+        if not isinstance(context.command, click.Group)
+    }
+    assert not [
+        path for path, command in leaves.items() if "Examples:" not in (command.epilog or "")
+    ]
+    assert {f"fj-cli {name}" for name in OTHER_EXAMPLES} <= leaves.keys()
+    lines = [line for lines in OTHER_EXAMPLES.values() for line in lines]
+    assert not [(line, unknown) for line in lines if (unknown := unknown_names(line))]
 
 
 def test_page_illustrations_of_commands_have_options_that_exist() -> None:

@@ -7,6 +7,7 @@ import os
 import click
 
 from fastjournal.errors import ConfigError
+from fj_cli.examples import with_examples
 from fj_cli.output import write_line
 
 
@@ -15,7 +16,7 @@ def command() -> None:
     """Make tokens for AUTH, without a daemon."""
 
 
-@command.command("new")
+@command.command("new", epilog=with_examples("token new", None))
 @click.argument("file", type=click.Path(dir_okay=False))
 def new(file: str) -> None:
     """Write a new token to FILE, mode 0600.
