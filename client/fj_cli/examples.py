@@ -65,7 +65,7 @@ OTHER_EXAMPLES: dict[str, tuple[str, ...]] = {
     "token new": ("fj-cli token new /etc/fastjournal/token",),
     "demo": ("fj-cli demo --no-spark",),
 }
-"""Examples of subcommands that need files or other programs; a test checks their names and options."""
+"""Examples of subcommands that need files or other programs: a test checks their options."""
 
 
 def with_examples(name: str, epilog: str | None) -> str | None:

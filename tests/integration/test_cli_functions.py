@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -343,9 +346,17 @@ def test_stats_in_json_name_every_instant_with_its_unit(cli: Cli) -> None:
                 assert name.endswith("_us") or name == "token", (name, value)
 
 
+ROWS = {80: 24, 120: 40}
+"""Rows of a terminal of so many columns."""
+
+
 def on_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
-    """Return the lines that a command writes on a terminal of this width."""
+    """Return the lines that a command writes on a terminal of this size."""
     terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS[columns], columns, 0, 0))
+    environment = {
+        name: value for name, value in cli.environment.items() if name not in ("COLUMNS", "LINES")
+    }
     with os.fdopen(terminal, "rb", closefd=True) as reader:
         try:
             subprocess.run(
@@ -353,7 +364,7 @@ def on_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=end,
                 stderr=subprocess.PIPE,
-                env=cli.environment | {"TERM": "dumb", "COLUMNS": str(columns)},
+                env=environment | {"TERM": "dumb"},
                 timeout=TIMEOUT_S,
                 check=False,
             )
@@ -396,6 +407,37 @@ def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> No
     get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
     assert "leased until " in get
     assert "(in 4 m)" in get
+
+
+@pytest.mark.parametrize("columns", ROWS)
+def test_table_of_each_command_fits_the_terminal(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path, columns: int
+) -> None:
+    uri = "https://example.org/" + "a" * 60
+    (added,) = cli.json("set", "--domain", "pages", "--uri", uri, "value")
+    key, spool = added["key"], str(tmp_path / "spool")
+    cli("spool", "put", spool, "--uri", uri, "value")
+    cli("limit", "pages", "--interval", "2s", "--jobs", "3", "--attempts", "5")
+    for arguments in (
+        ("explain", key),
+        ("stats",),
+        ("stats", "pages"),
+        ("stats", key),
+        ("limit", "pages"),
+        ("ping", "--count", "2", "--interval", "1ms"),
+        ("bench", "--count", "20", "--connections", "2"),
+        ("spool", "status", spool),
+        ("log", "stat", str(daemon.log_path)),
+        ("next", "pages"),
+        ("touch", "--token", "1", key, "1m"),
+        ("bury", key),
+        ("kick", key),
+    ):
+        lines = on_terminal(cli, columns, *arguments)
+        # a long word, such as a key, may be wider: it is never broken
+        wide = [line for line in lines if len(line) > columns and len(line.split()) > 2]
+        assert not wide, (arguments, wide)
+        assert not [line for line in lines if line.startswith("{")], "a table, and no JSON"
 
 
 def test_bench_whose_daemon_dies_names_the_domain_that_may_be_left(

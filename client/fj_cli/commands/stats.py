@@ -45,5 +45,7 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
     if wants_json(as_json):
         write_json(fields)
         return
-    shown = [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
+    keys = fields.pop("keys", [])
+    shown = [("" if number else "keys", key) for number, key in enumerate(keys)]
+    shown += [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
     write_fields(show_bytes(what) or None, shown)
