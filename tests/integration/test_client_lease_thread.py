@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -97,6 +99,44 @@ def test_lease_is_renewed_over_a_daemon_that_is_killed(
         wait_until(lambda: until_us(producer, "1")[0] > first)
         job.complete()
     assert producer.domain_stats("d").entries == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_lease_that_ends_while_a_daemon_is_silent_is_told_to_the_body(
+    daemon: DaemonProcess,
+    producer: SyncClient,
+    elsewhere: bool,
+) -> None:
+    with SyncClient(daemon.address) as client, client.jobs("d", lease=2, wait=None) as jobs:
+        job = next(jobs)
+        if elsewhere:
+            thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait": WAIT_S})
+            thread.start()
+            wait_until(lambda: client.connection.busy)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            # the client itself waits for a minute of silence, and connects for half of one
+            assert job.lost.wait(20)
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        assert job.loss is not None
+        if elsewhere:
+            producer.set("other:1:0:x")
+            thread.join()
+
+
+def test_lease_that_the_body_extends_is_renewed_in_time_and_not_shortened(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client, client.jobs("d", lease=120, wait=None) as jobs:
+        job = next(jobs)
+        job.extend(3)
+        short = until_us(producer, "1")[0]
+        # though the thread has begun to sleep for half a minute
+        wait_until(lambda: until_us(producer, "1")[0] > short + 60 * S)
+        job.extend(3600)
+        assert 3400 < job.keep() < 3600
+        assert not job.lost.is_set()
 
 
 def test_lease_without_renewal_is_lost_and_has_no_thread(

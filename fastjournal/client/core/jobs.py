@@ -131,10 +131,16 @@ class LeasedJob:
     def _renewal_pause_s(
         self, failure: FastjournalError | None, now_s: float, rng: Random
     ) -> float:
-        """Return the seconds until the next renewal: shorter after one that failed."""
-        if failure is None:
-            return self._options.renewal_s * rng.uniform(0.8, 1.0)  # not all jobs at once
+        """Return the seconds until the next renewal: shorter after one that failed.
+
+        A renewal gives the length that the loop asked for: so it comes early where the body has
+        asked for less since, and does not shorten what it has asked for beyond that.
+        """
         left_s = self._lease_ends_s - now_s
+        if failure is None:
+            beyond_s = max(left_s - self._options.lease_us / 1e6, 0.0)
+            pause_s = min(self._options.renewal_s, max(left_s - beyond_s, 0.0) / 3)
+            return beyond_s + pause_s * rng.uniform(0.8, 1.0)  # not all jobs at once
         return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
 
     def _lose(self, error: FastjournalError) -> None:

@@ -26,7 +26,7 @@ from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import FastjournalError
-from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Request
 from fastjournal.times import duration_s
 
@@ -96,20 +96,25 @@ class SyncConnection:
         requests: list[Undoable],
         read: Read[T],
         stop: StopSignal | None = None,
+        *,
+        end_s: float | None = None,
     ) -> T:
         """Send requests in this thread's turn; return what ``read`` makes of their replies.
 
-        Where that fails, the leases and locks of the replies are released.
+        Where that fails, the leases and locks of the replies are released. ``end_s`` is the instant
+        after which nobody needs the replies any more.
 
         Raises:
             Stopped: ``stop`` was set while it waited.
         """
-        plan = self.dialer.plan
+        plan, reply_s = self.dialer.plan, self.reply_timeout_s
+        if end_s is not None:
+            plan, reply_s = self._plan_until(end_s)
         pipeline = Pipeline(requests, plan)
         asked_at_s = self.dialer.now_s()
         with self._turn():
             try:
-                silence_s = pipeline.silence_s(self.reply_timeout_s)
+                silence_s = pipeline.silence_s(reply_s)
                 self._carry(pipeline, plan, silence_s, asked_at_s, stop)
                 return read(pipeline.requests)
             except BaseException as error:  # a signal handler may raise anything
@@ -121,19 +126,20 @@ class SyncConnection:
                     self._drop()
                 raise
 
-    def exchange_beside(self, call: Call[T]) -> T:
+    def exchange_beside(self, call: Call[T], end_s: float) -> T:
         """Send a call and return its result, without waiting for the turn of another thread.
 
-        Where one is under way the call has a connection of its own, and a few seconds.
+        Where one is under way the call has a connection of its own. Without an answer it fails at
+        about ``end_s`` at the latest, whatever the timeouts of the client are.
         """
         if self._lock.acquire(blocking=False):
             try:
                 if not self.busy:
-                    return self.exchange(*single(call))
+                    return self.exchange(*single(call), end_s=end_s)
             finally:
                 self._lock.release()
         requests, read = single(call)
-        return read(self._carry_apart(requests).requests)
+        return read(self._carry_apart(requests, end_s).requests)
 
     # --- releases -------------------------------------------------------------------------------
 
@@ -194,9 +200,9 @@ class SyncConnection:
         pipeline = Pipeline(raw(requests)[0], plan)
         self._carry(pipeline, plan, wait_s, self.dialer.now_s())
 
-    def _carry_apart(self, requests: list[Undoable]) -> Pipeline:
+    def _carry_apart(self, requests: list[Undoable], end_s: float | None = None) -> Pipeline:
         """Send requests by a transport of their own, once, within a few seconds; return them."""
-        plan, wait_s = self._short_plan()
+        plan, wait_s = self._short_plan() if end_s is None else self._plan_until(end_s)
         pipeline = Pipeline(requests, plan)
         transport = self.dialer.dial() if plan is None else self.dialer.redial(plan)
         try:
@@ -207,7 +213,18 @@ class SyncConnection:
 
     def _short_plan(self) -> tuple[Reconnect | None, float]:
         """Return how to connect for last words, and how long to wait for each answer."""
-        plan, wait_s = self.dialer.plan, CLIENT_LAST_WORDS_S
+        return self._plan_within(CLIENT_LAST_WORDS_S)
+
+    def _plan_until(self, end_s: float) -> tuple[Reconnect | None, float]:
+        """Return how to connect and how long to wait, so that all is over at an instant.
+
+        A third each for silence, for another connection, and for silence on that one.
+        """
+        left_s = end_s - self.dialer.now_s()
+        return self._plan_within(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN))
+
+    def _plan_within(self, wait_s: float) -> tuple[Reconnect | None, float]:
+        plan = self.dialer.plan
         if plan is not None:
             plan = msgspec.structs.replace(
                 plan, patience=min(duration_s("patience", plan.patience), wait_s)

@@ -92,7 +92,7 @@ class SyncJobLoop:
             polling.answered()
             self._was_answered = True
             self._held.extend(
-                SyncJob(entry, self._client, self._options, dialer) for entry in found
+                SyncJob(entry, self._client, self._options, dialer, self._keeper) for entry in found
             )
             if self._held and self._keeper is not None:
                 self._keeper.begin()

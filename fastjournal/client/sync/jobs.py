@@ -26,12 +26,13 @@ from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import LastWord, SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Request
 from fastjournal.times import Duration, lease_us, to_timedelta
 
 if TYPE_CHECKING:
     from fastjournal.client.sync.client import SyncClient
+    from fastjournal.client.sync.lease_keeper import LeaseKeeper
 
 
 class SyncJob(LeasedJob):
@@ -45,13 +46,19 @@ class SyncJob(LeasedJob):
     """
 
     def __init__(
-        self, entry: Entry, client: SyncClient, options: WorkerOptions, dialer: Dialer
+        self,
+        entry: Entry,
+        client: SyncClient,
+        options: WorkerOptions,
+        dialer: Dialer,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
         super().__init__(entry, options, dialer.now_s())
         self.lost = threading.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
         self._client = client
         self._dialer = dialer
+        self._keeper = keeper
         self._process = os.getpid()
         self._mutex = threading.RLock()
         """Held while the lease is renewed, or ended: an end needs the token of the last renewal."""
@@ -89,16 +96,21 @@ class SyncJob(LeasedJob):
                     self._lose(error)
                     raise lost_job(error) from error
                 raise
+            self._missed = None
             self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
             self._plan_renewal()
+        if self._keeper is not None:
+            self._keeper.look()
 
     def keep(self) -> float:
         """Renew the lease if it is time; return the seconds until the next look.
 
         For the thread that does so; it does not wait where the job is ended meanwhile.
         """
-        if self.finished or self.loss is not None or not self._mutex.acquire(blocking=False):
+        if self.finished or self.loss is not None:
             return self._options.renewal_s
+        if not self._mutex.acquire(blocking=False):
+            return LEASE_RENEWAL_PAUSE_S_MIN  # it is being extended, perhaps in vain
         try:
             if self._now_s() >= self._renew_at_s and not self.finished:
                 self._renew()
@@ -110,7 +122,7 @@ class SyncJob(LeasedJob):
         asked_s, ttl_us = self._now_s(), self._options.lease_us
         touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
         try:
-            token = self._client.connection.exchange_beside(touch)
+            token = self._client.connection.exchange_beside(touch, self._lease_ends_s)
         except FastjournalError as error:
             self._missed = error
             refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER

@@ -41,6 +41,10 @@ class LeaseKeeper:
         else:
             self._orders.put(True)
 
+    def look(self) -> None:
+        """Have a look at the jobs now: the lease of one has another end."""
+        self._orders.put(True)
+
     def end(self) -> None:
         """End the thread, soon; for finalizers too: takes no lock, and waits for nothing."""
         self._thread = None
