@@ -57,7 +57,7 @@ def test_clients_have_the_same_methods() -> None:
         return {name for name in dir(client) if not name.startswith("_")}
 
     sync_only, trio_only = (
-        {"call_until", "close", "entries_of", "now_s"},
+        {"call_until", "close", "entries_of", "now_s", "waiting"},
         {"mirror", "start_soon"},
     )
     assert public(SyncClient) - sync_only == public(Client) - trio_only
