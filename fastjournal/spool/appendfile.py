@@ -121,19 +121,22 @@ class AppendFile:
         """
         shared_sync, descriptor = self._shared_sync, self._descriptor
         before = shared_sync.appends
+        shared_sync.writing += 1
         try:
             written = os.write(descriptor, record)
             links = os.fstat(descriptor).st_nlink
+            if written == len(record):
+                shared_sync.appends += 1
+                return shared_sync.appends if links else 0
         except OSError as error:
             raise spool_failed("write", self.path, error) from error
-        if written != len(record):
-            if shared_sync.appends == before:  # else a signal handler appended behind it
-                self._take_back(record, written)
-            raise spool_failed(
-                f"write more than {written} of {len(record)} bytes", self.path, _no_space()
-            )
-        shared_sync.appends += 1
-        return shared_sync.appends if links else 0
+        finally:
+            shared_sync.writing -= 1
+        if shared_sync.appends == before:  # else a signal handler appended behind it
+            self._take_back(record, written)
+        raise spool_failed(
+            f"write more than {written} of {len(record)} bytes", self.path, _no_space()
+        )
 
     def sync(self, number: int) -> None:
         """Make an append durable, and with it all that were done before: threads share one sync.

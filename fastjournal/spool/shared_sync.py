@@ -33,6 +33,8 @@ class SharedSync:
         self._path = path
         self.appends = 0
         """Appends to the file so far."""
+        self.writing = 0
+        """Appends under way: their bytes may be in the file, and they have no number yet."""
         self._durable = 0
         """So many of the appends are on the disk."""
         self._failed: tuple[int, int] = (0, 0)
@@ -79,10 +81,11 @@ class SharedSync:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # The system may have dropped what it could not write: the success of the next
-            # sync must not count for those who wait for this one.
+            # The system may have dropped what it could not write, and calls it written: the
+            # success of the next sync must not count for those who wait for this one, nor for
+            # what was written until now, also while this one went on.
             first = min(durable, self._failed[0]) if self._failed[1] else durable
-            self._failed = (first, max(appends, number))
+            self._failed = (first, max(self.appends + self.writing, number))
             raise spool_failed("sync", self._path, error) from error
         self._durable = max(self._durable, appends)
 

@@ -164,6 +164,56 @@ def test_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
     file.close()
 
 
+def test_shared_sync_that_fails_is_told_to_an_append_made_while_it_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes may be among those that the system dropped: the next sync has nothing to write."""
+    numbers: list[int] = []
+
+    def sync(_: int) -> None:
+        if not numbers:
+            numbers.append(file.append(b"b"))
+            raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
+    with pytest.raises(SpoolFailedError):
+        file.sync(file.append(b"a"))
+    with pytest.raises(SpoolFailedError):
+        file.sync(numbers[0])
+    file.sync(file.append(b"c"))
+    file.close()
+
+
+def test_shared_sync_that_fails_is_told_to_an_append_that_has_no_number_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are in the file, and may be dropped, before it is counted."""
+    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
+    first = file.append(b"a")
+    write, failing = os.write, [True]
+
+    def write_and_sync(descriptor: int, data: bytes) -> int:
+        written = write(descriptor, data)
+        with pytest.raises(SpoolFailedError):
+            file.sync(first)
+        failing.clear()
+        return written
+
+    def sync(_: int) -> None:
+        if failing:
+            raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(os, "write", write_and_sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    second = file.append(b"b")
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(SpoolFailedError):
+        file.sync(second)
+    file.sync(file.append(b"c"))
+    file.close()
+
+
 def test_file_is_not_closed_while_a_thread_syncs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
