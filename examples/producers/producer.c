@@ -77,6 +77,7 @@ int main(int count, char **arguments) {
         fwrite(record, 1, (size_t)(at - record), file);
         free(record);
     }
+    if (ferror(stdin)) fail("standard input");
     if (fflush(file) || ferror(file) || fchmod(descriptor, 0660) || fsync(descriptor)) fail(path);
     fclose(file);
     char to[4200];

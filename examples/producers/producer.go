@@ -65,9 +65,11 @@ func main() {
 	directory, uri := os.Args[1], os.Args[2]
 	content := append([]byte("fjsp"), 0, 0, 0, 1)
 	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 64<<20) // a longer line is an error; the default is 64 KiB
 	for lines.Scan() {
 		content = append(content, setRecord(uri, lines.Bytes())...)
 	}
+	check(lines.Err())
 	name := fmt.Sprintf("%s-go-%s.fjs", time.Now().UTC().Format("20060102T150405Z"), random())
 	temporary := directory + "/." + name + ".tmp"
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

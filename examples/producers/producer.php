@@ -39,6 +39,8 @@ function spool(string $directory, array $records): void
     }
 }
 
+// A read that fails is only a notice of PHP, and looks like the end of the lines.
+set_error_handler(fn (int $_, string $text) => throw new RuntimeException($text));
 [, $directory, $uri] = $argv;
 $records = [];
 while (($line = fgets(STDIN)) !== false) {

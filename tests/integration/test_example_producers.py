@@ -46,6 +46,8 @@ URIS = {
     "http://[2001:DB8::1]:81/": "2001%3Adb8%3A%3A1%3A81",
 }
 LINES = ["first", "zwei %s \\n ü", "", "l" * 300]
+LONG_LINE = "x" * 100_000
+"""Longer than the buffers of standard libraries."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,40 @@ def test_spool_producer_refuses_a_uri_without_a_host(example: str, tmp_path: Pat
     )
     assert done.returncode != 0
     assert b"no host" in done.stderr + done.stdout
+    assert list_slots(made) == []
+
+
+@pytest.mark.parametrize("example", [name for name in NEEDS if name != "producer.sh"])
+def test_spool_producer_spools_a_long_line_and_what_is_behind_it(
+    example: str, tmp_path: Path
+) -> None:
+    command = built(example, tmp_path)
+    made = tmp_path / "spool"
+    made.mkdir()
+    lines = ["first", LONG_LINE, "last"]
+    produce(command, made, "https://example.org/", lines)
+    (file,) = list_slots(made)
+    requests = requests_in(Path(file.path))
+    assert [request.value for request in requests] == [line.encode() for line in lines]
+
+
+@pytest.mark.parametrize("example", [name for name in NEEDS if name != "producer.sh"])
+def test_spool_producer_that_cannot_read_its_lines_fails(example: str, tmp_path: Path) -> None:
+    command = built(example, tmp_path)
+    made = tmp_path / "spool"
+    made.mkdir()
+    unreadable = os.open(tmp_path, os.O_RDONLY)  # read fails: it is a directory
+    try:
+        done = subprocess.run(
+            [*command, str(made), "https://example.org/"],
+            stdin=unreadable,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    finally:
+        os.close(unreadable)
+    assert done.returncode != 0
     assert list_slots(made) == []
 
 
