@@ -7,6 +7,7 @@ NAME is printable UTF-8, and the file's name has at most ``DROP_IN_NAME_BYTES_MA
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
@@ -272,11 +273,24 @@ def is_shared(directory: str | int) -> bool:
 
 
 def set_access(descriptor: int, directory: str | int, group: int | None = None) -> None:
-    """Give a new file its group and mode, whatever the umask; ``OSError`` as it comes."""
+    """Give a new file its group and mode, whatever the umask; ``OSError`` as it comes.
+
+    Files that root creates in a directory of another user belong to that user: else a command of
+    an operator would lock out the forwarder, and the writers of the same slot.
+    """
     if group is not None and os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)
     shared = group is not None or is_shared(directory)
+    if not shared and os.geteuid() == 0:
+        _give_to_owner_of(directory, descriptor)
     os.fchmod(descriptor, SHARED_FILE_MODE if shared else FILE_MODE)
+
+
+def _give_to_owner_of(directory: str | int, descriptor: int) -> None:
+    owner = os.stat(directory)
+    if owner.st_uid != 0:
+        with contextlib.suppress(PermissionError):  # root of a container may lack the capability
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def sync_directory(directory: str) -> None:

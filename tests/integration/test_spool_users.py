@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.spool import DeadDirectory, Spool, list_slots, read_forwarder_status
+from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder.main import command
@@ -127,3 +128,17 @@ def test_spool_file_of_a_wrong_owner_or_mode_is_named_and_holds_up_nothing(place
     assert (status.done, status.dead) == (1, 0)
     for name in wrong:
         assert (spool / f"20261120T080000Z-{name}.fjs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+def test_spool_file_that_root_creates_belongs_to_the_owner_of_the_spool(place: Path) -> None:
+    """A command of an operator locks out neither the writers of the slot nor the forwarder."""
+    spool = place / "private"
+    spool.mkdir(0o750)
+    os.chown(spool, FIRST, FIRST)
+    append(spool, "of root")
+    write_drop_in(spool, "retry", [])
+    assert as_user(FIRST, partial(append, spool, "of the owner")) == 0
+    slots = [Path(slot.path).stat() for slot in list_slots(spool)]
+    assert {(slot.st_uid, stat.S_IMODE(slot.st_mode)) for slot in slots} == {(FIRST, 0o640)}
+    assert len(slots) == 2
