@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Self
 
 import msgspec
@@ -213,10 +213,16 @@ class Spool:
             request = msgspec.structs.replace(request, timestamp=self._next_timestamp())
         self._write(encode_record(encode_request(request)))
 
-    def append_records(self, records: Iterable[bytes]) -> None:
+    def append_records(
+        self, records: Iterable[bytes], appended: Callable[[int], None] = lambda _: None
+    ) -> None:
         """Append encoded records (``fastjournal.spool.bulk``), many of them with one write.
 
         A write that fails appends none of its records; those of the writes before it are there.
+
+        Args:
+            records: Records to append, in this order.
+            appended: Called after each write with the number of its records.
 
         Raises:
             SpoolFullError: The spool holds spool_bytes_max bytes.
@@ -229,10 +235,12 @@ class Spool:
             size += len(record)
             if size >= _BATCH_BYTES:
                 self._write(b"".join(batch))
+                appended(len(batch))
                 batch.clear()
                 size = 0
         if batch:
             self._write(b"".join(batch))
+            appended(len(batch))
 
     def close(self) -> None:
         """Close the file; a later append is an error."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import stat
 import subprocess
 import time
@@ -122,6 +124,30 @@ def test_spool_put_writes_many_lines_with_few_calls_and_all_of_them(
     assert json.loads(done.stdout) == {"spooled": count, "bad": 0}
     found = spooled(spool)
     assert [request.value for request in found] == [b"%d" % number for number in range(count)]
+
+
+def test_spool_put_on_a_full_disk_counts_the_lines_that_are_there(tmp_path: Path) -> None:
+    """Lines of one read take several writes, of which the last one fails."""
+    lines, spool, limit = tmp_path / "lines", tmp_path / "spool", 600_000
+    lines.write_text("".join(f'{{"domain":"d","uri":"http://h/{n}"}}\n' for n in range(7000)))
+
+    def limit_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    with lines.open("rb") as source:
+        done = subprocess.run(
+            [installed("fj-cli"), "spool", "put", str(spool), "--json"],
+            stdin=source,
+            capture_output=True,
+            check=False,
+            timeout=60,
+            preexec_fn=limit_files,
+        )
+    assert done.returncode == 74, done.stderr.decode()
+    there = spool_status(spool).pending
+    assert there > 0
+    assert json.loads(done.stdout) == {"spooled": there, "bad": 0}
 
 
 def test_spool_put_appends_a_line_as_soon_as_it_comes(cli: Cli, tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
     from fj_cli.spool_lines import read_batches
 
     spooled = bad = 0
+
+    def count(records: int) -> None:
+        nonlocal spooled
+        spooled += records
+
     next_line_s = time.monotonic() + _PROGRESS_S
     with ExitStack() as stack:
         rejects = None
@@ -112,8 +117,7 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
         bar = stack.enter_context(ProgressBar("spooling"))
         try:
             for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
-                spool.append_records(records)
-                spooled += len(records)
+                spool.append_records(records, count)
                 for number, text, error in bad_lines:
                     bad += 1
                     if bad <= _BAD_LINES_SHOWN:
