@@ -12,13 +12,15 @@ import os
 from typing import Final, NamedTuple
 
 from fastjournal.errors import ProtocolError, SpoolFailedError
+from fastjournal.keys import looks_like_journal_key
 from fastjournal.limits import (
+    PRIORITY_MAX,
     RESCAN_US,
     RETRY_PAUSE_US_MAX,
     SUSPECT_GAP_US,
     UNERASED_MAX,
 )
-from fastjournal.protocol import Reply, decode_request
+from fastjournal.protocol import Function, Reply, Request, decode_request
 from fastjournal.spool.dead import Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
@@ -284,8 +286,9 @@ class Delivery:
         except ProtocolError as error:
             self._bury(record, Settled(error.code, error.message))
             return None
-        if request.function not in WRITES:
-            self._bury(record, Settled("bad-request", f"function {request.function} is no write"))
+        refusal = _refusal_of(request)
+        if refusal is not None:
+            self._bury(record, refusal)
             return None
         outgoing = Outgoing(
             slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
@@ -369,3 +372,20 @@ class Delivery:
             slot, Stretch(piece.offset, piece.end, due_us, settled=Settled(code, sentence))
         )
         return False
+
+
+def _refusal_of(request: Request) -> Settled | None:
+    """Return the reason for which a request is not sent; None: it is sent."""
+    if request.function not in WRITES:
+        return Settled("bad-request", f"function {request.function} is no write")
+    is_work = request.function == Function.SET and request.second_key is not None
+    if is_work and looks_like_journal_key(request.key):
+        # the daemon would keep it as plain data, and say that it succeeded
+        key = request.key.decode(errors="backslashreplace")
+        return Settled(
+            "bad-key",
+            f"{key!r} has a URI and is no journal key <domain>:<priority>:<not before>:<id>: the"
+            f" priority is 0 to {PRIORITY_MAX}, a colon in the domain is %3A; no worker would get"
+            " it",
+        )
+    return None

@@ -189,6 +189,10 @@ def append_raw(spool: Path, frame: bytes) -> None:
         file.write(form.encode_record(frame))
 
 
+def work(key: bytes) -> bytes:
+    return encode_request(Request(Function.SET, 7, Flag.PERSIST, 5, key, b"u:1", value_type=1))
+
+
 def test_records_that_are_no_request_or_no_write_are_dead_letters_and_the_rest_is_sent(
     tmp_path: Path,
 ) -> None:
@@ -202,16 +206,21 @@ def test_records_that_are_no_request_or_no_write_are_dead_letters_and_the_rest_i
         good[:2] + b"\0\x02" + good[4:]: "unsupported-version",
         encode_request(Request(Function.NEXT, timestamp=5)): "bad-request",
         encode_request(Request(Function.QUIT, timestamp=5)): "bad-request",
+        work(b"d:300:5:x"): "bad-key",
+        work(b"example.org:8080:128:5:x"): "bad-key",
     }
+    plain = Request(Function.SET, 8, Flag.PERSIST, 5, b"d:300:5:x", value_type=1)
     ledger = Ledger()
     with Spool(tmp_path) as spool:
         first = spool.append(domain="d")
         for frame in bad:
             append_raw(tmp_path, frame)
+        append_raw(tmp_path, encode_request(plain))
         last = spool.append(domain="d")
     with ScriptedDaemon(ledger.answer) as daemon:
         once(tmp_path, daemon.address)
-        assert [r.key for r in daemon.requests] == [first, last]
+        # without a URI it may be meant as data
+        assert [r.key for r in daemon.requests] == [first, plain.key, last]
     pieces = DeadDirectory(tmp_path).list()
     assert {Path(p.raw_path).read_bytes(): p.reason.code for p in pieces if p.reason} == bad
     assert spool_status(tmp_path).pending == 0
