@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -47,6 +48,48 @@ def test_install_scripts_of_the_debian_package_name_units_that_there_are() -> No
     build = (DEBIAN / "build").read_text(encoding="utf-8")
     for name in re.findall(r"@[A-Z]+@", control):
         assert f"s|{name}|" in build, "the build fills it in"
+
+
+FAKE_SYSTEMCTL = """#!/bin/sh
+cd "$(dirname "$0")"
+case $1 in
+is-enabled) test -e "enabled/$3" ;;
+enable) shift 3; for unit; do touch "enabled/$unit"; done ;;
+disable) shift 3; for unit; do rm -f "enabled/$unit"; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("forwards", [False, True])
+def test_install_after_a_removal_enables_what_was_enabled(tmp_path: Path, forwards: bool) -> None:
+    enabled, etc, running = tmp_path / "enabled", tmp_path / "etc", tmp_path / "run"
+    for directory in (enabled, etc, running):
+        directory.mkdir()
+    for name in ("systemctl", "systemd-sysusers", "systemd-tmpfiles"):
+        program = tmp_path / name
+        program.write_text(FAKE_SYSTEMCTL if name == "systemctl" else "#!/bin/sh\n", "utf-8")
+        program.chmod(0o755)
+
+    def run(name: str, *arguments: str) -> set[str]:
+        script = (DEBIAN / name).read_text(encoding="utf-8")
+        script = script.replace("/etc/fastjournal", str(etc))
+        script = script.replace("/run/systemd/system", str(running))
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", script, name, *arguments], check=True, env=path)
+        return {unit.name for unit in enabled.iterdir()}
+
+    units = run("postinst", "configure", "")
+    assert units == {"fastjournald.socket", "fastjournald.service"}
+    if forwards:
+        (enabled / "fj-forwarder.service").touch()
+        units.add("fj-forwarder.service")
+    assert run("prerm", "remove") == set()
+    # the configuration stayed, so the version that was removed is named
+    assert run("postinst", "configure", "0.1.0") == units
+    # who has disabled them since is heard
+    (enabled / "fastjournald.socket").unlink()
+    assert run("prerm", "upgrade", "0.2.0") == run("postinst", "configure", "0.1.0")
+    assert not list(etc.iterdir())
 
 
 def instruction(name: str) -> str:
