@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 from datetime import UTC, datetime
 
 import trio
@@ -69,3 +71,24 @@ def test_blocking_listener_gets_changes(daemon: DaemonProcess) -> None:
         client.delete("a1")
         assert told(next(changes)) == ("gone", b"a1", b"")
         assert changes.wait(timeout=0) is None
+
+
+def test_listen_goes_on_in_a_parent_whose_forked_child_leaves_the_block(
+    daemon: DaemonProcess,
+) -> None:
+    with (
+        SyncClient(daemon.address) as other,
+        SyncClient(daemon.address).listen(prefix="a") as changes,
+    ):
+        child = os.fork()
+        if child == 0:
+            try:
+                changes.__exit__()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        other.set("a1", b"one")
+        assert select.select([changes], [], [], 60)[0]
+        change = changes.wait(0)
+        assert change is not None
+        assert told(change) == ("set", b"a1", b"one")

@@ -214,7 +214,9 @@ class SyncListener:
 
     def _close(self) -> None:
         if self._transport is not None:
-            if self._poller is not None and self._transport.fileno() >= 0:
+            # an epoll is shared with the parent of a fork, which goes on with it
+            is_open = self._transport.fileno() >= 0 and self._transport.is_ours
+            if self._poller is not None and is_open:
                 self._poller.unregister(self._transport)
             self._transport.close()
             self._transport = None
