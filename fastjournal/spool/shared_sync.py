@@ -59,10 +59,11 @@ class SharedSync:
         while not self._is_durable(number):
             rounds = self._rounds
             if not self._lock.acquire(blocking=False):
-                if self._wait(rounds):
-                    continue
-                self._sync(number, descriptor)
-                return
+                if not self._wait(rounds):
+                    # success is no proof: the system tells a failure to one of two syncs, and
+                    # it may have told the other one
+                    self._sync(number, descriptor)
+                continue
             try:
                 self._sync(number, descriptor)
             finally:

@@ -401,3 +401,34 @@ def test_shared_sync_that_fails_around_one_of_a_signal_handler_is_told_to_the_ot
             sync.sync(number, 5)
     sync.appends = 4
     sync.sync(4, 5)
+
+
+def test_shared_sync_that_fails_beside_another_one_is_told_to_those_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One took too long, so there are two; the system tells the failure to the first one only."""
+    monkeypatch.setattr(shared_sync, "PATIENCE_S", 0.01)
+    sync = shared_sync.SharedSync(str(tmp_path))
+    sync.appends = 2
+    begun, second, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def fdatasync(_: int) -> None:
+        if threading.current_thread() is slow:
+            begun.set()
+            assert second.wait(60)
+            raise OSError(5, "I/O error")
+        second.set()
+        assert failed.wait(60)
+
+    def fail() -> None:
+        with pytest.raises(SpoolFailedError):
+            sync.sync(1, 5)
+        failed.set()
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    slow = threading.Thread(target=fail)
+    slow.start()
+    assert begun.wait(60)
+    with pytest.raises(SpoolFailedError):
+        sync.sync(2, 5)
+    slow.join()
