@@ -12,14 +12,17 @@ import time
 
 from fastjournal.errors import ConfigError
 
+WAIT_S = 1.0
+"""Longest wait for a service manager that takes no state: all clients wait meanwhile."""
+
 
 def notify(state: str, *, wait: bool = True) -> bool:
     """Send ``state``, such as ``READY=1`` or ``STOPPING=1``; lines are separated by newlines.
 
     Args:
         state: Assignments.
-        wait: Whether to wait for room in the queue of the service manager. An event loop does not
-            wait for a state that is sent again soon.
+        wait: Whether to wait ``WAIT_S`` at most for room in the queue of the service manager. An
+            event loop does not wait for a state that is sent again soon.
 
     Returns:
         Whether it was sent. False: no service manager asked for it, or it cannot be reached,
@@ -32,7 +35,7 @@ def notify(state: str, *, wait: bool = True) -> bool:
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            sender.setblocking(wait)
+            sender.settimeout(WAIT_S if wait else 0)
             sender.connect(address)
             sender.sendall(state.encode())
     except OSError:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from fastjournal import sdnotify
 from fastjournal.sdnotify import notify, watchdog_seconds
 from tests.door.tasks import ping_watchdog
 
@@ -81,8 +82,10 @@ def test_watchdog_does_not_wait_for_a_service_manager_that_takes_no_state(
         manager.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         sent = [notify("WATCHDOG=1", wait=False) for _ in range(10_000)]
-    assert sent[0]
-    assert not sent[-1], "the queue of a datagram socket is full"
+        assert sent[0]
+        assert not sent[-1], "the queue of a datagram socket is full"
+        monkeypatch.setattr(sdnotify, "WAIT_S", 0.01)
+        assert not notify("READY=1"), "a reload ends all the same"
 
 
 @pytest.mark.parametrize(
