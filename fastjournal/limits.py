@@ -777,3 +777,11 @@ REFUSING_US_MAX = 30_000_000
 
 RETRY_PAUSE_US_MAX = 30_000_000
 """Longest pause between two attempts of the forwarder (back-off)."""
+
+FORWARDER_HTTP_CONNECTIONS_MAX = 16
+"""Concurrent HTTP connections of a forwarder with ``--http``, each with a thread; further ones are
+closed at once. The use is a scraper or two."""
+
+FORWARDER_HTTP_SECONDS_MAX = 10.0
+"""Time of an HTTP connection of a forwarder, from accept to the end of the reply: the default
+scrape timeout of Prometheus."""

@@ -1,7 +1,8 @@
 """Metrics of a forwarder for Prometheus: ``--http HOST:PORT`` serves ``/metrics``.
 
 A thread serves the figures of the last status (``status.json``), with prometheus_client. It shares
-nothing else with the forwarder, so a slow client delays no record.
+nothing else with the forwarder, so a slow client delays no record. Connections are bounded in
+number and in time, so clients that hold them take no descriptors from slots.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -21,12 +24,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fastjournal.errors import ConfigError
+from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX, FORWARDER_HTTP_SECONDS_MAX
 from fastjournal.spool.forwarder_status import ForwarderStatus
 
 log = logging.getLogger("fj_forwarder")
-
-REQUEST_S: Final = 10
-"""A client that sends no request, or takes no reply, for so long is closed."""
 
 _PREFIX: Final = "fastjournal_forwarder_"
 
@@ -144,10 +145,47 @@ def serving_metrics(
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request."""
+    """A thread for each connection, of which there are few, each for a limited time."""
 
     daemon_threads = True
     block_on_close = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self._ends: dict[Any, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, or close it if there are too many."""
+        with self._lock:
+            admitted = len(self._ends) < FORWARDER_HTTP_CONNECTIONS_MAX
+            if admitted:
+                self._ends[request] = time.monotonic() + FORWARDER_HTTP_SECONDS_MAX
+        if admitted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections whose time is over; ``serve_forever`` calls it twice a second."""
+        super().service_actions()
+        now = time.monotonic()
+        with self._lock:
+            for request, end in self._ends.items():
+                if end <= now:
+                    with suppress(OSError):  # the client was faster
+                        request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and make room for the next one."""
+        with self._lock:  # the descriptor is not another's while service_actions uses it
+            self._ends.pop(request, None)
+            super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log a failure; a connection that ended early is a usual one."""
+        usual = isinstance(sys.exception(), OSError)
+        log.log(logging.DEBUG if usual else logging.ERROR, "metrics: request failed", exc_info=True)
 
 
 class _Server6(_Server):
@@ -159,9 +197,7 @@ def _server_class(host: str) -> type[_Server]:
 
 
 class _Handler(WSGIRequestHandler):
-    """Handler that waits no longer than a scrape takes, and logs at debug."""
-
-    timeout = REQUEST_S
+    """Handler that logs at debug."""
 
     def log_message(self, format: str, *args: object) -> None:
         """Log a request."""
