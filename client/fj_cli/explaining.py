@@ -85,7 +85,10 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
 
 
 def _buried(entry: EntryExplanation) -> Iterator[Reason]:
-    text = f"buried after {_times(entry.attempts, 'failed attempt')}"
+    # a worker may bury it at once, with its last failure as the reason
+    text = (
+        f"buried after {_times(entry.attempts, 'failed attempt')}" if entry.attempts else "buried"
+    )
     if entry.buried_reason:
         text += f": {entry.buried_reason}"
     key = _key(entry)

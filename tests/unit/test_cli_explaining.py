@@ -63,6 +63,8 @@ def test_reason_follows_from_the_fields(fields: dict[str, object], expected: lis
 def test_advice_quotes_the_key_for_a_shell() -> None:
     (reason,) = reasons_of(with_fields(state="buried", attempts=2, buried_reason="no route"))
     assert reason.text == "buried after 2 failed attempts: no route"
+    (without,) = reasons_of(with_fields(state="buried", attempts=0, buried_reason="exit 1"))
+    assert without.text == "buried: exit 1"
     assert "fj-cli kick 'pages:128:1:it'\"'\"'s'" in reason.advice[0]
 
 
