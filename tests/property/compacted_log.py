@@ -52,6 +52,10 @@ def runtime_of(
     async def durable(mark: int) -> None:
         log.flush()
 
+    async def roll() -> list[SegmentInfo]:
+        log.writer.roll()
+        return log.writer.sealed
+
     return SimpleNamespace(
         engine=log.engine,
         writer=log.writer,
@@ -60,7 +64,7 @@ def runtime_of(
         config=log.config,
         clock=log.clock,
         wake_tasks=lambda: None,
-        commit=SimpleNamespace(wait_durable=wait_durable or durable),
+        commit=SimpleNamespace(wait_durable=wait_durable or durable, roll=roll),
         segments_free=trio.Lock(),
         counters=Counters(),
         backpressure=Backpressure(log.engine, log.writer, compacts=True),

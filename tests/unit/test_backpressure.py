@@ -174,6 +174,68 @@ async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("segments", [1, 2])
+async def test_backpressure_holds_writers_while_a_slow_sync_keeps_segments_from_being_sealed(
+    calls_in_loop: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, segments: int
+) -> None:
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    # the clients append while the disk syncs: nothing is written, and so nothing sealed
+    for _ in range(segments):
+        appended_in_one_write(log)
+    assert not log.writer.sealed
+    assert log.writer.seals_next is (segments == 2)
+    runtime = runtime_of(log)
+    pressure = runtime.backpressure
+    async with trio.open_nursery() as nursery:
+        pressure.look()
+        assert pressure.closed
+        gone = await in_order(pressure, [10**9], nursery)
+        nursery.start_soon(Compactor(runtime, nothing_to_archive).run)
+        await until(lambda: bool(gone))
+        assert "event=writers-not-slowed" not in caplog.text
+        assert log.writer.log_bytes < bytes_slowed(log.engine.store, log.writer)
+        nursery.cancel_scope.cancel()
+    log.check()
+
+
+def appended_in_one_write(log: CompactedLog) -> None:
+    """Append values of one key, far more than a segment, in one write that is still to come."""
+    log.writer.write()
+    for at in range(log.clock.now + 1, log.clock.now + 801):
+        log.engine.handle("session", request(Function.SET, b"a", b"v" * 200, flags=OVER, at=at), at)
+    log.clock.now += 801
+
+
+async def test_backpressure_waits_for_the_pass_that_begins_behind_the_first_wait(
+    log: CompactedLog,
+    calls_in_loop: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = runtime_of(log)
+    pressure = runtime.backpressure
+    compactor = Compactor(runtime, nothing_to_archive)
+    compact, passes = compactor.compact, list[bool]()
+
+    async def in_vain_at_first(*, only_excess: bool = False) -> None:
+        passes.append(pressure.needed)
+        if len(passes) == 1:
+            # while this pass looks at its last segment, in vain, the log becomes too large
+            pressure.look()
+            await trio.lowlevel.checkpoint()
+        else:
+            await compact(only_excess=only_excess)
+
+    monkeypatch.setattr(compactor, "compact", in_vain_at_first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(compactor.run)
+        await until(lambda: bool(passes) and not pressure.closed)
+        nursery.cancel_scope.cancel()
+    assert passes[:2] == [False, True]
+    assert "event=writers-not-slowed" not in caplog.text
+    assert log.writer.log_bytes < bytes_slowed(log.engine.store, log.writer)
+
+
 @pytest.mark.parametrize("why", ["read-only", "stopping"])
 async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
     log: CompactedLog, why: str

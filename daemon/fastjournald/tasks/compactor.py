@@ -118,7 +118,7 @@ class Compactor:
         """Compact, again and again; 0 as interval: never.
 
         Raises:
-            LogFailedError: A segment could not be replaced or unlinked.
+            LogFailedError: A segment could not be sealed, replaced or unlinked.
         """
         seconds = self._runtime.config.cmdlog_clean_int / 1000
         if not seconds:
@@ -128,15 +128,39 @@ class Compactor:
         while True:
             with trio.move_on_after(min(LOOK_SECONDS, seconds)):
                 await backpressure.wait_needed()
-            freed = counters.compaction_freed_bytes
+            # a pass that began before writers waited says nothing of what the next one frees
+            needed, freed = backpressure.needed, counters.compaction_freed_bytes
             if trio.current_time() >= due:
                 await self.compact()
                 due = trio.current_time() + seconds
             elif self._excess() > 0:
                 await self.compact(only_excess=True)
             backpressure.look()
-            if backpressure.needed and counters.compaction_freed_bytes == freed:
+            if needed and self._was_in_vain(freed) and await self._seal_unsealed():
+                await self.compact(only_excess=True)
+                backpressure.look()
+            if needed and self._was_in_vain(freed):
                 backpressure.stop_slowing()
+
+    def _was_in_vain(self, freed: int) -> bool:
+        """Whether writers wait, and compaction has freed no more than so many bytes since."""
+        runtime = self._runtime
+        return runtime.backpressure.needed and runtime.counters.compaction_freed_bytes == freed
+
+    async def _seal_unsealed(self) -> bool:
+        """Seal what is at least a segment, and not sealed because a sync takes long; whether so.
+
+        Meanwhile all that clients append goes into one or two segments, however large they get.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        writer = self._runtime.writer
+        unsealed = writer.log_bytes - sum(info.bytes for info in writer.sealed)
+        if unsealed < writer.segment_bytes_max:
+            return False
+        await self._runtime.commit.roll()
+        return True
 
     def _excess(self) -> float:
         """Return by which part the log is larger than it should be. O(number of segments)."""
