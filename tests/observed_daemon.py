@@ -43,9 +43,18 @@ class ObservedDaemon:
     ) -> str:
         kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
         request = Request(
-            function, 1, flags, self.clock.now, key, uri, kind, value, timeout=timeout, ttl=ttl
+            function,
+            1,
+            flags,
+            self.clock.instant_us,
+            key,
+            uri,
+            kind,
+            value,
+            timeout=timeout,
+            ttl=ttl,
         )
-        data = self.engine.handle("session", request, self.clock.now)
+        data = self.engine.handle("session", request, self.clock.instant_us)
         assert isinstance(data, bytes)
         return decode_reply(data).error
 

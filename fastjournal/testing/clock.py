@@ -10,10 +10,13 @@ class ManualClock:
         now_us: The first instant, in microseconds since the Unix epoch.
     """
 
+    # a name that is mistyped sets no clock: an error
+    __slots__ = ("instant_us",)
+
     def __init__(self, now_us: int) -> None:
-        self.now = now_us
-        """The present instant, in microseconds: assign it to move the clock."""
+        self.instant_us = now_us
+        """The present instant, in microseconds since the epoch: assign it to move the clock."""
 
     def now_us(self) -> int:
         """Return the instant that was set last."""
-        return self.now
+        return self.instant_us

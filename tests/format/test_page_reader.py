@@ -274,7 +274,7 @@ def segments(daemon: CrashingDaemon) -> dict[int, bytes]:
 
 def replayed(daemon: CrashingDaemon) -> dict[bytes, dict[bytes, dict[str, Any]]]:
     """Return the result of the library's own replay: the entry under every key, with its job id."""
-    state = recover(daemon.disk.kill(), LOG, now_us=daemon.clock.now).state
+    state = recover(daemon.disk.kill(), LOG, now_us=daemon.clock.instant_us).state
     ids = {id(job): job_id for job_id, job in state.jobs.items()}
     return {key: {ids[id(job)]: fields_of(job)} for key, job in state.keys.items()}
 

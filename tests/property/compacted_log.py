@@ -116,7 +116,7 @@ class CompactedLog:
 
     def state(self) -> Dump:
         """State that must survive."""
-        return dump(self.engine, self.clock.now, exact=True, disk=self.disk)
+        return dump(self.engine, self.clock.instant_us, exact=True, disk=self.disk)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -138,14 +138,14 @@ class CompactedLog:
             value,
             flags=flags | (Flag.PERSIST if persist else 0),
             uri=uri,
-            **{"at": self.clock.now, **fields},  # an instant is always there
+            **{"at": self.clock.instant_us, **fields},  # an instant is always there
         )
-        answer = self.engine.handle("session", asked, self.clock.now)
+        answer = self.engine.handle("session", asked, self.clock.instant_us)
         while isinstance(answer, Missing):
             unreadable = fetch(self.engine, self.disk, LOG, answer)
-            answer = self.engine.handle("session", asked, self.clock.now, unreadable)
+            answer = self.engine.handle("session", asked, self.clock.instant_us, unreadable)
         while isinstance(answer, Scan):
-            stepped = self.engine.step(answer, self.clock.now)
+            stepped = self.engine.step(answer, self.clock.instant_us)
             assert not isinstance(stepped, Missing)
             answer = stepped
         assert answer is not None
@@ -199,7 +199,7 @@ class CompactedLog:
             LogFailedError: It ends the daemon.
         """
         compaction = compact_segment(
-            self.engine.store, self.writer, self.disk, LOG, info, self.clock.now
+            self.engine.store, self.writer, self.disk, LOG, info, self.clock.instant_us
         )
         answer: object = None
         failure: FastjournalError | None = None
@@ -211,7 +211,7 @@ class CompactedLog:
             answer = failure = None
             between()
             if wanted in (TURN, NOW):
-                answer = self.clock.now
+                answer = self.clock.instant_us
             elif wanted is DURABLE:
                 self.flush()
             else:
@@ -224,7 +224,7 @@ class CompactedLog:
     def clean_all(self) -> list[str]:
         """Clean what is worth it, the oldest first, as the daemon does."""
         self.flush()
-        now = self.clock.now
+        now = self.clock.instant_us
         return [self.clean(info) for info in candidates(self.engine.store, self.writer, now)]
 
     def clean_settled(self) -> None:
@@ -245,12 +245,12 @@ class CompactedLog:
         """A restart from what is on the disk gives the same."""
         self.flush()
         state, clock = self.state(), ManualClock(START)
-        clock.now = self.clock.now
+        clock.instant_us = self.clock.instant_us
         engine, _ = recover_engine(
             self.disk.kill(), self.config, self.settings, clock, seed=bytes(8)
         )
         engine.check()
-        found = dump(engine, clock.now, exact=True, disk=self.disk)
+        found = dump(engine, clock.instant_us, exact=True, disk=self.disk)
         assert found == state
         # where they are, too
         assert {entry.key: entry.position for entry in engine.store if entry.persistent} == {
@@ -274,5 +274,5 @@ class CompactedLog:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and what ends by it."""
-        self.clock.now += round(seconds * SECOND)
-        self.engine.advance(self.clock.now)
+        self.clock.instant_us += round(seconds * SECOND)
+        self.engine.advance(self.clock.instant_us)

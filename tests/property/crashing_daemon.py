@@ -201,7 +201,7 @@ class CrashingDaemon:
         assert isinstance(everything, KeyFilter)
         self.engine.subscriptions.begin(LISTENER, 1, everything)
         # what recovery found is durable, for the writer has synced it
-        self.latest = self.clock.now
+        self.latest = self.clock.instant_us
         self.steps = []
         self.take_down()
 
@@ -228,7 +228,7 @@ class CrashingDaemon:
                 continue
             if meta is None:
                 assert found is None, f"{key!r} was told to be gone"
-            elif not 0 < (meta.worked_on_until_us or meta.expires_us) <= self.clock.now:
+            elif not 0 < (meta.worked_on_until_us or meta.expires_us) <= self.clock.instant_us:
                 assert found is not None, f"{key!r} was told to stand"
                 # another name of it has a later timestamp, and is sent under that name only
                 assert found.timestamp >= meta.timestamp_us, f"{key!r} was told to be newer"
@@ -242,7 +242,7 @@ class CrashingDaemon:
         connection = ClientConnection()
         while self.engine.notifications.has_notifications(LISTENER):
             unreadable = self.fetch(missing_notifications(self.engine.context, LISTENER))
-            now = self.clock.now
+            now = self.clock.instant_us
             connection.receive_data(self.engine.notifications.tell(LISTENER, now, unreadable))
         for told in connection.next_events():
             assert told.pairs
@@ -325,10 +325,10 @@ class CrashingDaemon:
             self.writer.roll()
             self.acknowledge()
             if chance >= 0.27:
-                self.clock.now += 1
+                self.clock.instant_us += 1
                 sealed, latest = list(self.writer.sealed), self.latest
                 state = self.state(latest)
-                self.snapshots.take(self.disk, sealed, self.clock.now, latest, state)
+                self.snapshots.take(self.disk, sealed, self.clock.instant_us, latest, state)
         else:
             return False
         return True
@@ -340,7 +340,7 @@ class CrashingDaemon:
             LogFailedError: The disk failed in a way that ends the daemon.
         """
         draw = self.draw
-        store, writer, now = self.engine.store, self.writer, self.clock.now
+        store, writer, now = self.engine.store, self.writer, self.clock.instant_us
         if self.unfinished is not None:
             return
         compaction = compact_segment(store, writer, self.disk, LOG, info, now)
@@ -365,7 +365,7 @@ class CrashingDaemon:
             if draw.random() < 0.3:
                 self.other_task()
             if wanted in (TURN, NOW):
-                answer = self.clock.now
+                answer = self.clock.instant_us
             elif wanted is DURABLE:
                 writer.write()
                 writer.sync()
@@ -402,16 +402,16 @@ class CrashingDaemon:
         jump = draw.choices(
             (0, 1, 7000, SECOND, 9 * SECOND, 100 * SECOND, -3), (5, 5, 3, 2, 2, 1, 1)
         )
-        self.clock.now += jump[0]
-        self.latest = max(self.latest, self.clock.now)
-        engine.advance(self.clock.now)
+        self.clock.instant_us += jump[0]
+        self.latest = max(self.latest, self.clock.instant_us)
+        engine.advance(self.clock.instant_us)
         self.take_down()
-        asked = draw_request(draw, self.clock.now, self.tokens, exact=self.exact)
+        asked = draw_request(draw, self.clock.instant_us, self.tokens, exact=self.exact)
         # as a client's bytes
         asked = decode_request(encode_request(asked))
-        answer = engine.handle("session", asked, self.clock.now)
+        answer = engine.handle("session", asked, self.clock.instant_us)
         while isinstance(answer, Missing):
-            answer = engine.handle("session", asked, self.clock.now, self.fetch(answer))
+            answer = engine.handle("session", asked, self.clock.instant_us, self.fetch(answer))
         assert answer is not None
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
@@ -428,7 +428,7 @@ class CrashingDaemon:
         if chance < 0.4:
             self.unsent.clear()
         while chance > 0.8 and self.unsent:
-            self.unsent = self.engine.give_back(self.unsent, 1, self.clock.now)
+            self.unsent = self.engine.give_back(self.unsent, 1, self.clock.instant_us)
             self.given_back += 1
             self.engine.check()
             self.take_down()

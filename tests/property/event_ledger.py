@@ -79,7 +79,7 @@ class EventLedger:
 
     def count(self, kind: EventKind, number: int = 1) -> None:
         if number:
-            self.counts[day_of(self.log.clock.now), kind] += number
+            self.counts[day_of(self.log.clock.instant_us), kind] += number
 
     def remove(self, key: bytes, kind: EventKind) -> None:
         self.count(kind)
@@ -89,10 +89,10 @@ class EventLedger:
         """Let time pass: leases and lives end."""
         self.log.pass_time(us / SECOND)
         for key, job in list(self.jobs.items()):
-            if 0 < job.token <= self.log.clock.now:
+            if 0 < job.token <= self.log.clock.instant_us:
                 self.count(EventKind.LOST)
                 self.lease_over(key)
-            elif not job.token and 0 < job.expires <= self.log.clock.now:
+            elif not job.token and 0 < job.expires <= self.log.clock.instant_us:
                 self.remove(key, EventKind.EXPIRED)
 
     def lease_over(self, key: bytes) -> bool:
@@ -100,7 +100,7 @@ class EventLedger:
         job = self.jobs[key]
         if job.superseded:
             self.remove(key, EventKind.REPLACED)
-        elif 0 < job.expires <= self.log.clock.now:
+        elif 0 < job.expires <= self.log.clock.instant_us:
             self.remove(key, EventKind.EXPIRED)
         else:
             job.token = 0
@@ -135,7 +135,7 @@ class EventLedger:
         if standing is not None and self.draw.random() < 0.2:
             return standing, None, how | {"flags": Flag.OVERWRITE}
         if self.draw.random() < 0.2:
-            how["timeout"] = self.log.clock.now + self.draw.choice((2, 6, 60)) * SECOND
+            how["timeout"] = self.log.clock.instant_us + self.draw.choice((2, 6, 60)) * SECOND
         return self.new_key(), self.draw.choice((None, None, b"u", b"v")), how
 
     def stored(self, key: bytes, uri: bytes | None, how: dict[str, int], *, logged: bool) -> None:
@@ -172,7 +172,7 @@ class EventLedger:
         if key is None:
             return
         job, chance = self.jobs[key], self.draw.random()
-        if job.token <= self.log.clock.now + 2:
+        if job.token <= self.log.clock.instant_us + 2:
             return
         how: dict[str, int] = {"flags": Flag.WORKED_ON, "timeout": job.token}
         if chance < 0.4:

@@ -91,7 +91,7 @@ class LedgerRun:
         standing = ledger.pick(leased=self.draw.choice((None, True)))
         if standing is not None:
             key, uri, how = standing, None, {"kind": ValueType.INTEGER, "flags": Flag.OVERWRITE}
-        now = log.clock.now
+        now = log.clock.instant_us
         reply = log.ask(Function.SET, key, bytes(8), uri=uri, **how)
         assert reply.code == "", reply.error
         log.writer.write()

@@ -63,17 +63,17 @@ class RebuiltDaemon(CrashingDaemon):
     def ask(self) -> None:
         """Let time pass and carry out one request."""
         draw, engine = self.draw, self.engine
-        self.clock.now += draw.choice((0, 1, 1, 7000, 9 * SECOND))
-        engine.advance(self.clock.now)
+        self.clock.instant_us += draw.choice((0, 1, 1, 7000, 9 * SECOND))
+        engine.advance(self.clock.instant_us)
         self.take_down()
         self.asked = self._drawn()
         asked = self.asked
         names = f"{Function(asked.function).name} {asked.flags!r} {asked.key!r}"
         token = asked.timeout and asked.timeout % 10**9
         self.history.append(f"{names} {asked.second_key!r} {asked.value[:5]!r} token={token}")
-        answer = engine.handle("session", self.asked, self.clock.now)
+        answer = engine.handle("session", self.asked, self.clock.instant_us)
         while isinstance(answer, Missing):
-            answer = engine.handle("session", self.asked, self.clock.now, self.fetch(answer))
+            answer = engine.handle("session", self.asked, self.clock.instant_us, self.fetch(answer))
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()
@@ -82,7 +82,7 @@ class RebuiltDaemon(CrashingDaemon):
         self.asked = None
 
     def _drawn(self) -> Request:
-        draw, now = self.draw, self.clock.now
+        draw, now = self.draw, self.clock.instant_us
         function = draw.choices(
             [
                 *(Function.SET, Function.DELETE, Function.NEXT, Function.RELEASE),

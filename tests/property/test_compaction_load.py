@@ -72,11 +72,11 @@ class Load:
 
     def expiring(self) -> None:
         self.cold(1000)
-        self.put(b"short/%d" % self.number, timeout=self.log.clock.now + 5 * SECOND)
+        self.put(b"short/%d" % self.number, timeout=self.log.clock.instant_us + 5 * SECOND)
 
     def mass_expiry(self) -> None:
         self.cold(500)
-        minute = self.log.clock.now // (20 * SECOND) * 20 * SECOND
+        minute = self.log.clock.instant_us // (20 * SECOND) * 20 * SECOND
         self.put(b"short/%d" % self.number, timeout=minute + 20 * SECOND)
 
     def dying_at_random(self) -> None:
@@ -211,7 +211,7 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
 ) -> None:
     load = Load(**options)
     log = load.log
-    cleaned_at = log.clock.now
+    cleaned_at = log.clock.instant_us
     steps = STEPS if step is not Load.all_of_it else STEPS // 2
     for load.number in range(steps):
         step(load)
@@ -220,8 +220,8 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
             continue
         live = log.engine.journal.records.live_bytes
         large = log.log_bytes() > 2 * live + 2 * SEGMENT_BYTES
-        if large or log.clock.now >= cleaned_at + USUAL_US:
-            cleaned_at = log.clock.now
+        if large or log.clock.instant_us >= cleaned_at + USUAL_US:
+            cleaned_at = log.clock.instant_us
             log.clean_all()
         if load.number > STEPS // 3:
             live += TOMBSTONE_BYTES * len(log.engine.store.tombstones)
@@ -268,7 +268,7 @@ class Saturated:
             if writer.log_bytes <= bytes_usual(store, writer):
                 continue
             freed = 0
-            for info in candidates(store, writer, self.log.clock.now, merge=False):
+            for info in candidates(store, writer, self.log.clock.instant_us, merge=False):
                 self.log.clean(info, self._ask_often)
                 left = next((i.bytes for i in writer.sealed if i.number == info.number), 0)
                 freed += info.bytes - left

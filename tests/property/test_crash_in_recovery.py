@@ -23,7 +23,7 @@ def start(disk: SimulatedDisk, clock: ManualClock) -> tuple[Dump, LogWriter]:
     """Start a daemon; return what it found, and the writer with what it has to say."""
     engine, writer = recover_engine(disk, CONFIG, CONFIG.settings(), clock, seed=b"another!")
     engine.check()
-    return dump(engine, clock.now, exact=True), writer
+    return dump(engine, clock.instant_us, exact=True), writer
 
 
 def cut_to(disk: SimulatedDisk, size: int) -> SimulatedDisk:

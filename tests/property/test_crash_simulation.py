@@ -90,7 +90,7 @@ def run(seed: int) -> int:
 
 def assert_losses_are_known(daemon: CrashingDaemon) -> None:
     """A sealed segment that is cut at a record, or gone, is damage at the next start."""
-    draw = random.Random(daemon.clock.now)
+    draw = random.Random(daemon.clock.instant_us)
     writes = daemon.disk.calls["write"]
     try:
         # what the start has to say of them
@@ -150,7 +150,7 @@ def test_sync_that_failed_has_its_changes_written_again_at_the_start() -> None:
     daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
     daemon.commit()
     set_ = request(Function.SET, b"a:1:0:key", b"v", flags=Flag.PERSIST, at=START)
-    daemon.engine.handle("session", set_, daemon.clock.now)
+    daemon.engine.handle("session", set_, daemon.clock.instant_us)
     daemon.writer.write()
     daemon.disk.fail_at(1, "sync")
     with pytest.raises(LogFailedError):
@@ -158,7 +158,7 @@ def test_sync_that_failed_has_its_changes_written_again_at_the_start() -> None:
     daemon.take_down()
     daemon.be_killed()
     daemon.recover()
-    again = daemon.engine.handle("session", set_, daemon.clock.now + SECOND)
+    again = daemon.engine.handle("session", set_, daemon.clock.instant_us + SECOND)
     assert again is not None
     assert decode_reply(again).error == ""
     assert daemon.writer.settled == daemon.writer.appended, "told OK at once: it is there already"
@@ -194,7 +194,9 @@ def test_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -
         daemon.ask()
     daemon.commit()
     daemon.writer.roll()
-    path = take_snapshot(daemon.disk, LOG, SNAPSHOTS, list(daemon.writer.sealed), daemon.clock.now)
+    path = take_snapshot(
+        daemon.disk, LOG, SNAPSHOTS, list(daemon.writer.sealed), daemon.clock.instant_us
+    )
     (name,) = (name for name in daemon.disk.listdir(path) if name.endswith(".log"))
     before = daemon.disk.read(f"{path}/{name}")
     daemon.be_killed()

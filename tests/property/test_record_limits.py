@@ -48,7 +48,7 @@ class Largest:
 
     def put(self, key: bytes, uri: bytes | None = None) -> None:
         self.log.pass_time(0.001)
-        expires = self.log.clock.now + 3600 * SECOND
+        expires = self.log.clock.instant_us + 3600 * SECOND
         flags = Flag.OVERWRITE
         self.log.done(Function.SET, key, VALUE, uri=uri, timeout=expires, flags=flags)
 

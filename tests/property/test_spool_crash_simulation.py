@@ -131,10 +131,12 @@ class World:
             self.number += 1
             kind = self.random.choice(("good", "bad"))
             key = build_journal_key(kind, str(self.number))
-            request = Request(Function.SET, 0, Flag.PERSIST, self.clock.now, key, None, 1, b"v")
+            request = Request(
+                Function.SET, 0, Flag.PERSIST, self.clock.instant_us, key, None, 1, b"v"
+            )
             records.append(encode_record(encode_request(request)))
             self.promised[key] = False
-        slot = slot_name(slot_start(self.clock.now, SLOT_SECONDS)).removesuffix(SLOT_SUFFIX)
+        slot = slot_name(slot_start(self.clock.instant_us, SLOT_SECONDS)).removesuffix(SLOT_SUFFIX)
         temporary = self.directory / f".drop{self.number}{SLOT_SUFFIX}.tmp"
         temporary.write_bytes(FILE_HEADER + b"".join(records))
         temporary.rename(self.directory / f"{slot}-drop{self.number}{SLOT_SUFFIX}")
@@ -142,7 +144,7 @@ class World:
     def turn(self) -> None:
         """One turn of the forwarder, and what the daemon says to it."""
         self.os.switch(self.forwarder.opened)
-        now_us = self.clock.now
+        now_us = self.clock.instant_us
         if self.delivery is None:
             self.engine = DeliveryEngine(
                 in_flight_max=self.random.choice((1, 3, 50)), random=self.random
@@ -161,10 +163,10 @@ class World:
         frames = self.engine.take(now_us) if self.server is not None else b""
         if frames:
             self.serve(self.delivery, frames)
-            self.clock.now += 200
+            self.clock.instant_us += 200
             return
         due_us = min(filter(None, (self.delivery.next_due(now_us), self.engine.next_due(now_us))))
-        self.clock.now = max(due_us, now_us + 1)
+        self.clock.instant_us = max(due_us, now_us + 1)
 
     def serve(self, delivery: Delivery, frames: bytes) -> None:
         """Be the daemon; at times the connection ends, before or after what was asked is done."""
@@ -172,7 +174,7 @@ class World:
         lost = self.random.random() < 0.1
         if lost and self.random.random() < 0.5:
             self.server = None
-            delivery.lost(self.clock.now)
+            delivery.lost(self.clock.instant_us)
             return
         self.server.receive_data(frames)
         replies = []
@@ -182,10 +184,10 @@ class World:
         if lost:
             del replies[self.random.randint(0, len(replies)) :]
         for reply in replies:
-            delivery.handle(reply, self.clock.now)
+            delivery.handle(reply, self.clock.instant_us)
         if lost:
             self.server = None
-            delivery.lost(self.clock.now)
+            delivery.lost(self.clock.instant_us)
 
     def judge(self, request: Request) -> str:
         """Return the error of a request."""
@@ -241,7 +243,7 @@ class World:
         except SpoolError:
             self.end(actor)  # the program ends with 74, and is started again
         self.os.plan("", 0)
-        self.clock.now += self.random.choice((0, 1000, 700_000, 2_500_000))
+        self.clock.instant_us += self.random.choice((0, 1000, 700_000, 2_500_000))
 
     # --- what is held to ------------------------------------------------------------------------
 
@@ -275,12 +277,12 @@ class World:
         """Deliver the rest, without faults."""
         for writer in self.writers:
             self.end(writer)
-        end_us = self.clock.now + SOON_US
+        end_us = self.clock.instant_us + SOON_US
         while True:
             self.turn()
             if not self.pending() and self.engine.in_flight == 0:
                 break
-            assert self.clock.now < end_us, f"held up: {self.pending()}"
+            assert self.clock.instant_us < end_us, f"held up: {self.pending()}"
         self.check()
         good = {key for key in self.promised if key.startswith(b"good")}
         assert good <= self.delivered

@@ -13,6 +13,7 @@ import trio
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
 from tests.door.config import Config
 from tests.door.daemon import Server
@@ -24,15 +25,6 @@ from tests.property.subject import START
 LOG = "/log"
 SILENCE_S = 60.0
 """Far longer than any answer takes."""
-
-
-class Clock:
-    """Stands still until the test moves it; what sleeps until then looks each second."""
-
-    now = START
-
-    def now_us(self) -> int:
-        return self.now
 
 
 class Peer:
@@ -68,7 +60,7 @@ class ServerFixture:
     def __init__(self, *, clock: Any = None, **options: Any) -> None:
         self.disk = SimulatedDisk(capacity_bytes=1 << 20)
         self.disk.mkdir(LOG)
-        self.clock = clock or Clock()
+        self.clock = clock or ManualClock(START)
         self.config = Config(
             cmdlog_path=LOG, listen=["127.0.0.1:0"], min_free_bytes=1 << 18, **options
         )

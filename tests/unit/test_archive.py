@@ -78,7 +78,7 @@ def test_compaction_leaves_a_segment_alone_until_its_link_is_durable() -> None:
     archive = opened(log)
     info = half_dead(log)
     whole = log.disk.read(f"{LOG}/{info.name}")
-    assert candidates(log.engine.store, log.writer, log.clock.now) == []
+    assert candidates(log.engine.store, log.writer, log.clock.instant_us) == []
     assert log.clean(info) == AWAITS_ARCHIVE
     # the link itself; its name; the state; its name
     for call, count in (("link", 1), ("sync_directory", 1), ("sync", 1), ("sync_directory", 2)):

@@ -201,9 +201,9 @@ async def test_backpressure_holds_writers_while_a_slow_sync_keeps_segments_from_
 def appended_in_one_write(log: CompactedLog) -> None:
     """Append values of one key, far more than a segment, in one write that is still to come."""
     log.writer.write()
-    for at in range(log.clock.now + 1, log.clock.now + 801):
+    for at in range(log.clock.instant_us + 1, log.clock.instant_us + 801):
         log.engine.handle("session", request(Function.SET, b"a", b"v" * 200, flags=OVER, at=at), at)
-    log.clock.now += 801
+    log.clock.instant_us += 801
 
 
 async def test_backpressure_waits_for_the_pass_that_begins_behind_the_first_wait(
@@ -285,8 +285,8 @@ async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
             await wait_turn(size)
 
         monkeypatch.setattr(pressure, "wait_turn", end_and_wait)
-        room.clock.now += 1
-        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.now)
+        room.clock.instant_us += 1
+        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.instant_us)
         assert (await peer.ask(write)).code == ""
         assert pressure.waiting == 0
 
@@ -309,7 +309,7 @@ async def overgrow(room: Room) -> Peer:
     for at in range(START, START + 30):
         if pressure.closed:
             break
-        room.clock.now = at
+        room.clock.instant_us = at
         await peer.ask(request(Function.SET, b"a", LARGE, flags=OVER, at=at))
     assert pressure.closed
     return peer
@@ -317,8 +317,8 @@ async def overgrow(room: Room) -> Peer:
 
 def two_writes(room: Room, *between: Request) -> list[Request]:
     """Return requests of which the first and the last make the log grow."""
-    room.clock.now += 1
-    at = room.clock.now
+    room.clock.instant_us += 1
+    at = room.clock.instant_us
     first = request(Function.SET, b"a", LARGE, flags=OVER, at=at)
     return [first, *between, request(Function.SET, b"c", b"", flags=OVER, at=at)]
 
@@ -344,7 +344,9 @@ async def test_backpressure_lets_others_go_while_a_client_does_not_read(
         await trio.testing.wait_all_tasks_blocked()
         assert pressure.waiting == 0
         assert (room.engine.store.find(b"c") is None) is (answer != "short")
-        await other.send(request(Function.SET, b"d", LARGE[:500], flags=OVER, at=room.clock.now))
+        await other.send(
+            request(Function.SET, b"d", LARGE[:500], flags=OVER, at=room.clock.instant_us)
+        )
         await trio.testing.wait_all_tasks_blocked()
         assert pressure.waiting == 1
         most = writer.log_bytes * 16 // 14

@@ -51,9 +51,9 @@ def test_timestamps_after_a_jump_forward_and_back_are_those_of_the_clock_again()
     clock = ManualClock(NOW)
     source = TimestampSource(clock)
     source.next_us()
-    clock.now = NOW + 3600 * SECOND
+    clock.instant_us = NOW + 3600 * SECOND
     assert source.next_us() == NOW + 3600 * SECOND
-    clock.now = NOW + 1 * SECOND
+    clock.instant_us = NOW + 1 * SECOND
     assert source.next_us() == NOW + 1 * SECOND
 
 
@@ -61,9 +61,9 @@ def test_step_back_within_the_skew_keeps_newest_wins() -> None:
     """The daemon has the write just before, and a smaller timestamp would lose against it."""
     clock = ManualClock(NOW)
     source = TimestampSource(clock)
-    clock.now = NOW + CLOCK_SKEW_US_MAX
+    clock.instant_us = NOW + CLOCK_SKEW_US_MAX
     source.next_us()
-    clock.now = NOW + 1
+    clock.instant_us = NOW + 1
     assert source.next_us() == NOW + CLOCK_SKEW_US_MAX + 1
     assert source.next_us() == NOW + CLOCK_SKEW_US_MAX + 2
 
@@ -74,14 +74,14 @@ def test_clock_set_back_into_its_own_past_repeats_no_timestamp_and_stays_near() 
     source = TimestampSource(clock)
     given = set()
     for _ in range(600):
-        clock.now += SECOND
+        clock.instant_us += SECOND
         given.add(source.next_us())
-    clock.now -= 590 * SECOND
+    clock.instant_us -= 590 * SECOND
     for _ in range(1200):
-        clock.now += SECOND // 2
+        clock.instant_us += SECOND // 2
         stamp = source.next_us()
         assert stamp not in given
-        assert 0 <= stamp - clock.now <= TIMESTAMP_SLICE_US
+        assert 0 <= stamp - clock.instant_us <= TIMESTAMP_SLICE_US
         given.add(stamp)
 
 
@@ -92,11 +92,11 @@ def test_clock_that_jumps_at_random_repeats_no_timestamp_and_never_poisons_the_p
     given: set[int] = set()
     for _ in range(20_000):
         if rng.random() < 0.01:
-            clock.now = NOW + rng.randrange(-300 * SECOND, 300 * SECOND)
-        clock.now += rng.choice((0, 1, 17, 1000, SECOND))
+            clock.instant_us = NOW + rng.randrange(-300 * SECOND, 300 * SECOND)
+        clock.instant_us += rng.choice((0, 1, 17, 1000, SECOND))
         stamp = source.next_us()
         assert stamp not in given
-        assert 0 <= stamp - clock.now <= CLOCK_SKEW_US_MAX + TIMESTAMP_SLICE_US
+        assert 0 <= stamp - clock.instant_us <= CLOCK_SKEW_US_MAX + TIMESTAMP_SLICE_US
         given.add(stamp)
 
 
@@ -104,11 +104,11 @@ def test_memory_of_given_timestamps_is_bounded() -> None:
     clock = ManualClock(NOW)
     source = TimestampSource(clock)
     for _ in range(TIMESTAMP_SLICES_MAX + 100):
-        clock.now += TIMESTAMP_SLICE_US
+        clock.instant_us += TIMESTAMP_SLICE_US
         source.next_us()
     assert len(source._given) == TIMESTAMP_SLICES_MAX
-    clock.now -= TIMESTAMP_SLICES_MAX // 2 * TIMESTAMP_SLICE_US
-    assert source.next_us() == clock.now + 1
+    clock.instant_us -= TIMESTAMP_SLICES_MAX // 2 * TIMESTAMP_SLICE_US
+    assert source.next_us() == clock.instant_us + 1
 
 
 class Interrupting:

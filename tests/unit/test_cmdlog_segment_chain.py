@@ -401,7 +401,7 @@ def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None
         log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
     log.clean(rewritten)
     log.roll()
-    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.instant_us)
     assert verify(log.disk, path) == []
     before = log.state()
     for name in log.segments():

@@ -129,7 +129,7 @@ def test_writer_knows_the_true_state_of_a_rewritten_segment() -> None:
     log, info = half_dead()
     log.clean(info)
     log.roll()
-    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.instant_us)
     assert verify_snapshot(log.disk, path).records > 10
 
 
@@ -138,7 +138,7 @@ def test_segment_that_is_mostly_live_is_no_candidate() -> None:
     log.fill(10)
     log.roll()
     log.empty(3)
-    assert candidates(log.engine.store, log.writer, log.clock.now) == []
+    assert candidates(log.engine.store, log.writer, log.clock.instant_us) == []
 
 
 def test_active_segment_is_never_a_candidate() -> None:
@@ -220,7 +220,7 @@ def test_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) ->
 
 def test_tombstone_stays_while_it_stands_and_no_longer() -> None:
     log = CompactedLog(tombstone_ttl=10)
-    at = log.clock.now
+    at = log.clock.instant_us
     log.fill(10)
     for number in range(10):
         log.done(Function.DELETE, b"fill/%d" % number)
@@ -249,7 +249,7 @@ def test_forgotten_tombstone_does_not_return() -> None:
     assert log.clean(second) == "rewritten"
     assert by_number(log, first.number)
     log.check()
-    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+    assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) is None
 
 
 def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
@@ -273,14 +273,14 @@ def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_no
     for info in log.writer.sealed[1:]:
         log.clean(info)
         log.check()
-    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+    assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) is None
 
 
 def test_entry_that_erased_no_tombstone_leaves_nothing() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.roll()
-    log.fill(50, timeout=log.clock.now + SECOND)
+    log.fill(50, timeout=log.clock.instant_us + SECOND)
     second = log.roll()
     log.pass_time(2)
     assert log.clean(second) == "removed"
@@ -433,7 +433,7 @@ def test_links_and_names_survive() -> None:
     log.restart()
     assert log.entry(b"link") is log.entry(b"new")
     assert log.engine.store.find(b"old") is None
-    assert log.engine.store.tombstones.find(b"old", log.clock.now) is not None
+    assert log.engine.store.tombstones.find(b"old", log.clock.instant_us) is not None
 
 
 def superseded(**options: int) -> tuple[CompactedLog, int]:
@@ -607,7 +607,7 @@ def test_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() ->
     log.empty(18)
     log.clean(log.roll())
     log.check()
-    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+    assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) is None
 
 
 def test_tombstone_that_was_renewed_lasts_from_then_on() -> None:
@@ -615,7 +615,7 @@ def test_tombstone_that_was_renewed_lasts_from_then_on() -> None:
     log.fill(20, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
     log.done(Function.DELETE, b"key")
-    at = log.clock.now
+    at = log.clock.instant_us
     log.roll()
     log.pass_time(8)
     assert log.ask(Function.DELETE, b"key", at=at - 1).code == "not-found"
@@ -624,7 +624,7 @@ def test_tombstone_that_was_renewed_lasts_from_then_on() -> None:
     assert log.clean(log.roll()) == "rewritten"
     log.pass_time(4)
     log.restart()
-    assert log.engine.store.tombstones.find(b"key", log.clock.now) == (at, at + 8 * SECOND)
+    assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) == (at, at + 8 * SECOND)
 
 
 def test_damaged_segment_is_left_alone() -> None:
@@ -638,7 +638,7 @@ def test_damaged_segment_is_left_alone() -> None:
     assert outcome.startswith("damaged at offset")
     assert log.disk.read(path) == data
     assert log.clean_all() == [], "it rests"
-    log.clock.now += COMPACTION_RETRY_US
+    log.clock.instant_us += COMPACTION_RETRY_US
     assert log.clean_all() == [outcome]
 
 
@@ -719,16 +719,16 @@ def test_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() ->
         log.done(Function.DELETE, b"fill/%d" % number)
     log.roll()
     assert log.clean_all() == ["removed", "left"]
-    log.clock.now += 99 * SECOND
+    log.clock.instant_us += 99 * SECOND
     assert log.clean_all() == []
-    log.clock.now += SECOND
+    log.clock.instant_us += SECOND
     assert log.clean_all() == ["removed"]
 
 
 def test_snapshot_stays_as_it_was() -> None:
     log, info = half_dead()
     log.roll()
-    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.instant_us)
     before = log.disk.read(f"{path}/{info.name}")
     assert log.clean(info) == "rewritten"
     assert log.disk.read(f"{path}/{info.name}") == before

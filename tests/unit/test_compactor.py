@@ -129,7 +129,7 @@ def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
         log = half_dead()
         info, state = log.writer.sealed[0], log.state()
         compaction = compact_segment(
-            log.engine.store, log.writer, log.disk, LOG, info, log.clock.now
+            log.engine.store, log.writer, log.disk, LOG, info, log.clock.instant_us
         )
         answer: Any = None
         with suppress(StopIteration):
@@ -137,7 +137,7 @@ def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
                 wanted = compaction.send(answer)
                 if wanted is DURABLE:
                     log.flush()
-                answer = wanted.call() if isinstance(wanted, Blocking) else log.clock.now
+                answer = wanted.call() if isinstance(wanted, Blocking) else log.clock.instant_us
             beside.append(log.disk.exists(f"{LOG}/{info.name}.rw"))
             with pytest.raises(CompactionStoppedError):
                 compaction.throw(CompactionStoppedError())

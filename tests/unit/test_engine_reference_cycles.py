@@ -76,15 +76,15 @@ def exercise(engine: Engine, writer: LogWriter, clock: ManualClock, seed: int) -
     came = set()
     sessions = ["s0", "s1", "s2"]
     for number in range(REQUESTS):
-        clock.now += draw.choice((0, 5, 7000, SECOND))
+        clock.instant_us += draw.choice((0, 5, 7000, SECOND))
         tokens = [(entry.key, entry.token) for entry in engine.store if entry.token]
-        asked = decode_request(encode_request(any_request(draw, clock.now, tokens)))
-        reply = engine.handle(draw.choice(sessions), asked, clock.now)
+        asked = decode_request(encode_request(any_request(draw, clock.instant_us, tokens)))
+        reply = engine.handle(draw.choice(sessions), asked, clock.instant_us)
         came.add("waits" if reply is None else type(reply).__name__)
-        engine.serve_waiters(clock.now)
+        engine.serve_waiters(clock.instant_us)
         if engine.notifications.unmatched:
             engine.notifications.match()
-            engine.notifications.tell(draw.choice(sessions), clock.now)
+            engine.notifications.tell(draw.choice(sessions), clock.instant_us)
         if number % 50 == 0:
             writer.flush()
             engine.forget(draw.choice(sessions))

@@ -90,7 +90,7 @@ def test_popped_entry_that_was_not_delivered_has_returned() -> None:
     handouts = told.log.engine.context.handouts = Handouts()
     told.log.ask(Function.NEXT, DOMAIN, flags=Flag.OVERWRITE)
     told.log.pass_time(1)
-    told.log.engine.give_back(handouts.take("session"), 9, told.log.clock.now)
+    told.log.engine.give_back(handouts.take("session"), 9, told.log.clock.instant_us)
     events = told.events()
     assert [(str(event.event), event.reason) for event in events] == [
         ("set", None),
@@ -114,7 +114,7 @@ def test_lease_that_is_lost_at_the_last_attempt_is_lost_and_buried() -> None:
 
 def test_entry_that_expires_while_it_is_leased_ends_its_lease() -> None:
     told = Told()
-    now = told.log.clock.now
+    now = told.log.clock.instant_us
     told.set(1, timeout=now + 6_000_000)
     told.set(2, timeout=now + 6_000_000)
     told.log.ask(Function.NEXT, DOMAIN, timeout=5_000_000)

@@ -166,8 +166,8 @@ def test_leases_that_ran_out_are_counted_and_those_given_back_are_not(s: Subject
     assert s.ask(Function.RELEASE, b"a:1:0:x", flags, timeout=entry.token) == ""
     assert s.figures()["fastjournal_leases_lost_total"] == 0
     s.ask(Function.NEXT, b"a", timeout=SECOND)
-    s.clock.now += 2 * SECOND
-    s.engine.advance(s.clock.now)
+    s.clock.instant_us += 2 * SECOND
+    s.engine.advance(s.clock.instant_us)
     assert s.figures()["fastjournal_leases_lost_total"] == 1
 
 
@@ -175,7 +175,7 @@ def test_oldest_due_entry_counts_from_its_instant(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START - SECOND))
     s.set(b"b:1:%d:x" % (START - 3 * SECOND))
     s.set(b"c:1:%d:x" % (START + 60 * SECOND))
-    s.clock.now += SECOND
+    s.clock.instant_us += SECOND
     figures = s.figures()
     ages = {name: figures[f"fastjournal_domain_oldest_due_seconds{{{name}}}"] for name in "abc"}
     assert ages == {"a": 2, "b": 4, "c": 0}
@@ -275,7 +275,7 @@ def test_log_is_measured(s: Subject) -> None:
 
 
 def test_rest_is_there(s: Subject) -> None:
-    s.clock.now += 90 * SECOND
+    s.clock.instant_us += 90 * SECOND
     s.engine.context.read_only = True
     figures = s.figures()
     assert figures["fastjournal_uptime_seconds"] == 90

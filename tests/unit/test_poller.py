@@ -161,8 +161,8 @@ async def test_poller_sleeps_while_a_client_sends_whose_session_waits() -> None:
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
         peer = await overgrow(room)
-        room.clock.now += 1
-        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.now)
+        room.clock.instant_us += 1
+        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.instant_us)
         await peer.send(write)
         await trio.testing.wait_all_tasks_blocked()
         assert room.server.runtime.backpressure.waiting == 1

@@ -40,7 +40,7 @@ def outcome(segment: SegmentFilter) -> tuple[object, ...]:
 def assert_same(log: CompactedLog) -> None:
     """Assert that ``step`` finds of every sealed segment what its rules say of each record."""
     log.flush()
-    now = log.clock.now
+    now = log.clock.instant_us
     for info in log.writer.sealed:
         quick, slow = filter_of(log, info), filter_of(log, info)
         while not quick.done:
@@ -83,7 +83,7 @@ def test_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> Non
     log.empty(20, key=b"own/%d")
     info = log.roll()
     segment = filter_of(log, info)
-    segment.step(log.clock.now)
+    segment.step(log.clock.instant_us)
     removed_elsewhere, live = 20, 10
     assert len(segment._spans) // 3 == 1 + removed_elsewhere + live
     assert segment.liveness.removals.waits == {1}
@@ -91,10 +91,10 @@ def test_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> Non
 
 def test_life_of_what_is_kept_counts() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
-    until = log.clock.now + 100 * SECOND
+    until = log.clock.instant_us + 100 * SECOND
     log.fill(10, timeout=until)
     segment = filter_of(log, log.roll())
-    segment.step(log.clock.now)
+    segment.step(log.clock.instant_us)
     assert segment.liveness.expiries == [10 * until, 10]
 
 
@@ -104,7 +104,7 @@ def test_segment_is_looked_at_in_steps() -> None:
     segment = filter_of(log, log.roll())
     steps = 0
     while not segment.done:
-        segment.step(log.clock.now)
+        segment.step(log.clock.instant_us)
         steps += 1
     assert steps >= len(segment.data) // FILTERED_BYTES_MAX
     assert len(segment._spans) // 3 == 1001
@@ -114,7 +114,7 @@ def renamed_away_and_cleaned() -> CompactedLog:
     """A log of which the segment of a job was cleaned, and then that of its first RENAME."""
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, size=1000)
-    at = log.clock.now
+    at = log.clock.instant_us
     log.done(SET, b"first", b"v" * 5000, flags=Flag.OVERWRITE, at=at)
     log.fill(30, key=b"more/%d", size=1000)
     job = log.roll()
@@ -146,5 +146,5 @@ def test_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() -> N
 def test_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
     log = renamed_away_and_cleaned()
     log.restart()
-    late = log.ask(SET, b"second", b"late", at=log.clock.now - 2 * SECOND)
+    late = log.ask(SET, b"second", b"late", at=log.clock.instant_us - 2 * SECOND)
     assert late.code == "stale"

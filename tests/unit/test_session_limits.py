@@ -186,7 +186,7 @@ async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
         house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
         house.server.free_space.check()
-        house.clock.now += 2000
+        house.clock.instant_us += 2000
         assert (await peer.ask(NOP)).code == ""
         house.disk.unlink("/ballast")
         house.server.free_space.check()

@@ -71,7 +71,7 @@ async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
         assert (await peer.ask(listen(b"d:1:0:x", 2))).code == ""
         assert (await other.ask(request(Function.NEXT, b"d", flags=Flag.OVERWRITE))).pairs
         popped = await peer.reply()
-        house.clock.now += SECOND
+        house.clock.instant_us += SECOND
         expired = await peer.reply()
         for told, identifier in ((popped, 2), (expired, 1)):
             assert told is not None

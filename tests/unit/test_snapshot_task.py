@@ -40,9 +40,9 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
                 key = b"k%d" % number
                 asked = request(Function.SET, key, b"v" * 100, flags=Flag.PERSIST)
                 assert (await peer.ask(asked)).code == ""
-                house.clock.now += 1
+                house.clock.instant_us += 1
                 assert (await peer.ask(request(Function.SNAPSHOT))).code == ""
-            house.clock.now += 1
+            house.clock.instant_us += 1
             monkeypatch.setattr(SimulatedDisk, "_call", held)
             await peer.send(request(Function.SNAPSHOT, count=1))
             await trio.to_thread.run_sync(begun.acquire)

@@ -49,7 +49,7 @@ def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
         Spool(tmp_path, spool_bytes_max=4000, clock=clock) as two,
     ):
         one.append(domain="d", value=b"x" * 1700)
-        clock.now += HOUR_US
+        clock.instant_us += HOUR_US
         one.append(domain="d", value=b"x" * 1000)
         with pytest.raises(SpoolFullError):
             two.append(domain="d", value=b"x" * 1200)

@@ -88,7 +88,7 @@ def test_append_comes_in_between_at_each_call_of_the_system(
         for moment in ("before", "after"):
             if not inside:
                 inside = True
-                clock.now += 3_600_000_000 if moment == "before" else 0
+                clock.instant_us += 3_600_000_000 if moment == "before" else 0
                 keys.append(spool.append(domain="d"))
                 inside = False
             if moment == "before":
@@ -99,7 +99,7 @@ def test_append_comes_in_between_at_each_call_of_the_system(
         keys.append(spool.append(domain="d"))
         monkeypatch.setattr(os, step, calling)
         for _ in range(5):
-            clock.now += 3_600_000_000
+            clock.instant_us += 3_600_000_000
             keys.append(spool.append(domain="d"))
         monkeypatch.undo()
         keys.append(spool.append(domain="d"))
@@ -240,7 +240,7 @@ def test_file_is_not_closed_while_a_thread_syncs_it(
         thread = threading.Thread(target=append)
         thread.start()
         assert syncing.wait(60)
-        clock.now += 3_600_000_000
+        clock.instant_us += 3_600_000_000
         spool.append(domain="d")
         changed.set()
         thread.join(60)

@@ -149,7 +149,7 @@ def test_slot_has_its_file_and_the_writer_changes_its_lock_with_it(tmp_path: Pat
         spool.append(domain="d")
         old = tmp_path / "20261120T080000Z.fjs"
         assert not can_lock(old)
-        clock.now += 1
+        clock.instant_us += 1
         spool.append(domain="d")
         assert can_lock(old)
         assert not can_lock(tmp_path / "20261120T090000Z.fjs")
@@ -325,9 +325,9 @@ def test_append_notices_within_a_second_that_its_slot_was_moved(
         spool.append(domain="d", uri="not noticed yet")
         assert moved.stat().st_size > before
         for _ in range(3):
-            clock.now += MOVED_US_MAX
+            clock.instant_us += MOVED_US_MAX
             spool.append(domain="d", uri="noticed")
-        clock.now -= 2 * MOVED_US_MAX
+        clock.instant_us -= 2 * MOVED_US_MAX
         spool.append(domain="d", uri="the clock was set back")
     assert spool_status(directory).pending == 4
     (told,) = [record.message for record in caplog.records]

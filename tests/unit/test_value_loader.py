@@ -249,8 +249,8 @@ class OthersAsk:
 
     async def __aenter__(self) -> None:
         engine = self._house.engine
-        self.answers.append(engine.handle("other", get(b"key"), self._house.clock.now))
-        engine.handle("other", NOP, self._house.clock.now)
+        self.answers.append(engine.handle("other", get(b"key"), self._house.clock.instant_us))
+        engine.handle("other", NOP, self._house.clock.instant_us)
 
     async def __aexit__(self, *_error: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -306,13 +306,13 @@ async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on()
     async with house.open():
         peer, waits = await house.connect(), await house.connect()
         for key in (b"a:1:%d:bad", b"a:2:%d:good"):
-            asked = set_(key % (house.clock.now + 1))
+            asked = set_(key % (house.clock.instant_us + 1))
             assert (await peer.ask(asked, NOP)).code == ""
             await peer.reply()
         await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
         await waits.reply()
         house.disk.fail_at(1, "read_slice")
-        house.clock.now += 1
+        house.clock.instant_us += 1
         woken = await waits.reply()
         assert woken is not None
         assert [pair.key[-4:] for pair in woken.pairs or ()] == [b"good"]
@@ -357,13 +357,13 @@ async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nob
     house = ServerFixture(memory_limit=1)
     async with house.open():
         peer, waits = await house.connect(), await house.connect()
-        key = b"a:1:%d:x" % (house.clock.now + 1)
+        key = b"a:1:%d:x" % (house.clock.instant_us + 1)
         assert (await peer.ask(set_(key), NOP)).code == ""
         assert await peer.reply() is not None
         assert is_cold(house, key)
         await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
         assert await waits.reply() is not None
-        house.clock.now += 1
+        house.clock.instant_us += 1
         woken = await waits.reply()
         assert woken is not None
         assert [pair.value for pair in woken.pairs or ()] == [LONG]
@@ -375,14 +375,14 @@ async def test_failed_read_for_a_client_that_is_gone_counts_for_nobody_else(
     house = ServerFixture(memory_limit=1)
     async with house.open():
         peer, gone = await house.connect(), await house.connect()
-        key = b"a:1:%d:x" % (house.clock.now + 1)
+        key = b"a:1:%d:x" % (house.clock.instant_us + 1)
         assert (await peer.ask(set_(key))).code == ""
         assert is_cold(house, key)
         waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
         await gone.send(waits, NOP)
         await gone.reply()
         held = HeldRead(house, monkeypatch)
-        house.clock.now += 1
+        house.clock.instant_us += 1
         assert (await peer.ask(NOP)).code == ""
         await held.wait_begun()
         await gone.stream.aclose()
