@@ -19,6 +19,7 @@ from tests.integration.programs import close_fork_servers, open_fork_servers
 from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
 from tests.stale_bytecode import bytecode_written_once
+from tests.watchdog import pytest_timeout_set_timer  # noqa: F401 - a hook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +46,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 TESTS = f"{Path(__file__).parent}{os.sep}"
-
-TIERS = ("system", "soak", "docs", "unit", "property", "format", "integration")
-"""Order of the tests behind those of Spark: no process ends alone with a test of many seconds."""
 
 FIRST_GROUP = {"test_spark_views", "test_event_stream_kill", "test_nightly_s3"}
 """Modules that take about half of the time of all Spark tests."""
@@ -79,15 +77,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by tier, Spark tests first; those that lend the Java machine come last of them."""
+    """Sort by turns of tiers, Spark tests first; those that lend the Java machine last of them."""
+    from tests.work_units import tier_turns
 
-    def turn(item: pytest.Item) -> int:
+    turns = dict(zip(items, tier_turns(map(tier_of, items)), strict=True))
+    for item in items:
         if item.get_closest_marker("spark") is not None:
-            return -1 if "spark" not in item.fixturenames else -2
-        tier = tier_of(item)
-        return TIERS.index(tier) if tier in TIERS else len(TIERS)
-
-    items.sort(key=turn)
+            turns[item] = -1 if "spark" not in item.fixturenames else -2
+    items.sort(key=turns.__getitem__)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,8 @@
 """Scheduler of pytest-xdist: a unit test file, a group or any other test is one unit of work.
 
+Tests that wait for programs and tests that compute take turns, so that the processors are busy from
+the first minute to the last: the tests of daemons alone leave a third of two processors idle.
+
 The scheduler of `--dist loadgroup` makes a unit of each test, and after each test it counts those
 of all units that a process was ever given, and looks for the next in a list of all tests: work that
 grows with the square of the number of tests. The unit tests are thousands, and short.
@@ -7,11 +10,40 @@ grows with the square of the number of tests. The unit tests are thousands, and 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from xdist.scheduler.loadgroup import LoadGroupScheduling
 
 SHORT_TESTS = "tests/unit/"
+
+WAITING = {"system": 35, "soak": 10, "docs": 60, "integration": 150}
+"""Tiers whose tests wait for programs, those with long tests first; seconds of processor time."""
+COMPUTING = {"unit": 140, "property": 200, "format": 15}
+"""Tiers whose tests compute, in the same way."""
+
+
+def tier_turns(tiers: Iterable[str]) -> list[float]:
+    """Return when the turn of each test is, from 0 for the first to 1, by the tiers of the tests.
+
+    Both kinds of tiers last from the beginning to the end. Tests of no known tier come last.
+    """
+    named = list(tiers)
+    tests = Counter(named)
+    begins, lasts = dict[str, float](), dict[str, float]()
+    for kind in (WAITING, COMPUTING):
+        there = {tier: seconds for tier, seconds in kind.items() if tests[tier]}
+        total, before = sum(there.values()), 0
+        for tier, seconds in there.items():
+            begins[tier], lasts[tier] = before / total, seconds / total
+            before += seconds
+    done = Counter[str]()
+    turns = []
+    for tier in named:
+        turns.append(begins.get(tier, 1.0) + lasts.get(tier, 0.0) * done[tier] / tests[tier])
+        done[tier] += 1
+    return turns
 
 
 class WorkUnits(LoadGroupScheduling):

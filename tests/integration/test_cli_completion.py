@@ -11,7 +11,7 @@ from fastjournal.client import SyncClient
 from fj_cli.cli import COMMANDS
 from fj_cli.examples import EXAMPLES
 from tests.integration.cli_process import Cli
-from tests.integration.programs import installed
+from tests.integration.programs import installed, run_program
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,14 @@ def test_completion_without_a_daemon_offers_nothing_and_says_nothing(cli: Cli) -
     assert completed(environment, "fj-cli next pa") == []
 
 
+def words_of_shell(line: str) -> list[str]:
+    """Return the words that a shell makes of a line of one command."""
+    printed = subprocess.run(
+        ["sh", "-c", f"printf '%s\\0' {line}"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return printed.stdout.split("\0")[:-1]
+
+
 def test_command_examples_of_the_help_run_in_their_order(cli: Cli) -> None:
     programs = os.path.dirname(installed("fj-cli"))
     environment = cli.environment | {"PATH": f"{programs}:/usr/bin:/bin"}
@@ -83,8 +91,10 @@ def test_command_examples_of_the_help_run_in_their_order(cli: Cli) -> None:
         shown = cli(name, "--help").stdout.decode()
         assert f"Examples:\n    {lines[0]}" in shown
         for line in lines:
-            ran = subprocess.run(
-                ["sh", "-c", line], env=environment, capture_output=True, text=True, check=False
+            program, *words = words_of_shell(line)
+            assert program == "fj-cli"
+            ran = run_program(
+                [installed(program), *words], env=environment, capture_output=True, text=True
             )
             assert ran.returncode in (0, 75), (line, ran.stderr)
     without = {"release", "watch", "export", "import", "spool", "log", "token", "demo", "top"}

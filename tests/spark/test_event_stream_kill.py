@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
 WAIT_S = 400
-PIPELINE = """
+START = """
 import sys
 import fastjournal.spark
+from fastjournal.spark.session import SMALL_OPTIONS
 archive, state, checkpoint, output, size = sys.argv[1:]
-spark = fastjournal.spark.start_session("local[2]", options={"spark.sql.shuffle.partitions": "2"})
+spark = fastjournal.spark.start_session("local[2]", options=SMALL_OPTIONS)
+"""
+PIPELINE = """
 stream = spark.readStream.format("fastjournal").option("view", "events")
 stream = stream.option("stateDirectory", state).option("cleanSource", "delete")
 stream = stream.option("maxBytesPerTrigger", size).load(archive)
@@ -61,7 +64,8 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
     assert len(names) > 3
     checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
     places = [str(place) for place in (archive, tmp_path / "state", checkpoint, output)]
-    command = [sys.executable, "-c", PIPELINE, *places, str(ledger.segments[0].bytes + 1)]
+    arguments = [*places, str(ledger.segments[0].bytes + 1)]
+    command = [sys.executable, "-c", START + PIPELINE, *arguments]
     draw = random.Random(5)
     with subprocess.Popen(command, start_new_session=True) as process:
         deadline = time.monotonic() + WAIT_S
@@ -76,7 +80,9 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
     done = len(committed(checkpoint))
     assert done < len(names), "it was killed in the middle"
     assert {path.name for path in archive.glob("*.log")} >= set(names[done:])
-    subprocess.run(command, check=True)
+    # the next process that runs it is this one
+    names_of_places = ("archive", "state", "checkpoint", "output", "size")
+    exec(PIPELINE, {"spark": spark, **dict(zip(names_of_places, arguments, strict=True))})
     truth = Counter[tuple[str, str]]()
     for (day, _, kind), count in ledger.events.items():
         truth[day, kind] += count

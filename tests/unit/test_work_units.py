@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from tests.work_units import WorkUnits
+import pytest
+
+from tests.work_units import WorkUnits, tier_turns
 
 TESTS = [
     *("tests/spark/a::test_1@spark", "tests/spark/b::test_2@spark"),
@@ -53,6 +56,25 @@ def carry_out(units: WorkUnits, processes: list[Process]) -> None:
         for process in ready:
             units.mark_test_complete(process, process.given[process.done])
             process.done += 1
+
+
+def test_tiers_that_wait_and_tiers_that_compute_last_from_the_beginning_to_the_end() -> None:
+    tiers = [*["format"] * 20, *["integration"] * 150, *["docs"] * 3, *["property"] * 100, "other"]
+    turns = tier_turns(tiers)
+    in_order = sorted(zip(turns, tiers, strict=True))
+    last = {tier: turn for turn, tier in in_order}
+    first = {tier: turn for turn, tier in reversed(in_order)}
+    assert first["docs"] == first["property"] == 0
+    assert last["docs"] < first["integration"]
+    assert last["property"] < first["format"]
+    assert last["other"] == 1 > last["format"] > 0.98
+    assert last["integration"] > 0.98
+    # in the order of collection inside of a tier
+    assert turns[:20] == sorted(turns[:20])
+    before_half = Counter(tier for turn, tier in zip(turns, tiers, strict=True) if turn < 0.5)
+    # a tier takes turns for its share of the seconds
+    assert before_half["integration"] == pytest.approx(150 * (0.5 * 210 - 60) / 150, abs=1)
+    assert before_half["property"] == pytest.approx(100 * (0.5 * 215) / 200, abs=1)
 
 
 def test_scheduler_gives_each_test_to_one_process() -> None:
