@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
+from tests.integration.terminal import on_terminal
 
 DONE, REFUSED, USAGE, CANNOT_CONNECT, NOTHING_TO_DO = 0, 1, 2, 69, 75
 
@@ -191,22 +189,9 @@ def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
 
 
 def test_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
-    terminal, end = pty.openpty()
-    try:
-        done = subprocess.run(
-            [installed("fj-cli"), "stats"],
-            stdin=subprocess.DEVNULL,
-            stdout=end,
-            stderr=subprocess.PIPE,
-            env=cli.environment | {"TERM": "xterm", "COLUMNS": "80"},
-            timeout=60,
-            check=True,
-        )
-        assert done.stderr == b""
-        assert "entries " in os.read(terminal, 65536).decode()
-    finally:
-        os.close(terminal)
-        os.close(end)
+    shown = on_terminal([installed("fj-cli"), "stats"], cli.environment)
+    assert "entries " in shown
+    assert "{" not in shown
     assert cli("stats").stdout.startswith(b'{"entries":0')
 
 

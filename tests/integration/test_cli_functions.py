@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
-import termios
 import time
 from pathlib import Path
 
@@ -20,6 +15,7 @@ from fastjournal.client import SyncClient
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
+from tests.integration.terminal import on_terminal as run_on_terminal
 from tests.integration.worker_process import wait_until
 
 DONE, REFUSED, USAGE, CANNOT_CONNECT = 0, 1, 2, 69
@@ -352,34 +348,11 @@ ROWS = {80: 24, 120: 40}
 
 def on_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
     """Return the lines that a command writes on a terminal of this size."""
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS[columns], columns, 0, 0))
-    environment = {
-        name: value for name, value in cli.environment.items() if name not in ("COLUMNS", "LINES")
-    }
-    with os.fdopen(terminal, "rb", closefd=True) as reader:
-        try:
-            subprocess.run(
-                [installed("fj-cli"), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=end,
-                stderr=subprocess.PIPE,
-                env=environment | {"TERM": "dumb"},
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        finally:
-            os.close(end)
-        text = b""
-        while True:
-            try:
-                data = os.read(reader.fileno(), 65536)
-            except OSError:
-                break  # the other end is closed: this is its end
-            if not data:
-                break
-            text += data
-    return text.decode().replace("\r\n", "\n").splitlines()
+    command, size = [installed("fj-cli"), *arguments], (columns, ROWS[columns])
+    text = run_on_terminal(
+        command, cli.environment | {"TERM": "dumb"}, size, stderr=subprocess.DEVNULL
+    )
+    return text.replace("\r\n", "\n").splitlines()
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed, run_program
+from tests.integration.terminal import on_terminal as run_on_terminal
 
 IO_FAILED = 74
 
@@ -57,9 +57,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def cli(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    cli = Cli(tmp_path_factory.mktemp("home"), daemon.address)
-    cli.environment |= {"TERM": "xterm", "COLUMNS": "200"}
-    return cli
+    return Cli(tmp_path_factory.mktemp("home"), daemon.address)
 
 
 @pytest.fixture(autouse=True)
@@ -78,32 +76,13 @@ def arguments_of(daemon: DaemonProcess, case: str) -> list[bytes]:
 
 
 def on_terminal(cli: Cli, *arguments: bytes, encoding: str = "utf-8") -> str:
-    """All that a command writes on a terminal."""
-    ours, terminal = os.openpty()
-    read: list[bytes] = []
-
-    def read_all() -> None:
-        try:
-            while data := os.read(ours, 65536):
-                read.append(data)
-        except OSError:
-            return
-
-    reader = threading.Thread(target=read_all)
-    reader.start()
-    subprocess.run(
+    """Return all that a command writes on a terminal."""
+    return run_on_terminal(
         [installed("fj-cli"), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-        env=cli.environment | {"PYTHONIOENCODING": encoding},
-        timeout=TIMEOUT_S,
-        check=False,
+        cli.environment | {"PYTHONIOENCODING": encoding},
+        (200, 50),
+        encoding=encoding,
     )
-    os.close(terminal)
-    reader.join(TIMEOUT_S)
-    os.close(ours)
-    return b"".join(read).decode(encoding)
 
 
 @pytest.mark.parametrize("case", SHOWING)

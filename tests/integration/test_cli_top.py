@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
-import termios
 import time
 from collections.abc import Iterator
-from typing import Self
 
 import pytest
 
@@ -21,51 +14,18 @@ from fastjournal.client import SyncClient
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
+from tests.integration.terminal import CONTROL, Terminal
 
 SIZES = [(80, 24), (120, 40)]
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HOME = "\x1b[H"
 
 
-class Terminal:
+class Top(Terminal):
     """A pseudo-terminal with fj-cli top on it."""
 
     def __init__(self, cli: Cli, size: tuple[int, int], *arguments: str) -> None:
-        self.columns, self.lines = size
-        self._master, self._slave = pty.openpty()
-        fcntl.ioctl(
-            self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", self.lines, self.columns, 0, 0)
-        )
-        self.mode = termios.tcgetattr(self._slave)
-        environment = cli.environment | {"TERM": "xterm"}
-        for name in ("COLUMNS", "LINES"):
-            environment.pop(name, None)
-        self.process = subprocess.Popen(
-            [installed("fj-cli"), "top", *arguments],
-            stdin=self._slave,
-            stdout=self._slave,
-            stderr=subprocess.PIPE,
-            env=environment,
-        )
-        self.written = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-        os.close(self._master)
-        os.close(self._slave)
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def read(self) -> None:
-        """Take what was written within a moment."""
-        if select.select([self._master], [], [], 0.05)[0]:
-            self.written += os.read(self._master, 65536).decode()
+        command = [installed("fj-cli"), "top", *arguments]
+        super().__init__(command, cli.environment, size, stderr=subprocess.PIPE)
 
     def screen(self) -> list[str]:
         """Return the lines of the last drawing that is complete."""
@@ -73,29 +33,9 @@ class Terminal:
         text = drawings[-2] if len(drawings) > 2 else drawings[-1]
         return [line.rstrip() for line in CONTROL.sub("", text).replace("\r", "").split("\n")]
 
-    def until(self, pattern: str, absent: str = "$^") -> list[str]:
-        """Read until the screen has a match, and none of what is to be absent; return it."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            lines = self.screen()
-            text = "\n".join(lines)
-            if re.search(pattern, text) and not re.search(absent, text):
-                return lines
-            assert time.monotonic() < deadline, text
-            assert self.process.poll() is None, self.process.stderr
-            self.read()
-
-    def end(self) -> int:
-        """Return the exit code of the program, whose last words are read."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline
-            self.read()
-        return self.process.returncode
-
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def terminal(request: pytest.FixtureRequest, cli: Cli, client: SyncClient) -> Iterator[Terminal]:
+def terminal(request: pytest.FixtureRequest, cli: Cli, client: SyncClient) -> Iterator[Top]:
     for number in range(60):
         client.set(f"site{number:02}.example.org:1:0:x", "v")
     for number in range(5):
@@ -104,7 +44,7 @@ def terminal(request: pytest.FixtureRequest, cli: Cli, client: SyncClient) -> It
     client.set("mails:1:0:x", "v")
     client.next("mails", lease=60)
     client.pause("pages", 3600)
-    with Terminal(cli, request.param, "--interval", "300ms") as terminal:
+    with Top(cli, request.param, "--interval", "300ms") as terminal:
         yield terminal
 
 
@@ -114,7 +54,7 @@ def rows(lines: list[str]) -> list[str]:
     return [line.split()[0] for line in lines[start:] if line.split() and "quit" not in line]
 
 
-def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Terminal) -> None:
+def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Top) -> None:
     lines = terminal.until(r"pages +5 .*paused 59 m")
     assert len(lines) <= terminal.lines
     assert max(map(len, lines)) <= terminal.columns
@@ -126,10 +66,10 @@ def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Terminal)
     assert len(rows(lines)) == min(62, terminal.lines - 6)
     terminal.press("q")
     assert terminal.end() == 0
-    assert termios.tcgetattr(terminal._slave) == terminal.mode
+    assert terminal.mode == terminal.mode_before
 
 
-def test_top_sorts_reverses_and_filters_by_keys(terminal: Terminal) -> None:
+def test_top_sorts_reverses_and_filters_by_keys(terminal: Top) -> None:
     terminal.until(r"due\*")
     terminal.press("s")
     lines = terminal.until(r"leased\*")
@@ -149,7 +89,7 @@ def test_top_sorts_reverses_and_filters_by_keys(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
-def test_top_that_is_paused_keeps_its_figures(terminal: Terminal, client: SyncClient) -> None:
+def test_top_that_is_paused_keeps_its_figures(terminal: Top, client: SyncClient) -> None:
     terminal.until("66 entries")
     terminal.press("p")
     terminal.until("PAUSED")
@@ -161,7 +101,7 @@ def test_top_that_is_paused_keeps_its_figures(terminal: Terminal, client: SyncCl
 
 
 def test_top_shows_rates_of_requests_and_the_sync_time(cli: Cli, client: SyncClient) -> None:
-    with Terminal(cli, (80, 24), "--interval", "300ms") as terminal:
+    with Top(cli, (80, 24), "--interval", "300ms") as terminal:
         deadline = time.monotonic() + TIMEOUT_S
         number = 0
         while not re.search(r"requests, [1-9]\d* set, .*sync \d", "\n".join(terminal.screen())):
@@ -174,7 +114,7 @@ def test_top_shows_rates_of_requests_and_the_sync_time(cli: Cli, client: SyncCli
 def test_top_waits_for_a_daemon_that_goes_away(cli: Cli, daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("pages:1:0:x", "v")
-    with Terminal(cli, (80, 24), "--interval", "200ms") as terminal:
+    with Top(cli, (80, 24), "--interval", "200ms") as terminal:
         terminal.until("1 entries")
         daemon.stop()
         terminal.until("trying again")
@@ -182,12 +122,12 @@ def test_top_waits_for_a_daemon_that_goes_away(cli: Cli, daemon: DaemonProcess) 
         terminal.until("a second", absent="trying again")
 
 
-def test_top_that_is_terminated_restores_the_terminal(terminal: Terminal) -> None:
+def test_top_that_is_terminated_restores_the_terminal(terminal: Top) -> None:
     terminal.until("66 entries")
-    assert termios.tcgetattr(terminal._slave) != terminal.mode
+    assert terminal.mode != terminal.mode_before
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.end() == 128 + signal.SIGTERM
-    assert termios.tcgetattr(terminal._slave) == terminal.mode
+    assert terminal.mode == terminal.mode_before
     assert "\x1b[?1049l" in terminal.written, "the screen of before is back"
 
 

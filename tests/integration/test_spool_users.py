@@ -6,24 +6,27 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fastjournal.client import SyncClient
 from fastjournal.spool import DeadDirectory, Spool, list_slots, read_forwarder_status
 from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder.main import command
+from tests.integration.daemon_process import DaemonProcess
+from tests.users import as_user
 
 PRODUCER = Path(__file__).resolve().parents[2] / "examples/producers/producer.sh"
 GROUP, OTHER_GROUP = 54_321, 54_322
 FIRST, SECOND, THIRD, FORWARDER = 54_001, 54_002, 54_003, 54_004
+TOO_LARGE = 1000
+"""Bytes of a value that the daemon refuses."""
 
 
 @pytest.fixture
@@ -38,26 +41,9 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
-def as_user(uid: int, work: Callable[[], object]) -> int:
-    """Run it in a process of another user of the group; return its exit status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([GROUP])
-            os.setgid(uid)
-            os.setuid(uid)
-            os.umask(0o077)
-            work()
-        except BaseException:  # noqa: BLE001 - told and counted
-            traceback.print_exc(file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def append(spool: Path, id: str) -> None:
+def append(spool: Path, id: str, value: bytes = b"") -> None:
     with Spool(spool, durable=True) as writer:
-        writer.append(domain="d", id=id)
+        writer.append(domain="d", id=id, value=value)
 
 
 def forward(spool: Path, address: str, status: int) -> None:
@@ -69,7 +55,7 @@ def forward(spool: Path, address: str, status: int) -> None:
 def test_spool_of_three_users_is_forwarded_by_a_fourth(place: Path) -> None:
     spool = place / "spool"
     for uid in (FIRST, SECOND):
-        assert as_user(uid, partial(append, spool, str(uid))) == 0
+        assert as_user(uid, GROUP, partial(append, spool, str(uid))) == 0
     subprocess.run(
         ["sh", str(PRODUCER), str(spool), "http://third.example/"],
         input=b"by a shell\n",
@@ -79,23 +65,24 @@ def test_spool_of_three_users_is_forwarded_by_a_fourth(place: Path) -> None:
         extra_groups=[GROUP],
         umask=0o077,
     )
-    assert as_user(FIRST, lambda: append(spool, "bad")) == 0
+    assert as_user(FIRST, GROUP, lambda: append(spool, "large", bytes(TOO_LARGE))) == 0
     modes = {
         (stat.S_IMODE(Path(slot.path).stat().st_mode), Path(slot.path).stat().st_gid)
         for slot in list_slots(spool)
     }
     assert modes == {(0o660, GROUP)}
-    ledger = Ledger(refuse=lambda request: "bad-key" if request.key.endswith(b":bad") else None)
-    with ScriptedDaemon(ledger.answer, unix_path=str(place / "socket")) as daemon:
-        (place / "socket").chmod(0o777)
-        assert as_user(FORWARDER, lambda: forward(spool, daemon.address, 0)) == 0
-    assert {key.rpartition(b":")[2] for key in ledger.applied} > {b"54001", b"54002"}
-    assert len(ledger.applied) == 3
+    with DaemonProcess(place, "--max-value", str(TOO_LARGE - 1)) as daemon:
+        assert as_user(FORWARDER, GROUP, lambda: forward(spool, daemon.address, 0)) == 0
+        with SyncClient(daemon.address) as client:
+            ids = {job.key.rpartition(b":")[2] for job in client.next("d", count=9)}
+            (third,) = client.next("third.example", count=9)
+    assert ids == {b"54001", b"54002"}
+    assert third.value == b"by a shell"
     # the forwarder's files are of the group too: any member can look after its dead letters
     made = [path for path in spool.rglob("*") if path.is_file()]
     assert {path.stat().st_gid for path in made} == {GROUP}
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o660}
-    assert as_user(THIRD, lambda: check_dead(spool)) == 0
+    assert as_user(THIRD, GROUP, lambda: check_dead(spool)) == 0
     status = read_forwarder_status(spool)
     assert status is not None
     assert (status.done, status.buried, status.left_out) == (3, 1, 0)
@@ -103,6 +90,8 @@ def test_spool_of_three_users_is_forwarded_by_a_fourth(place: Path) -> None:
 
 def check_dead(spool: Path) -> None:
     (piece,) = DeadDirectory(spool).list()
+    assert piece.reason is not None
+    assert piece.reason.code == "too-large"
     DeadDirectory(spool).remove(piece.name)
 
 
@@ -120,7 +109,7 @@ def test_spool_file_of_a_wrong_owner_or_mode_is_named_and_holds_up_nothing(place
     ledger = Ledger()
     with ScriptedDaemon(ledger.answer, unix_path=str(place / "socket")) as daemon:
         (place / "socket").chmod(0o777)
-        assert as_user(FORWARDER, lambda: forward(spool, daemon.address, 74)) == 0
+        assert as_user(FORWARDER, GROUP, lambda: forward(spool, daemon.address, 74)) == 0
     assert len(ledger.applied) == 1
     status = read_forwarder_status(spool)
     assert status is not None
@@ -138,7 +127,7 @@ def test_spool_file_that_root_creates_belongs_to_the_owner_of_the_spool(place: P
     os.chown(spool, FIRST, FIRST)
     append(spool, "of root")
     write_drop_in(spool, "retry", [])
-    assert as_user(FIRST, partial(append, spool, "of the owner")) == 0
+    assert as_user(FIRST, GROUP, partial(append, spool, "of the owner")) == 0
     slots = [Path(slot.path).stat() for slot in list_slots(spool)]
     assert {(slot.st_uid, stat.S_IMODE(slot.st_mode)) for slot in slots} == {(FIRST, 0o640)}
     assert len(slots) == 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,6 +30,8 @@ from tests.property.ledger_run import LedgerRun
 
 OPERATIONS = 300
 Rows = list[dict[str, Any]]
+Segments = tuple[tuple[str, bytes], ...]
+"""Names and contents, in the order of the log."""
 
 
 def open_stream(archive: Path, **options: str) -> EventsStream:
@@ -59,6 +62,15 @@ def next_offset(stream: EventsStream | RecordsStream, start: Offset) -> Offset:
     return end
 
 
+def read_first(stream: EventsStream | RecordsStream) -> tuple[Offset, Offset, Rows]:
+    """Return begin, end and rows of the first batch; there is something new."""
+    start = stream.initialOffset()
+    end = next_offset(stream, start)
+    rows = read(stream, start, end)
+    assert rows
+    return start, end, rows
+
+
 def batches(stream: EventsStream, start: Offset) -> Iterator[tuple[Offset, Offset, Rows]]:
     """Yield begin, end and rows of the batches until nothing is new."""
     while (end := next_offset(stream, start)) != start:
@@ -73,25 +85,73 @@ def begin_archive(directory: Path) -> Path:
     return archive
 
 
+def write_archive(archive: Path, segments: Iterable[tuple[str, bytes]]) -> None:
+    for name, data in segments:
+        (archive / name).write_bytes(data)
+
+
+def read_at_once(directory: Path, segments: Segments, **options: str) -> Rows:
+    """Return the rows of an archive of its own, of one batch."""
+    archive = begin_archive(directory)
+    write_archive(archive, segments)
+    stream = open_stream(archive, **options)
+    ((_, _, rows),) = batches(stream, stream.initialOffset())
+    return rows
+
+
 def segments_of(archive: Path) -> list[str]:
     return sorted(path.name for path in archive.glob("*.log"))
 
 
-def ledger_segments(seed: int) -> tuple[EventLedger, list[tuple[str, bytes]]]:
+@cache
+def ledger_segments(seed: int) -> tuple[EventLedger, Segments]:
     """Return a ledger that has worked, and the segments of its log."""
     ledger = EventLedger(seed)
     run = LedgerRun(ledger, OPERATIONS, lambda _: None)
     run.run()
-    return ledger, sorted(run.kept.items())
+    return ledger, tuple(sorted(run.kept.items()))
+
+
+@pytest.fixture
+def segments() -> Segments:
+    return ledger_segments(1)[1]
+
+
+@pytest.fixture
+def other_segments() -> Segments:
+    """Segments of another log."""
+    return ledger_segments(2)[1]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return begin_archive(tmp_path)
+
+
+class Archived(NamedTuple):
+    """An archive of one segment, and the first batch of a stream of events of it."""
+
+    archive: Path
+    segments: Segments
+    stream: EventsStream
+    start: Offset
+    end: Offset
+
+
+@pytest.fixture
+def archived(archive: Path, segments: Segments) -> Archived:
+    write_archive(archive, segments[:1])
+    stream = open_stream(archive)
+    start = stream.initialOffset()
+    return Archived(archive, segments, stream, start, next_offset(stream, start))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_stream_of_events_equals_the_ledger_over_restarts_and_repeated_batches(
-    seed: int, tmp_path: Path
+    seed: int, archive: Path, tmp_path: Path
 ) -> None:
     draw = random.Random(seed)
     ledger, segments = ledger_segments(seed)
-    archive = begin_archive(tmp_path)
     options = {"maxBytesPerTrigger": str(draw.choice((1, 9000)))} | {"cleanSource": "delete"}
     found: Rows = []
     start = open_stream(archive, **options).initialOffset()
@@ -123,22 +183,20 @@ def test_stream_of_events_equals_the_ledger_over_restarts_and_repeated_batches(
     assert counted == {(day, str(kind)): n for (day, kind), n in ledger.counts.items()}
 
 
-def test_stream_of_events_keeps_segments_unless_it_is_asked_to_clean(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    for name, data in segments:
-        (archive / name).write_bytes(data)
+def test_stream_of_events_keeps_segments_unless_it_is_asked_to_clean(
+    archive: Path, segments: Segments
+) -> None:
+    write_archive(archive, segments)
     stream = open_stream(archive)
     ((_, end, _),) = batches(stream, stream.initialOffset())
     stream.commit(end)
     assert segments_of(archive) == [name for name, _ in segments]
 
 
-def test_stream_of_records_unlinks_archived_segments_of_committed_batches(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    for name, data in segments:
-        (archive / name).write_bytes(data)
+def test_stream_of_records_unlinks_archived_segments_of_committed_batches(
+    archive: Path, segments: Segments
+) -> None:
+    write_archive(archive, segments)
     # in the middle of the third one
     size = sum(len(data) for _, data in segments[:2]) + len(segments[2][1]) // 2
     given = {"path": str(archive), "cleanSource": "delete", "maxBytesPerTrigger": str(size)}
@@ -155,9 +213,9 @@ def test_stream_of_records_unlinks_archived_segments_of_committed_batches(tmp_pa
     assert stream.partitions(end, following)
 
 
-def test_stream_of_events_ends_at_a_gap_or_tells_of_it_in_a_row(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
+def test_stream_of_events_ends_at_a_gap_or_tells_of_it_in_a_row(
+    archive: Path, segments: Segments
+) -> None:
     for number, (name, data) in enumerate(segments[:6]):
         if number not in (2, 3):
             (archive / name).write_bytes(data if number != 4 else data[:-1])
@@ -174,18 +232,15 @@ def test_stream_of_events_ends_at_a_gap_or_tells_of_it_in_a_row(tmp_path: Path) 
     assert {row["segment"] for row in rows if row["_corrupt"] is None} == {1, 2, 6}
 
 
-def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) -> None:
-    _, segments = ledger_segments(2)
-    archive = begin_archive(tmp_path)
-    write_archive(archive, [shortened(1, segments[0][1])])
+def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(
+    archive: Path, other_segments: Segments, tmp_path: Path
+) -> None:
+    write_archive(archive, [shortened(1, other_segments[0][1])])
     stream = open_stream(archive)
     ((_, end, first),) = batches(stream, stream.initialOffset())
-    (archive / segments[0][0]).write_bytes(segments[0][1])
+    write_archive(archive, other_segments[:1])
     ((_, _, rest),) = batches(open_stream(archive), end)
-    whole = begin_archive(tmp_path / "whole")
-    (whole / segments[0][0]).write_bytes(segments[0][1])
-    stream = open_stream(whole)
-    ((_, _, both),) = batches(stream, stream.initialOffset())
+    both = read_at_once(tmp_path / "whole", other_segments[:1])
     assert first + rest == both
     assert first
     assert rest
@@ -194,14 +249,12 @@ def test_stream_of_events_takes_the_rest_of_a_segment_that_grew(tmp_path: Path) 
 @pytest.mark.parametrize("mode", ["failfast", "permissive"])
 @pytest.mark.parametrize("keeps_both", [True, False])
 def test_stream_of_events_repeats_a_batch_whose_last_segment_grew_meanwhile(
-    mode: str, keeps_both: bool, tmp_path: Path
+    mode: str, keeps_both: bool, archive: Path, other_segments: Segments, tmp_path: Path
 ) -> None:
-    _, segments = ledger_segments(2)
-    archive = begin_archive(tmp_path)
-    name, data = segments[1]
+    name, data = other_segments[1]
     shorter = shortened(2, data)
     short = archive / shorter[0]
-    write_archive(archive, [segments[0], shorter])
+    write_archive(archive, [other_segments[0], shorter])
     stream = open_stream(archive, mode=mode)
     start = stream.initialOffset()
     planned = next_offset(stream, start)
@@ -214,14 +267,10 @@ def test_stream_of_events_repeats_a_batch_whose_last_segment_grew_meanwhile(
     assert read(stream, start, planned) == expected
     ((_, end, rest),) = batches(stream, planned)
     assert rest
-    whole = begin_archive(tmp_path / "whole")
-    for name, data in segments[:2]:
-        (whole / name).write_bytes(data)
-    stream = open_stream(whole, mode=mode)
-    ((_, _, both),) = batches(stream, stream.initialOffset())
+    both = read_at_once(tmp_path / "whole", other_segments[:2], mode=mode)
     assert expected + rest == both
     # the longer version is lost before its batch is repeated
-    (archive / segments[1][0]).unlink()
+    (archive / other_segments[1][0]).unlink()
     write_archive(archive, [shorter])
     stream = open_stream(archive, mode=mode)
     assert check_missing(stream, mode, planned, end, "2 to 2") == []
@@ -241,12 +290,9 @@ def check_missing(stream: EventsStream, mode: str, start: Offset, end: Offset, n
 
 @pytest.mark.parametrize("mode", ["failfast", "permissive"])
 def test_stream_of_events_misses_the_segments_that_its_first_batch_was_planned_with(
-    mode: str, tmp_path: Path
+    mode: str, archive: Path, segments: Segments
 ) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    for name, data in segments[1:4]:
-        (archive / name).write_bytes(data)
+    write_archive(archive, segments[1:4])
     stream = open_stream(archive, mode=mode)
     start = stream.initialOffset()
     end = next_offset(stream, start)
@@ -260,16 +306,13 @@ def test_stream_of_events_misses_the_segments_that_its_first_batch_was_planned_w
     assert check_missing(stream, mode, start, end, "2 to 4") == []
 
 
-def test_stream_of_events_goes_on_from_the_offset_of_an_earlier_release(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    (archive / segments[0][0]).write_bytes(segments[0][1])
-    stream = open_stream(archive)
-    ((start, end, _),) = batches(stream, stream.initialOffset())
+def test_stream_of_events_goes_on_from_the_offset_of_an_earlier_release(archived: Archived) -> None:
+    archive, segments, stream, start, end = archived
+    assert read(stream, start, end)
     del end["first"]
     assert read(stream, start, end)
     assert next_offset(stream, end) == end
-    (archive / segments[1][0]).write_bytes(segments[1][1])
+    write_archive(archive, segments[1:2])
     ((_, following, rows),) = batches(stream, end)
     assert rows
     assert "first" not in following
@@ -278,10 +321,8 @@ def test_stream_of_events_goes_on_from_the_offset_of_an_earlier_release(tmp_path
     check_missing(stream, "failfast", start, end, "1 to 1")
 
 
-def test_stream_of_events_says_what_it_needs(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    (archive / segments[0][0]).write_bytes(segments[0][1])
+def test_stream_of_events_says_what_it_needs(archived: Archived, tmp_path: Path) -> None:
+    archive, segments, stream, start, end = archived
     with pytest.raises(BadRequestError, match=r"needs the option stateDirectory .*checkpoint"):
         open_stream(archive, stateDirectory="")
     with pytest.raises(BadRequestError, match="cleanSource=archive is not one of off, delete"):
@@ -295,18 +336,12 @@ def test_stream_of_events_says_what_it_needs(tmp_path: Path) -> None:
     schema = source.schema()
     with pytest.raises(BadRequestError, match="is no archive, and cleanSource=delete cleans one"):
         source.streamReader(schema)
-    stream = open_stream(archive)
-    ((_, end, _),) = batches(stream, stream.initialOffset())
+    assert read(stream, start, end)
     (state,) = (tmp_path / "state").rglob("*.state")
     state.unlink()
-    (archive / segments[1][0]).write_bytes(segments[1][1])
+    write_archive(archive, segments[1:2])
     with pytest.raises(LogFailedError, match=r"state of the stream .* is not there .*stateDir"):
         list(batches(stream, end))
-
-
-def write_archive(archive: Path, segments: list[tuple[str, bytes]]) -> None:
-    for name, data in segments:
-        (archive / name).write_bytes(data)
 
 
 def other_version(name: str, data: bytes) -> tuple[str, bytes]:
@@ -339,14 +374,12 @@ VIEWS = pytest.mark.parametrize("view", ["events", "records"])
 
 
 @VIEWS
-def test_stream_unlinks_only_segments_that_it_has_read(view: str, tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
+def test_stream_unlinks_only_segments_that_it_has_read(
+    view: str, archive: Path, segments: Segments
+) -> None:
     write_archive(archive, segments[2:4])
     stream = open_view(view, archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
-    assert read(stream, start, end)
+    _, end, _ = read_first(stream)
     # after the batch: one from before it, and those of a restored log
     restored = [other_version(*segment) for segment in segments[1:3]]
     unread = [segments[0], *restored]
@@ -362,14 +395,12 @@ def test_stream_unlinks_only_segments_that_it_has_read(view: str, tmp_path: Path
 
 
 @VIEWS
-def test_stream_unlinks_what_a_commit_before_a_crash_left(view: str, tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
+def test_stream_unlinks_what_a_commit_before_a_crash_left(
+    view: str, archive: Path, segments: Segments
+) -> None:
     write_archive(archive, segments[:2])
     stream = open_view(view, archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
-    assert read(stream, start, end)
+    _, end, _ = read_first(stream)
     # killed behind the plan of the next batch, before the commit of this one
     write_archive(archive, segments[2:3])
     following = next_offset(stream, end)
@@ -380,18 +411,16 @@ def test_stream_unlinks_what_a_commit_before_a_crash_left(view: str, tmp_path: P
 
 
 @VIEWS
-def test_stream_unlinks_both_versions_of_a_segment_that_grew(view: str, tmp_path: Path) -> None:
-    _, segments = ledger_segments(2)
-    archive = begin_archive(tmp_path)
-    write_archive(archive, [shortened(1, segments[0][1]), segments[0]])
+def test_stream_unlinks_both_versions_of_a_segment_that_grew(
+    view: str, archive: Path, other_segments: Segments
+) -> None:
+    write_archive(archive, [shortened(1, other_segments[0][1]), other_segments[0]])
     stream = open_view(view, archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
-    assert read(stream, start, end)
+    _, end, _ = read_first(stream)
     stream.commit(end)
     assert segments_of(archive) == []
     # the next one grows behind the plan of its batch
-    name, data = segments[1]
+    name, data = other_segments[1]
     write_archive(archive, [shortened(2, data)])
     planned = next_offset(stream, end)
     write_archive(archive, [(name, data)])
@@ -406,9 +435,9 @@ def test_stream_unlinks_both_versions_of_a_segment_that_grew(view: str, tmp_path
 
 
 @VIEWS
-def test_stream_keeps_damaged_segments_under_another_name(view: str, tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
+def test_stream_keeps_damaged_segments_under_another_name(
+    view: str, archive: Path, segments: Segments
+) -> None:
     write_archive(archive, segments[:3])
     name, data = segments[1]
     damaged = (
@@ -416,9 +445,8 @@ def test_stream_keeps_damaged_segments_under_another_name(view: str, tmp_path: P
     )
     (archive / name).write_bytes(damaged)
     stream = open_view(view, archive, mode="permissive")
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
-    assert any(row["_corrupt"] is not None for row in read(stream, start, end))
+    _, end, rows = read_first(stream)
+    assert any(row["_corrupt"] is not None for row in rows)
     stream.commit(end)
     assert segments_of(archive) == []
     assert (archive / f"{name}.damaged").read_bytes() == damaged
@@ -429,16 +457,13 @@ def test_stream_keeps_damaged_segments_under_another_name(view: str, tmp_path: P
 
 @VIEWS
 def test_stream_leaves_the_last_segment_of_an_archive_without_its_state(
-    view: str, tmp_path: Path
+    view: str, segments: Segments, tmp_path: Path
 ) -> None:
-    _, segments = ledger_segments(1)
     archive = tmp_path / "copy"
     archive.mkdir()
     write_archive(archive, segments[:3])
     stream = open_view(view, archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
-    assert read(stream, start, end)
+    _, end, _ = read_first(stream)
     stream.commit(end)
     assert segments_of(archive) == [segments[2][0]]
     stream = open_view(view, archive)
@@ -452,10 +477,8 @@ def test_stream_leaves_the_last_segment_of_an_archive_without_its_state(
 
 @pytest.mark.parametrize("shortens", [False, True])
 def test_stream_of_events_ends_where_its_last_segment_was_replaced(
-    shortens: bool, tmp_path: Path
+    shortens: bool, archive: Path, segments: Segments
 ) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
     write_archive(archive, segments[:2])
     stream = open_stream(archive)
     ((_, end, _),) = batches(stream, stream.initialOffset())
@@ -470,17 +493,13 @@ def test_stream_of_events_ends_where_its_last_segment_was_replaced(
 
 
 def test_stream_of_events_refuses_a_segment_that_follows_another_one_than_it_has_read(
-    tmp_path: Path,
+    archive: Path, segments: Segments, other_segments: Segments
 ) -> None:
-    _, segments = ledger_segments(1)
-    _, others = ledger_segments(2)
-    archive = begin_archive(tmp_path)
     write_archive(archive, segments[:3])
     stream = open_stream(archive)
-    start = next_offset(stream, stream.initialOffset())
-    assert read(stream, stream.initialOffset(), start)
+    _, start, _ = read_first(stream)
     # while the stream was down a restored log went beyond the number that it has read
-    write_archive(archive, others[3:4])
+    write_archive(archive, other_segments[3:4])
     end = next_offset(stream, start)
     text = "segment 3 before it had .* and another checksum .* begin anew with another checkpoint"
     with pytest.raises(LogCorruptError, match=text):
@@ -489,10 +508,10 @@ def test_stream_of_events_refuses_a_segment_that_follows_another_one_than_it_has
     assert len([row for row in rows if "segment 3 before it had" in str(row)]) == 1
 
 
-def test_stream_of_events_knows_a_shorter_version_of_what_it_has_read(tmp_path: Path) -> None:
-    _, segments = ledger_segments(2)
-    archive = begin_archive(tmp_path)
-    name, data = segments[0]
+def test_stream_of_events_knows_a_shorter_version_of_what_it_has_read(
+    archive: Path, other_segments: Segments
+) -> None:
+    name, data = other_segments[0]
     shorter = data[: len(data) // 2]
     short = f"000000001-{google_crc32c.value(shorter):08x}.log"
     write_archive(archive, [(short, shorter), (name, data)])
@@ -503,8 +522,9 @@ def test_stream_of_events_knows_a_shorter_version_of_what_it_has_read(tmp_path: 
     assert next_offset(open_stream(archive), end) == end
 
 
-def test_stream_of_events_that_has_read_nothing_removes_no_state(tmp_path: Path) -> None:
-    archive = begin_archive(tmp_path)
+def test_stream_of_events_that_has_read_nothing_removes_no_state(
+    archive: Path, tmp_path: Path
+) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "-of-another").write_text("")
     stream = open_stream(archive)
@@ -514,10 +534,8 @@ def test_stream_of_events_that_has_read_nothing_removes_no_state(tmp_path: Path)
 
 
 def test_stream_of_records_misses_the_segments_that_its_first_batch_was_planned_with(
-    tmp_path: Path,
+    archive: Path, segments: Segments
 ) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
     write_archive(archive, segments[1:4])
     stream = open_records(archive)
     start = stream.initialOffset()
@@ -528,14 +546,9 @@ def test_stream_of_records_misses_the_segments_that_its_first_batch_was_planned_
 
 
 def test_stream_of_events_writes_its_state_from_two_tasks_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    write_archive(archive, segments[:1])
-    stream = open_stream(archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
+    archive, _, stream, start, end = archived
     found = list[Rows]()
     rename = OsDisk.rename
 
@@ -556,14 +569,9 @@ def test_stream_of_events_writes_its_state_from_two_tasks_at_once(
 
 
 def test_stream_of_events_removes_files_of_its_state_that_a_crash_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    write_archive(archive, segments[:1])
-    stream = open_stream(archive)
-    start = stream.initialOffset()
-    end = next_offset(stream, start)
+    archive, segments, stream, start, end = archived
     with monkeypatch.context() as patch:
 
         def crash(*_: Any) -> None:
@@ -583,12 +591,11 @@ def test_stream_of_events_removes_files_of_its_state_that_a_crash_cut(
     assert [name.partition("-")[0] for name in names] == ["000000002", "000000002"]
 
 
-def test_stream_of_events_names_the_version_of_a_state_that_it_cannot_read(tmp_path: Path) -> None:
-    _, segments = ledger_segments(1)
-    archive = begin_archive(tmp_path)
-    write_archive(archive, segments[:1])
-    stream = open_stream(archive)
-    ((_, end, _),) = batches(stream, stream.initialOffset())
+def test_stream_of_events_names_the_version_of_a_state_that_it_cannot_read(
+    archived: Archived, tmp_path: Path
+) -> None:
+    archive, segments, stream, start, end = archived
+    assert read(stream, start, end)
     (state,) = (tmp_path / "state").rglob("*.state")
     later = {"format": "fastjournal-stream-state", "version": 2, "history": [1]}
     state.write_bytes(msgspec.msgpack.encode(later))

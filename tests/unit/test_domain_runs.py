@@ -18,23 +18,22 @@ from fastjournal.spark.domain_runs import find_domain_ranges, merge_runs, write_
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.sorted_runs import row_bytes
+from tests.spark.sorted_run_cases import batch_with, draw_bounds, replace_column
 
 LONG = "l" * 5000
 """A name so long that Parquet has no statistics of it."""
 
 
 def batch_of(domains: list[str | None], first: int) -> pa.RecordBatch:
-    columns = {
-        "domain": domains,
-        "links": [[b"one"] for _ in domains],
-        "key": [b"%d" % (first + index) for index in range(len(domains))],
-        "offset": list(range(first, first + len(domains))),
-    }
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns.get(field.name, [None] * len(domains)), field.type)
-         for field in ENTRY_ARROW_SCHEMA],
-        schema=ENTRY_ARROW_SCHEMA,
-    )  # fmt: skip
+    numbers = range(first, first + len(domains))
+    return batch_with(
+        ENTRY_ARROW_SCHEMA,
+        len(domains),
+        domain=domains,
+        links=[[b"one"] for _ in domains],
+        key=[b"%d" % number for number in numbers],
+        offset=list(numbers),
+    )
 
 
 def write_files(directory: Path, draw: random.Random, names: list[str | None]) -> list[str]:
@@ -56,9 +55,7 @@ def test_merge_of_runs_sorts_all_entries_by_domain(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(seed)
-    monkeypatch.setattr(sorted_runs, "ROW_GROUP_ROWS", draw.choice((1, 3, 50)))
-    monkeypatch.setattr(sorted_runs, "RUN_BYTES", draw.choice((1, 10_000, 1 << 30)))
-    monkeypatch.setattr(domain_runs, "RANGE_BYTES", draw.choice((1, 3_000, 1 << 30)))
+    draw_bounds(draw, monkeypatch, domain_runs)
     few = ["a", "b", None]
     many = [*few, "", "it's", "\u00fc", "\U0001f600", "\uffff", LONG, *map(str, range(90))]
     monkeypatch.setattr(sorted_runs, "ROW_GROUP_BYTES", draw.choice((1, 700, 1 << 30)))
@@ -74,9 +71,7 @@ def test_merge_of_runs_sorts_all_entries_by_domain(
 
 
 def large_batch(domains: list[str], values: Iterable[bytes]) -> pa.RecordBatch:
-    batch = batch_of([*domains], 0)
-    index = batch.schema.get_field_index("value")
-    return batch.set_column(index, ENTRY_ARROW_SCHEMA.field(index), pa.array(values, pa.binary()))
+    return replace_column(batch_of([*domains], 0), "value", values)
 
 
 def test_range_of_a_domain_with_many_entries_is_read_without_a_sort(
@@ -151,10 +146,8 @@ def test_merge_reads_a_domain_with_a_value_of_the_memory_limit_without_duckdb(
     monkeypatch.setattr(domain_runs, "RANGE_BYTES", 1)
     names: list[str | None] = ["a", LONG, None, "m", "z"] * 3
     small = batch_of(names, 0)
-    large = batch_of([None, "m", LONG], 100)
-    index = large.schema.get_field_index("value")
-    values = pa.array([bytes([number]) * 48 * 1024 * 1024 for number in range(3)], pa.binary())
-    large = large.set_column(index, ENTRY_ARROW_SCHEMA.field(index), values)
+    values = [bytes([number]) * 48 * 1024 * 1024 for number in range(3)]
+    large = replace_column(batch_of([None, "m", LONG], 100), "value", values)
     paths = [str(tmp_path / name) for name in ("one", "two")]
     write_entry_runs(paths[0], [small])
     write_entry_runs(paths[1], [large.slice(number, 1) for number in range(3)])
@@ -170,10 +163,8 @@ def test_merge_reads_a_domain_with_a_value_of_the_memory_limit_without_duckdb(
 
 def test_bytes_of_entries_are_those_of_their_strings(tmp_path: Path) -> None:
     names: list[str | None] = ["a", None, "ccc", "dddd"]
-    batch = batch_of(names, 10)
-    index = batch.schema.get_field_index("links")
-    links = pa.array([[b"x"], None, [], [b"four", b"of", b""]], batch.schema.field(index).type)
-    batch = batch.set_column(index, batch.schema.field(index), links)
+    links = [[b"x"], None, [], [b"four", b"of", b""]]
+    batch = replace_column(batch_of(names, 10), "links", links)
     fixed = 8 * batch.num_columns + len(b"10")
     expected = [fixed + 1 + 9, fixed, fixed + 3, fixed + 4 + 6 + 3 * 8]
     assert row_bytes(batch).tolist() == expected

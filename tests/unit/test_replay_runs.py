@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.spark import duckdb_engine, entry_fetch, replay_runs, sorted_runs
+from fastjournal.spark import duckdb_engine, entry_fetch, replay_runs
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.entry_fetch import REPLAYED_SCHEMA
 from fastjournal.spark.files import LogDirectory
@@ -20,22 +22,49 @@ from fastjournal.spark.local_entries import sorted_entries
 from fastjournal.spark.replay_runs import find_replay_ranges, read_range, write_record_runs
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import replayed, write_random_log
+from tests.spark.sorted_run_cases import batch_with, draw_bounds
 
 LARGE_VALUE_BYTES = 64 * 1024
 
 
 def records(segment: int, labels: list[int]) -> pa.RecordBatch:
-    columns = {
-        "label": labels,
-        "segment": [segment] * len(labels),
-        "offset": list(range(len(labels))),
-        "raw": [b"%d-%d" % (segment, offset) for offset in range(len(labels))],
-    }
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns.get(field.name, [None] * len(labels)), field.type)
-         for field in REPLAYED_SCHEMA],
-        schema=REPLAYED_SCHEMA,
-    )  # fmt: skip
+    return batch_with(
+        REPLAYED_SCHEMA,
+        len(labels),
+        label=labels,
+        segment=[segment] * len(labels),
+        offset=list(range(len(labels))),
+        raw=[b"%d-%d" % (segment, offset) for offset in range(len(labels))],
+    )
+
+
+def rows_of(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of these names of each row; of no names all of them."""
+    for batch in batches:
+        columns = (batch.select(names) if names else batch).columns
+        yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Directory of a log, to be filled."""
+    directory = tmp_path / "log"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """Directory for the files of the sort."""
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    return directory
+
+
+def export(log: Path, scratch: Path) -> Iterator[pa.RecordBatch]:
+    """Return the entries of a log, sorted in this process."""
+    directory = LogDirectory(log)
+    return sorted_entries(directory, log, scratch, processes=1, on_bytes=lambda _: None)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -43,9 +72,7 @@ def test_ranges_of_labels_hold_each_record_once_in_the_order_of_the_log(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(seed)
-    monkeypatch.setattr(sorted_runs, "ROW_GROUP_ROWS", draw.choice((1, 3, 50)))
-    monkeypatch.setattr(sorted_runs, "RUN_BYTES", draw.choice((1, 10_000, 1 << 30)))
-    monkeypatch.setattr(replay_runs, "RANGE_BYTES", draw.choice((1, 3_000, 1 << 30)))
+    draw_bounds(draw, monkeypatch, replay_runs)
     paths, written = [], []
     for segment in (1, 2, 10):
         # a hot label besides those of few records
@@ -56,20 +83,14 @@ def test_ranges_of_labels_hold_each_record_once_in_the_order_of_the_log(
         written += [(label, segment, offset) for offset, label in enumerate(labels)]
     ranges = list(find_replay_ranges(DuckDb(tmp_path), paths))
     assert all(one.last < other.first for one, other in pairwise(ranges))
-    found = []
-    for one in ranges:
-        for batch in read_range(one):
-            found += list(zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True))
-    assert found == sorted(written)
+    names = ("label", "segment", "offset")
+    assert [row for one in ranges for row in rows_of(read_range(one), *names)] == sorted(written)
 
 
 def test_export_of_large_leased_values_needs_no_sort_of_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_engine, "MEMORY_MIB", 64)
-    log, scratch = tmp_path / "log", tmp_path / "scratch"
-    log.mkdir()
-    scratch.mkdir()
     rows = 1200
     for number in (1, 2):
         segment = SegmentBuilder(number - 1, ids_from=number << 32)
@@ -79,32 +100,18 @@ def test_export_of_large_leased_values_needs_no_sort_of_values(
             segment.lease([job], segment.now_us + 60_000_000)
         (log / segment_name(number)).write_bytes(bytes(segment))
     live = 0
-    for batch in sorted_entries(
-        LogDirectory(log), log, scratch, processes=1, on_bytes=lambda _: None
-    ):
-        live += len(batch)
-        for key, value in zip(
-            *(batch.column(n).to_pylist() for n in ("key", "value")), strict=True
-        ):
-            assert value == bytes([int(key.rpartition(b"-")[2]) % 251]) * LARGE_VALUE_BYTES
+    for key, value in rows_of(export(log, scratch), "key", "value"):
+        live += 1
+        assert value == bytes([int(key.rpartition(b"-")[2]) % 251]) * LARGE_VALUE_BYTES
     assert live == rows
     assert list(scratch.glob("records-*")) == []
 
 
 def test_replay_of_few_bytes_at_once_equals_the_replay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entry_fetch, "LABELS_BYTES", 1)
     monkeypatch.setattr(replay_runs, "RANGE_BYTES", 1)
-    log, scratch = tmp_path / "log", tmp_path / "scratch"
     write_random_log(log, 3, segments=3, records=80)
-    scratch.mkdir()
-    rows = [
-        row
-        for batch in sorted_entries(
-            LogDirectory(log), log, scratch, processes=1, on_bytes=lambda _: None
-        )
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    ]
-    assert sorted(rows, key=repr) == sorted(replayed(log), key=repr)
+    assert sorted(rows_of(export(log, scratch)), key=repr) == sorted(replayed(log), key=repr)
     assert len(list(scratch.glob("replay-*"))) > 3

@@ -8,9 +8,6 @@ import os
 import shutil
 import socket
 import stat
-import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from fastjournal.testing.clock import ManualClock
 from fj_cli.commands.spool_status import command
 from fj_forwarder.slot_store import SlotStore
 from tests.unit.spool_files import EIGHT
+from tests.users import as_user
 
 NAME = "20261120T080000Z.fjs"
 GROUP = 54_321
@@ -67,22 +65,6 @@ def test_group_that_there_is_not_is_named(tmp_path: Path) -> None:
         Spool(tmp_path, group="no-such-group")
 
 
-def as_user(uid: int, work: Callable[[], object]) -> int:
-    """Run it in a process of another user, whose further group is GROUP; return its exit status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([GROUP])
-            os.setgid(uid)
-            os.setuid(uid)
-            work()
-        except BaseException:  # noqa: BLE001 - told and counted
-            traceback.print_exc(file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users")
 def test_spool_is_shared_by_three_users_of_a_group(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents):
@@ -94,7 +76,6 @@ def test_spool_is_shared_by_three_users_of_a_group(tmp_path: Path) -> None:
     directory.chmod(0o2770)
 
     def append() -> None:
-        os.umask(0o077)
         with Spool(directory, durable=True) as spool:
             spool.append(domain="d", value=os.getuid())
 
@@ -109,11 +90,11 @@ def test_spool_is_shared_by_three_users_of_a_group(tmp_path: Path) -> None:
         assert store.finish_old(10**17, 10, 1000) == []
         assert list(directory.glob("*.fjs")) == []
 
-    assert [as_user(uid, append) for uid in (54_001, 54_002, 54_003)] == [0, 0, 0]
+    assert [as_user(uid, GROUP, append) for uid in (54_001, 54_002, 54_003)] == [0, 0, 0]
     (slot,) = directory.glob("*.fjs")
     assert (mode_of(slot), slot.stat().st_gid) == (0o660, GROUP)
-    assert as_user(54_004, forward) == 0
-    assert as_user(54_005, forward) == 1, "of no use to whom the spool is empty"
+    assert as_user(54_004, GROUP, forward) == 0
+    assert as_user(54_005, GROUP, forward) == 1, "of no use to whom the spool is empty"
     shutil.rmtree(directory)
 
 
