@@ -135,10 +135,6 @@ class Delivery:
         """Whether something is delayed that ``--once`` has to wait for."""
         return self._store.delays.is_awaited
 
-    def tidy(self, wall_us: int) -> None:
-        """Remove what killed writers left behind."""
-        self._store.remove_temporary_files(wall_us)
-
     def next_due(self, now_us: int) -> int:
         """Return when ``fill`` may find something though nothing happens; never before ``now_us``.
 
@@ -158,6 +154,7 @@ class Delivery:
     def fill(self, now_us: int, wall_us: int) -> None:
         """Give the engine what it has room for."""
         self._now_us, self._wall_us = now_us, wall_us
+        self._store.tidy(now_us, wall_us)
         for _ in range(_FILLS_MAX):
             self._carry_out(self._engine.skip(now_us))
             count, size = self._engine.room()

@@ -122,7 +122,6 @@ class Forwarder:
             SpoolFailedError: A call of the operating system on the spool failed; or, with ``once``,
                 a slot was left out.
         """
-        self._delivery.tidy(_wall_us())
         with Watch(self._settings.spool) as watch:
             try:
                 await self._run(watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fj_forwarder")
 
 TEMPORARY_SECONDS_MAX: Final = 3600
-"""A file that a killed writer was about to create is removed after this."""
+"""A file that a killed writer was about to create is removed when it is so old; the directory is
+searched for such files as often."""
 
 LISTING_US_PER_NAME: Final = 20
 """So long no listing follows another one, for each name in the directory: some ten times of what
@@ -67,7 +69,7 @@ class SlotStore:
         """Slots that were listed and are not begun yet, newest first."""
         self._left_out = LeftOutSlots()
         self._newest_s = 0
-        self._listed_us = self._list_from_us = 0
+        self._listed_us = self._list_from_us = self._tidy_from_us = 0
         self._is_look_owed = False
         self._new_first = True
         self.ignored = 0
@@ -208,6 +210,16 @@ class SlotStore:
                     if file in self._open and file.is_quiet:
                         self._rest(file)
 
+    def tidy(self, now_us: int, wall_us: int) -> None:
+        """Remove the hidden files of killed writers, unless that was done in the last hour.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        if now_us >= self._tidy_from_us:
+            self._tidy_from_us = now_us + TEMPORARY_SECONDS_MAX * 1_000_000
+            self.remove_temporary_files(wall_us)
+
     def remove_temporary_files(self, now_us: int) -> None:
         """Remove what writers that were killed while creating a slot left behind.
 
@@ -221,7 +233,9 @@ class SlotStore:
                     ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
                     if ours and SLOT_SUFFIX in entry.name:
                         with contextlib.suppress(FileNotFoundError, PermissionError):
-                            if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
+                            status = entry.stat(follow_symlinks=False)
+                            # anything else was made by nobody of the spool: ``survey`` names it
+                            if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
                                 os.unlink(entry.path)
         except OSError as error:
             raise spool_failed("tidy the spool", self._directory, error) from error

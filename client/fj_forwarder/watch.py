@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import inotify_simple
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.slots import STATUS_NAME, STATUS_TEMPORARY_NAME, WAKE_NAME
 from fastjournal.spool.wake import bind_wake_socket
 
@@ -31,17 +33,20 @@ class Source(NamedTuple):
 
 
 class Watch:
-    """Both sources of one spool. Only the holder of forwarder.lock may have one.
+    """Both sources of one spool, as far as they can be had; the rest is named in the log.
 
-    Raises:
-        SpoolFailedError: The wake socket cannot be bound.
+    Only the holder of forwarder.lock may have one.
     """
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, WAKE_NAME)
-        self._socket = bind_wake_socket(directory)
-        self._bound = _status(self._path)
-        self.sources = [Source(self._socket.fileno(), self._drain_socket)]
+        self.sources: list[Source] = []
+        self._socket: socket.socket | None = None
+        self._bound: os.stat_result | None = None
+        try:
+            self._socket = bind_wake_socket(directory)
+        except SpoolFailedError as error:
+            log.warning("no wake socket, inotify and the rescan find the records: %s", error)
         self._inotify: inotify_simple.INotify | None = None
         flags = inotify_simple.flags
         try:
@@ -51,7 +56,13 @@ class Watch:
             )
         except OSError as error:
             log.warning("no inotify, records without a ping wait for the rescan: %s", error)
-        else:
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+        if self._socket is not None:
+            self._bound = _status(self._path)
+            self.sources.append(Source(self._socket.fileno(), self._drain_socket))
+        if self._inotify is not None:
             self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
 
     def close(self) -> None:
@@ -60,7 +71,8 @@ class Watch:
         if self._bound and status and os.path.samestat(status, self._bound):
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
         if self._inotify is not None:
             self._inotify.close()
 
@@ -71,6 +83,7 @@ class Watch:
         self.close()
 
     def _drain_socket(self) -> bool:
+        assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
             for _ in range(_DATAGRAMS_MAX):
                 self._socket.recv(1)

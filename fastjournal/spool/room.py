@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fastjournal.errors import SpoolFullError
 from fastjournal.spool.appendfile import AppendFile
-from fastjournal.spool.slots import list_slots
+from fastjournal.spool.slots import list_slots, temporary_bytes
 
 _NEVER = -1
 
@@ -22,7 +22,8 @@ class Room:
 
     Args:
         directory: The spool.
-        bytes_max: Its limit. Files in dead/ do not count: they must not stop the producers.
+        bytes_max: Its limit. Files in dead/ do not count: they must not stop the producers. The
+            hidden files of drop-ins that are not finished count.
     """
 
     def __init__(self, directory: str, bytes_max: int) -> None:
@@ -60,7 +61,7 @@ class Room:
         self._taken += count
 
     def _look(self, file: AppendFile) -> None:
-        others = holes = 0
+        others, holes = temporary_bytes(self._directory), 0
         for slot in list_slots(self._directory):
             if slot.name == file.name:
                 holes = slot.size - slot.allocated

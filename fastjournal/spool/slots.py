@@ -148,7 +148,7 @@ def survey(directory: str | os.PathLike[str]) -> Survey:
                 start = parse_slot_name(name)
                 if start is not None and entry.is_file(follow_symlinks=False):
                     slots.append(SlotName(start, name, entry.path))
-                elif start is not None or not _is_ours(name):
+                elif start is not None or not _is_ours(entry):
                     count += 1
                     if len(ignored) < IGNORED_NAMES_MAX:
                         ignored.append(name)
@@ -179,9 +179,36 @@ def list_slots(directory: str | os.PathLike[str]) -> list[Slot]:
     return slots
 
 
-def _is_ours(name: str) -> bool:
-    temporary = name.startswith(".") and SLOT_SUFFIX in name and name.endswith(TEMPORARY_SUFFIX)
-    return temporary or name in _OURS
+def temporary_bytes(directory: str | os.PathLike[str]) -> int:
+    """Return the bytes of the hidden files of producers that are at work, or were killed.
+
+    A file that has the name of its slot already does not count: ``list_slots`` has it.
+
+    Raises:
+        SpoolFailedError: The directory cannot be read.
+    """
+    total = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _is_temporary(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                            total += status.st_size
+    except OSError as error:
+        raise spool_failed("read the spool", directory, error) from error
+    return total
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    if _is_temporary(entry.name):
+        return entry.is_file(follow_symlinks=False)
+    return entry.name in _OURS
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".") and SLOT_SUFFIX in name and name.endswith(TEMPORARY_SUFFIX)
 
 
 def open_slot(path: str, flags: int) -> int:

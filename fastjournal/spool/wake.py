@@ -7,8 +7,10 @@ happens: the forwarder finds the record by itself when it comes back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 
@@ -71,12 +73,14 @@ def bind_wake_socket(directory: str) -> socket.socket:
     """Return the forwarder's end, non-blocking. Only the holder of forwarder.lock may call this.
 
     Raises:
-        SpoolFailedError: It cannot be bound.
+        SpoolFailedError: It cannot be bound; what is no socket and has its name is left alone.
     """
     path = os.path.join(directory, WAKE_NAME)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise FileExistsError(errno.EEXIST, "this is no socket, and is left alone")
             os.unlink(path)
         with _address(directory, WAKE_NAME) as address:
             bound.bind(address)

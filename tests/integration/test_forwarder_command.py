@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -384,5 +385,33 @@ def test_spool_that_cannot_be_written_exits_74(tmp_path: Path) -> None:
     told = once(tmp_path / "file" / "spool", "127.0.0.1:1", status=74)
     assert str(tmp_path / "file") in told
     blocked = tmp_path / "s"
-    (blocked / "wake").mkdir(parents=True)
-    assert "wake" in once(blocked, "127.0.0.1:1", status=74)
+    (blocked / "forwarder.lock").mkdir(parents=True)
+    told = once(blocked, "127.0.0.1:1", status=74)
+    assert re.fullmatch(r"fj-forwarder: .*forwarder\.lock.*Is a directory.*\n", told)
+
+
+def put_there(path: Path, kind: str) -> None:
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("nowhere")
+    else:
+        os.mkfifo(path)
+    os.utime(path, (0, 0), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
+def test_spool_with_strange_files_of_its_own_names_leaves_them_alone(
+    tmp_path: Path, kind: str
+) -> None:
+    names = [".20261120T080000Z.fjs.tmp", ".20261120T080000Z-x.fjs.0a.tmp", "wake"]
+    for name in names:
+        put_there(tmp_path / name, kind)
+    ledger = Ledger()
+    with Spool(tmp_path) as spool:
+        key = spool.append(domain="d")
+    with ScriptedDaemon(ledger.answer) as daemon:
+        told = once(tmp_path, daemon.address)
+    assert set(ledger.applied) == {key}
+    assert all(os.path.lexists(tmp_path / name) for name in names)
+    assert [told.count(f"/{name}:") for name in names] == [1, 1, 1], told

@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
 from fj_forwarder import punch_hole, slot_space
+from fj_forwarder.delivery import Delivery
+from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.slot_file import SlotFile
 from fj_forwarder.slot_store import SlotStore
 
@@ -411,3 +414,22 @@ def test_slot_file_half_created_by_a_killed_writer_is_removed_later(tmp_path: Pa
     os.utime(young, (START_S + 3000, START_S + 3000))
     store(tmp_path).remove_temporary_files((START_S + 3601) * 10**6)
     assert sorted(tmp_path.iterdir()) == sorted([young, other])
+
+
+def test_hidden_file_of_a_killed_producer_is_removed_while_the_forwarder_runs(
+    tmp_path: Path,
+) -> None:
+    hour_us = 3600 * 10**6
+    engine = DeliveryEngine(in_flight_max=1, random=Random(1))
+    delivery = Delivery(str(tmp_path), slot_seconds=3600, engine=engine, now_us=0)
+    hidden = tmp_path / f".{NAME}.0123456789abcdef.tmp"
+    delivery.fill(0, START_S * 10**6)
+    hidden.touch()
+    os.utime(hidden, (START_S, START_S))
+    delivery.fill(hour_us, START_S * 10**6 + hour_us)
+    assert hidden.exists(), "it is not older than an hour"
+    delivery.fill(2 * hour_us - 1, START_S * 10**6 + 2 * hour_us - 1)
+    assert hidden.exists(), "the directory is searched once an hour"
+    delivery.fill(2 * hour_us, START_S * 10**6 + 2 * hour_us)
+    assert not hidden.exists()
+    delivery.close()

@@ -59,6 +59,19 @@ def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
             one.append(domain="d", value=b"x" * 1700)
 
 
+def test_hidden_files_of_killed_producers_count_until_they_are_linked(tmp_path: Path) -> None:
+    hidden = tmp_path / ".20261120T080000Z-web1.fjs.tmp"
+    hidden.write_bytes(bytes(3900))
+    with Spool(tmp_path, spool_bytes_max=4000, clock=ManualClock(EIGHT)) as spool:
+        with pytest.raises(SpoolFullError):
+            spool.append(domain="d", value=b"x" * 100)
+        hidden.unlink()
+        spool.append(domain="d", value=b"x" * 100)
+        hidden.write_bytes(bytes(2000))
+        os.link(hidden, tmp_path / "20261120T080000Z-web1.fjs")  # one file of 2,000 bytes
+        spool.append(domain="d", value=b"x" * 1000)
+
+
 def test_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
