@@ -27,6 +27,7 @@ from fastjournal.errors import (
 from fastjournal.limits import RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
+from fastjournal.spool.wake import GATHER_S
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.delivery_engine import DeliveryEngine
@@ -305,6 +306,9 @@ class Forwarder:
             await trio.sleep_until(self._last_look + GATHER_SECONDS)
             if source.drain():
                 self._wake()
+                if source.looks_again:
+                    await trio.sleep(GATHER_S)
+                    self._wake()
 
     async def _watch_lock(self) -> None:
         """End the work where the spool was deleted: lock, socket and inotify went with it."""

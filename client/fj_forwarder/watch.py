@@ -30,6 +30,8 @@ class Source(NamedTuple):
     descriptor: int
     drain: Callable[[], bool]
     """Takes off what made it readable, without waiting; whether there may be records."""
+    looks_again: bool = False
+    """Whether a byte stands for records of the next ``GATHER_S``, too, which nothing else tells."""
 
 
 class Watch:
@@ -61,7 +63,8 @@ class Watch:
                 self._inotify = None
         if self._socket is not None:
             self._bound = _status(self._path)
-            self.sources.append(Source(self._socket.fileno(), self._drain_socket))
+            looks_again = self._inotify is None
+            self.sources.append(Source(self._socket.fileno(), self._drain_socket, looks_again))
         if self._inotify is not None:
             self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
 

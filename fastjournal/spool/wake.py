@@ -22,6 +22,9 @@ _ADDRESS_BYTES_MAX = 107
 _PAUSE_S = 0.1
 """After a failed try the next one comes no sooner: a missing forwarder must cost nothing."""
 
+GATHER_S = 0.001
+"""One byte wakes for all records of so long a time; the forwarder looks again after it."""
+
 
 class Waker:
     """The writer's end. Not thread-safe: its owner holds a lock."""
@@ -29,19 +32,21 @@ class Waker:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._socket: socket.socket | None = None
-        self._next_try_s = 0.0
+        self._next_s = 0.0
+        """Instant of the next byte, or of the next try to connect."""
 
     def wake(self) -> None:
-        """Wake the forwarder if there is one; never waits, never fails."""
+        """Wake the forwarder if there is one, after a record is written; never waits or fails."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
         opened = self._socket  # a signal handler may change it at any moment
         if opened is None:
-            now_s = time.monotonic()
-            if now_s < self._next_try_s:
-                return
-            self._next_try_s = now_s + _PAUSE_S
+            self._next_s = now_s + _PAUSE_S
             opened = self._socket = self._connect()
             if opened is None:
                 return
+        self._next_s = now_s + GATHER_S
         try:
             opened.send(b"\x01")
         except BlockingIOError:
@@ -52,6 +57,7 @@ class Waker:
     def close(self) -> None:
         """Close the socket; a later wake opens it again."""
         opened, self._socket = self._socket, None
+        self._next_s = 0.0
         if opened is not None:
             opened.close()
 

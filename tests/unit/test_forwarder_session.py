@@ -12,7 +12,7 @@ import trio
 from fastjournal.client.core.address import parse_address
 from fastjournal.errors import SpoolFailedError
 from fastjournal.protocol import Flag, Pair, Reply, Request
-from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
+from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status, wake
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.testing.ledger import Ledger
@@ -26,7 +26,10 @@ def readable(source: Source, timeout_s: float = 60) -> bool:
     return bool(select.select([source.descriptor], [], [], timeout_s)[0])
 
 
-def test_append_makes_both_sources_readable_and_draining_ends_that(tmp_path: Path) -> None:
+def test_append_makes_both_sources_readable_and_draining_ends_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "GATHER_S", 0.0)
     with Watch(str(tmp_path)) as watch, Spool(tmp_path) as spool:
         spool.append(domain="d")
         assert len(watch.sources) == 2
