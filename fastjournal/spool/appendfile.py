@@ -22,6 +22,7 @@ from fastjournal.spool.format import (
     MAGIC,
     RECORD_OVERHEAD,
     blank_ends,
+    record_end,
 )
 from fastjournal.spool.shared_sync import SharedSync
 from fastjournal.spool.slots import (
@@ -37,6 +38,13 @@ from fastjournal.spool.slots import (
 )
 
 
+class ShortWriteError(SpoolFailedError):
+    """A write of several records of which only a part fitted on the disk."""
+
+    whole_bytes = 0
+    """Bytes of the records that were written whole: they are there."""
+
+
 class AppendFile:
     """The file of one slot; created if it is not there.
 
@@ -46,7 +54,7 @@ class AppendFile:
         directory: The spool; created if it is not there.
         start_s: The start of the slot, in seconds.
         slot_seconds: Its length.
-        durable: Make its name durable.
+        durable: Make its name durable, and what was written whole of a short write.
         group: Group that shares it; None: as the directory says.
 
     Raises:
@@ -62,6 +70,7 @@ class AppendFile:
         durable: bool,
         group: int | None = None,
     ) -> None:
+        self._durable = durable
         self._begins_us = start_s * 1_000_000
         self._ends_us = (start_s + slot_seconds) * 1_000_000
         self.good_from_us = self.good_until_us = 0
@@ -109,15 +118,17 @@ class AppendFile:
         return True
 
     def append(self, record: bytes) -> int:
-        """Write a record at the end.
+        """Write a record, or several, at the end.
 
         Returns:
             The number of this append, to sync it by; 0: the file was deleted meanwhile, and the
             record with it.
 
         Raises:
-            SpoolFailedError: It could not be written whole; what was written of it is taken back
-                as far as possible, and does not harm what follows.
+            ShortWriteError: Not all of it could be written. Records that were written whole stay,
+                because the forwarder may have taken them already; the torn piece is taken back as
+                far as possible, and does not harm what follows.
+            SpoolFailedError: Nothing was written.
         """
         shared_sync, descriptor = self._shared_sync, self._descriptor
         before = shared_sync.appends
@@ -128,15 +139,16 @@ class AppendFile:
             if written == len(record):
                 shared_sync.appends += 1
                 return shared_sync.appends if links else 0
+            whole = _whole_bytes(record[:written]) if links else 0
+            shared_sync.appends += bool(whole)
+            number = shared_sync.appends
         except OSError as error:
             raise spool_failed("write", self.path, error) from error
         finally:
             shared_sync.writing -= 1
-        if shared_sync.appends == before:  # else a signal handler appended behind it
-            self._take_back(record, written)
-        raise spool_failed(
-            f"write more than {written} of {len(record)} bytes", self.path, _no_space()
-        )
+        if shared_sync.appends == before + bool(whole):  # else a signal handler appended behind it
+            self._take_back(record, whole, written)
+        raise self._short_write(whole, number, written, len(record))
 
     def sync(self, number: int) -> None:
         """Make an append durable, and with it all that were done before: threads share one sync.
@@ -163,27 +175,53 @@ class AppendFile:
                 hint="let its forwarder empty the spool first, or use another directory",
             )
 
-    def _take_back(self, record: bytes, written: int) -> None:
+    def _short_write(self, whole: int, number: int, written: int, size: int) -> ShortWriteError:
+        """Return the error of a short write; its whole records are as durable as others.
+
+        They are synced as the append ``number``: a sync that fails has to count for all appends.
+        """
+        failed = spool_failed(f"write more than {written} of {size} bytes", self.path, _no_space())
+        error = ShortWriteError(failed.message, path=failed.path, hint=failed.hint)
+        if whole and self._durable:
+            try:
+                self.sync(number)
+            except SpoolFailedError:
+                return error  # no more is known of them than after any failed sync
+        error.whole_bytes = whole
+        return error
+
+    def _take_back(self, record: bytes, start: int, end: int) -> None:
         """Make the torn piece an erased record, or zero bytes where it is too short for one.
 
         It cannot be cut off, for others may have appended behind it. Where this fails too, a
         reader finds the next whole record by itself; it only takes longer.
         """
-        offset = os.lseek(self._descriptor, 0, os.SEEK_CUR) - written
-        if written >= RECORD_OVERHEAD:
-            head, crc = blank_ends(written)
-            blank = head + bytes(written - RECORD_OVERHEAD) + crc
+        torn = record[start:end]
+        if not torn:
+            return
+        offset = os.lseek(self._descriptor, 0, os.SEEK_CUR) - len(torn)
+        if len(torn) >= RECORD_OVERHEAD:
+            head, crc = blank_ends(len(torn))
+            blank = head + bytes(len(torn) - RECORD_OVERHEAD) + crc
         else:
-            blank = bytes(written)
+            blank = bytes(len(torn))
         with contextlib.suppress(OSError):
             # Through O_APPEND pwrite would append, so this takes a descriptor of its own.
             descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                is_ours = os.pread(descriptor, written, offset) == record[:written]
+                is_ours = os.pread(descriptor, len(torn), offset) == torn
                 if is_ours and os.path.sameopenfile(descriptor, self._descriptor):
                     os.pwrite(descriptor, blank, offset)
             finally:
                 os.close(descriptor)
+
+
+def _whole_bytes(data: bytes) -> int:
+    """Return the size of the whole records that some bytes begin with."""
+    at = 0
+    while (end := record_end(data, at)) > 0:
+        at = end
+    return at
 
 
 def _no_space() -> OSError:

@@ -12,6 +12,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Final, Self
 
 import msgspec
@@ -31,7 +32,7 @@ from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
 from fastjournal.protocol.values import encode_value
-from fastjournal.spool.appendfile import AppendFile
+from fastjournal.spool.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
@@ -218,11 +219,12 @@ class Spool:
     ) -> None:
         """Append encoded records (``fastjournal.spool.bulk``), many of them with one write.
 
-        A write that fails appends none of its records; those of the writes before it are there.
+        Where a write fails, the records before the one that could not be written whole are there.
 
         Args:
             records: Records to append, in this order.
-            appended: Called after each write with the number of its records.
+            appended: Called after each write with the number of its records that are there, also
+                after one that fails.
 
         Raises:
             SpoolFullError: The spool holds spool_bytes_max bytes.
@@ -234,19 +236,26 @@ class Spool:
             batch.append(record)
             size += len(record)
             if size >= _BATCH_BYTES:
-                self._write(b"".join(batch))
-                appended(len(batch))
+                self._write_batch(batch, appended)
                 batch.clear()
                 size = 0
         if batch:
+            self._write_batch(batch, appended)
+
+    def _write_batch(self, batch: list[bytes], appended: Callable[[int], None]) -> None:
+        try:
             self._write(b"".join(batch))
-            appended(len(batch))
+        except ShortWriteError as error:
+            ends = accumulate(map(len, batch))
+            appended(sum(end <= error.whole_bytes for end in ends))
+            raise
+        appended(len(batch))
 
     def close(self) -> None:
         """Close the file; a later append is an error."""
         with self._lock:
             self._closed = True
-            self._let_go()
+            self._close_files()
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +346,8 @@ class Spool:
             else:
                 file.close()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
+        """Close the file in use, those of slots that are over, and the socket that wakes."""
         self._retire(None)
         self._close_retired()
         self._waker.close()
@@ -353,7 +363,7 @@ class Spool:
         self._writer_id = secrets.token_hex(4)
         for file in (*self._retired, *filter(None, (self._file,))):
             file.users = 0  # its threads are not here
-        self._let_go()
+        self._close_files()
 
 
 def _check_bool(name: str, value: bool) -> bool:

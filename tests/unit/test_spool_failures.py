@@ -13,6 +13,9 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
 from fastjournal.spool import Spool
+from fastjournal.spool.appendfile import AppendFile, ShortWriteError
+from fastjournal.spool.bulk import Work, WorkEncoder
+from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
 
@@ -96,6 +99,55 @@ def test_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: 
                 spool.append(domain="torn")
             assert path.read_bytes()[size:] == bytes(cut)
             os.truncate(path, size)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_short_write_of_many_records_keeps_and_counts_those_that_are_whole(
+    tmp_path: Path, durable: bool
+) -> None:
+    """The forwarder may have taken them: to write them again would send them twice."""
+    path = tmp_path / "20261120T080000Z.fjs"
+    encoder, counts = WorkEncoder(), list[int]()
+    records = [encoder.encode(Work(domain="d", id=str(number)))[1] for number in range(5)]
+    with Spool(tmp_path, clock=ManualClock(EIGHT), durable=durable) as spool:
+        spool.append(domain="before")
+        for cut in (0, 1, 20):
+            size = path.stat().st_size
+            room = size + len(b"".join(records[:3])) + cut
+            with file_size_limit(room), pytest.raises(SpoolFailedError, match="ENOSPC"):
+                spool.append_records(records, counts.append)
+            assert path.stat().st_size == room
+            assert path.read_bytes()[room - cut :].count(b"P") == 0
+            if 0 < cut < RECORD_OVERHEAD:
+                os.truncate(path, room - cut)
+        spool.append(domain="after")
+    assert counts == [3, 3, 3]
+    ids = [request.key.rpartition(b":")[2] for request in requests_in(path)[1:-1]]
+    assert ids == [b"0", b"1", b"2"] * 3
+
+
+def test_failed_sync_of_a_short_write_counts_for_the_appends_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells a failure once, and calls the bytes written from then on."""
+    record = WorkEncoder().encode(Work(domain="d"))[1]
+    file = AppendFile(str(tmp_path), EIGHT // 1_000_000, durable=True)
+    number = file.append(record)
+    syncs: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        syncs.append(descriptor)
+        if len(syncs) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with file_size_limit(file.size + len(record) + 1), pytest.raises(ShortWriteError) as caught:
+        file.append(record * 2)
+    assert caught.value.whole_bytes == 0
+    assert len(syncs) == 1
+    with pytest.raises(SpoolFailedError, match="EIO"):
+        file.sync(number)
+    file.close()
 
 
 def test_write_of_no_byte_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
