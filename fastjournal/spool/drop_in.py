@@ -34,12 +34,15 @@ def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterab
         The name of the file.
 
     Raises:
-        SpoolFailedError: It cannot be written; then it is not there.
+        SpoolFailedError: It cannot be written, and is not there. Or it is there and is sent, but a
+            power cut may take its name, which could not be synced: the message says so. Records
+            that are written again are sent twice, which changes nothing for SET and DELETE.
     """
     slot = slot_name(int(time.time())).removesuffix(SLOT_SUFFIX)
     name = f"{slot}-{label}-{secrets.token_hex(8)}{SLOT_SUFFIX}"
     path = os.path.join(directory, name)
     temporary = os.path.join(directory, f".{name}{TEMPORARY_SUFFIX}")
+    is_there = False
     try:
         descriptor = os.open(temporary, _NEW_FILE, FILE_MODE)
         try:
@@ -50,10 +53,12 @@ def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterab
                 file.flush()
                 os.fsync(descriptor)
             os.link(temporary, path)
+            is_there = True
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         sync_directory(os.fspath(directory))
     except OSError as error:
-        raise spool_failed("write a drop-in", path, error) from error
+        action = "sync the name of a drop-in, which is there" if is_there else "write a drop-in"
+        raise spool_failed(action, path, error) from error
     return name

@@ -275,7 +275,7 @@ def write_directory(directory: str, group: int | None = None) -> None:
     """
     try:
         parent = os.path.dirname(os.path.abspath(directory))
-        os.makedirs(parent, exist_ok=True)
+        _make_parents(parent)
         try:
             os.mkdir(directory, DIRECTORY_MODE)
         except FileExistsError:
@@ -289,6 +289,17 @@ def write_directory(directory: str, group: int | None = None) -> None:
             sync_directory(parent)
     except OSError as error:
         raise spool_failed("create the directory", directory, error) from error
+
+
+def _make_parents(directory: str) -> None:
+    """Create a directory with its parents, durably; ``OSError`` as it comes."""
+    if os.path.isdir(directory):
+        return
+    parent = os.path.dirname(directory)
+    _make_parents(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory)
+    sync_directory(parent)
 
 
 def is_shared(directory: str | int) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import DROP_IN_NAME_BYTES_MAX, OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Flag, Function, Request, encode_request
 from fastjournal.spool import DeadDirectory, Reason, spool_status
+from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.slots import parse_slot_name, survey
@@ -191,3 +195,23 @@ def test_dead_letters_of_drop_ins_have_names_of_their_own(tmp_path: Path) -> Non
     for name in ("a.b", "a.c", LONG):
         dead.put(b"?", Reason(f"{SLOT}-{name}.fjs", 8, 1, "frame", "bad-key", "", 0))
     assert len(dead.list()) == 3
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["file", "directory"])
+def test_drop_in_that_cannot_be_synced_is_an_error_that_says_whether_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    sync = os.fsync
+
+    def fail_one(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == is_there:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_one)
+    said = "sync the name of a drop-in, which is there: " if is_there else "write a drop-in: "
+    with pytest.raises(SpoolFailedError, match=f"cannot {said}Input/output error"):
+        write_drop_in(tmp_path, "retry", [record("a")])
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [
+        FILE_HEADER + record("a")
+    ] * is_there

@@ -131,6 +131,21 @@ def test_append_takes_any_write_and_no_question(tmp_path: Path) -> None:
     assert [r.timestamp for r in found] == [77, EIGHT]
 
 
+def test_directories_above_a_new_spool_are_durable_each_in_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = slots.sync_directory
+
+    def note(directory: str) -> None:
+        sync(directory)
+        synced.append(directory)
+
+    monkeypatch.setattr(slots, "sync_directory", note)
+    Spool(tmp_path / "a" / "b" / "s").close()
+    assert synced == [str(tmp_path / where) for where in ("", "a", "a/b")]
+
+
 def test_directory_and_files_have_their_modes_whatever_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
