@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
+from fj_forwarder.once_log import OnceLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from fj_forwarder.slot_file import SlotFile
-
-log = logging.getLogger("fj_forwarder")
-
-TOLD_MAX: Final = 1000
-"""Names that are known as logged; with more, some may be logged again."""
 
 
 class LeftOutSlots:
@@ -28,23 +23,30 @@ class LeftOutSlots:
         """Slots that could not be opened; left out until ``retry_unopened``."""
         self._failures: dict[str, SpoolFailedError] = {}
         """The last error of each slot that could not be opened or read since."""
-        self._told: set[str] = set()
+        self._log = OnceLog(
+            "slots are left out until they can be opened: `fj-cli spool status DIR` lists them,"
+            " left_out in status.json is the number of all"
+        )
+        self._unnamed: set[str] = set()
+        """Slots beyond the bound of names in the log."""
 
     def failures(self) -> list[SpoolFailedError]:
         """Return why slots were left out that could not be opened or read since, oldest first."""
         failures = sorted(self._failures.items())
         return [e for _, e in failures if not isinstance(e.__cause__, FileNotFoundError)]
 
-    def forget_gone(self, names: set[str], ignored: set[str]) -> None:
-        """Drop what is known of files that are gone.
+    def prune(self, listed: set[str], begun: Collection[str]) -> None:
+        """Drop what is known of slots that are gone.
 
         Args:
-            names: The slots that there are.
-            ignored: Other files that there are.
+            listed: The slots in the directory.
+            begun: Slots that were opened: they stay known, though somebody deleted them.
         """
-        self.unopened &= names
-        self._failures = {name: e for name, e in self._failures.items() if name in names}
-        self._told &= names | ignored
+        self.unopened &= listed
+        self._failures = {name: e for name, e in self._failures.items() if name in listed}
+        present = listed.union(begun)
+        self._log.prune(present)
+        self._unnamed &= present
 
     def retry_unopened(self) -> None:
         """Let slots that could not be opened be tried again."""
@@ -79,8 +81,13 @@ class LeftOutSlots:
             if now_us is not None:
                 self._failures.pop(file.name, None)
 
+    def summarize(self) -> None:
+        """Log how many slots were left out that the log does not name."""
+        self._log.summarize(len(self._unnamed))
+
     def tell(self, name: str, sentence: str) -> None:
-        """Log a sentence about a file, once for each name."""
-        if name not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(name)
-            log.error("%s", sentence)
+        """Log a sentence about a slot, once for each name."""
+        if self._log.error(name, sentence):
+            self._unnamed.discard(name)
+        else:
+            self._unnamed.add(name)

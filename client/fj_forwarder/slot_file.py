@@ -72,6 +72,7 @@ class SlotFile:
         "path",
         "retry_us",
         "start_s",
+        "was_taken_away",
     )
 
     def __init__(self, slot: Slot | SlotName, put_aside: PutAside) -> None:
@@ -102,6 +103,8 @@ class SlotFile:
         self._suspects: set[int] = set()
         """Offsets of the suspects that are kept one by one."""
         self._space = SlotSpace(slot.path)
+        self.was_taken_away = False
+        """The log has that somebody deleted it."""
 
     @property
     def outstanding(self) -> int:

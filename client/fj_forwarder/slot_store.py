@@ -19,12 +19,14 @@ from fastjournal.spool.slots import (
     SLOT_SUFFIX,
     TEMPORARY_SUFFIX,
     SlotName,
+    Survey,
     is_drop_in,
     spool_failed,
     survey,
 )
 from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
+from fj_forwarder.once_log import OnceLog
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
 from fj_forwarder.slot_file import PutAside, SlotFile
 from fj_forwarder.taken import Taken, TakenRecords
@@ -68,6 +70,10 @@ class SlotStore:
         self._known: list[SlotName] = []
         """Slots that were listed and are not begun yet, newest first."""
         self._left_out = LeftOutSlots()
+        self._ignored_log = OnceLog(
+            "files are nothing of a spool, and left alone: `fj-cli spool status --json DIR` lists"
+            " them, ignored in status.json is the number of all"
+        )
         self._newest_s = 0
         self._listed_us = self._list_from_us = self._tidy_from_us = 0
         self._is_look_owed = False
@@ -108,11 +114,8 @@ class SlotStore:
         self._listed_us, self._is_look_owed = now_us, False
         self._list_from_us = now_us + LISTING_US_PER_NAME * (len(names) + found.ignored_count)
         self.ignored, self.ignored_names = found.ignored_count, found.ignored
-        for name in found.ignored:
-            self._left_out.tell(
-                name, f"{self._directory}/{safe_text(name)}: nothing of a spool; it is left alone"
-            )
-        self._left_out.forget_gone(names, set(found.ignored))
+        self._log_ignored(found)
+        self._left_out.prune(names, {file.name for file in self._open} | self._resting.keys())
         taken_away = self._taken_away(self._open)
         begun = {file.name for file in self._open if file not in taken_away}
         begun |= self._left_out.unopened | self._resting.keys()
@@ -139,6 +142,7 @@ class SlotStore:
         rest = TakenRecords(half.count + count_max // 2, half.size + bytes_max // 2)
         sources[1](rest, now_us)
         sources[0](rest, now_us)
+        self._left_out.summarize()
         return half.taken + rest.taken
 
     def change_turns(self) -> None:
@@ -298,10 +302,19 @@ class SlotStore:
         """
         found = [file for file in files if file.is_taken_away]
         for file in found:
-            self._left_out.tell(
-                file.name, f"{file.path}: somebody deleted this slot; the rest is sent still"
-            )
+            if not file.was_taken_away:
+                file.was_taken_away = True
+                log.error("%s: somebody deleted this slot; the rest is sent still", file.path)
         return found
+
+    def _log_ignored(self, found: Survey) -> None:
+        """Name each file that is nothing of a spool once."""
+        if found.ignored_count == len(found.ignored):  # else some names are not known
+            self._ignored_log.prune(found.ignored)
+        for name in found.ignored:
+            path = f"{self._directory}/{safe_text(name)}"
+            self._ignored_log.error(name, f"{path}: nothing of a spool; it is left alone")
+        self._ignored_log.summarize(found.ignored_count - len(self._ignored_log))
 
     def _make_room(self) -> bool:
         """Have one slot less than may be open: those that are done go, those that are read rest."""
@@ -311,7 +324,7 @@ class SlotStore:
             with self._left_out.catching(file):
                 if file.is_quiet:
                     self._open.remove(file)
-                    self._forget(file)
+                    self._discard(file)
         for file in list(self._open):
             if file.is_drop_in and not file.outstanding:
                 self._rest(file)
@@ -364,7 +377,7 @@ class SlotStore:
             if not os.path.lexists(file.path) or error.__cause__ is None:
                 log.error("this slot was taken away, and what was pending in it: %s", error)
                 del self._resting[file.name]
-                self._forget(file)
+                self._discard(file)
             else:
                 self._left_out.add(file.name, error)
             return False
@@ -372,8 +385,8 @@ class SlotStore:
         insort(self._open, file, key=_start)
         return True
 
-    def _forget(self, file: SlotFile) -> None:
-        """Have no more to do with a slot that was taken away."""
+    def _discard(self, file: SlotFile) -> None:
+        """Drop the delayed records of a slot that was taken away, and close it."""
         for stretch in list(file.delayed.values()):
             file.drop(stretch)
         file.close()

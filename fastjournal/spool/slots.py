@@ -37,8 +37,8 @@ _STAMP_CHARS = len("20261120T080000Z")
 _DROP_IN_CHARS_MIN = len("20261120T080000Z-n.fjs")
 _OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME, STATUS_TEMPORARY_NAME})
 
-IGNORED_NAMES_MAX = 100
-"""So many files that are nothing of a spool are named; of more, only the number is reported."""
+IGNORED_NAMES_MAX = 10_000
+"""So many names of files that are nothing of a spool are kept; of more, only the number."""
 
 _NOT_SHARED = "writers and forwarder are one user, or share a group and a directory of mode 2770"
 

@@ -190,6 +190,67 @@ def test_names_that_are_no_drop_ins_are_named_once_and_left_alone(
     assert survey(opened.directory).ignored_count == len(bad)
 
 
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
+
+
+def test_slot_that_somebody_deleted_is_named_once_though_its_record_waits(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = drop_in(opened.directory, "gone")
+    opened.store.refresh(0)
+    ((slot, piece, _),) = opened.store.take(10, 1 << 20, 0)  # no daemon replies
+    for look in range(1, 6):
+        if look == 1:
+            gone.unlink()
+        drop_in(opened.directory, f"later-{look}")
+        opened.look()
+    assert errors(caplog) == [f"{gone}: somebody deleted this slot; the rest is sent still"]
+    slot.erase(piece.offset, len(piece.data))
+    opened.look()
+    again = drop_in(opened.directory, "gone")
+    opened.store.refresh(7 * RESCAN_US)
+    assert len(opened.store.take(10, 1 << 20, 7 * RESCAN_US)) == 1
+    again.unlink()
+    opened.store.refresh(8 * RESCAN_US)
+    assert errors(caplog) == [f"{gone}: somebody deleted this slot; the rest is sent still"] * 2
+
+
+@pytest.mark.parametrize(
+    ("form", "further"), [("junk-{}", "nothing of a spool"), (SLOT + "-{}.fjs", "left out")]
+)
+def test_log_names_1000_files_once_and_then_the_number_of_further_ones(
+    opened: Opened, caplog: pytest.LogCaptureFixture, form: str, further: str
+) -> None:
+    def add(first: int, end: int) -> None:
+        for number in range(first, end):
+            path = opened.directory / form.format(f"{number:04}")
+            path.write_bytes(b"fjsp\0\0\0\x02?")  # another version of the format
+
+    add(0, 1200)
+    for _ in range(3):
+        opened.look()
+    told = errors(caplog)
+    assert len(told) == len(set(told)) == 1001
+    (summary,) = [line for line in told if line.startswith("200 further")]
+    assert further in summary
+    assert "fj-cli spool status" in summary
+    add(1200, 1350)
+    opened.look()
+    assert len(errors(caplog)) == 1001, "350 is less than twice 200"
+    add(1350, 1450)
+    opened.look()
+    assert errors(caplog)[1001:] == [summary.replace("200", "450")]
+    assert opened.store.ignored + len(opened.store.left_out()) == 1450
+    for path in opened.directory.iterdir():
+        path.unlink()
+    opened.look()
+    add(0, 1)
+    opened.look()
+    assert "0000" in errors(caplog)[-1]
+    assert len(errors(caplog)) == 1003
+
+
 def test_dead_letters_of_drop_ins_have_names_of_their_own(tmp_path: Path) -> None:
     dead = DeadDirectory(tmp_path)
     for name in ("a.b", "a.c", LONG):
