@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
     ERASED_BYTE,
+    FILE_HEADER_BYTES,
     RECORD_OVERHEAD,
     blank_ends,
 )
@@ -58,10 +59,12 @@ class SlotFile:
 
     __slots__ = (
         "_descriptor",
+        "_has_grown",
         "_inode",
         "_is_stalled",
         "_outstanding",
         "_put_aside",
+        "_read_bytes",
         "_reader",
         "_seen_bytes",
         "_space",
@@ -93,6 +96,10 @@ class SlotFile:
             raise
         self._outstanding: set[int] = set()
         """Offsets of the records that were returned, and are neither erased nor delayed since."""
+        self._has_grown = False
+        """A drop-in that was incomplete or became longer: a program writes it under its name."""
+        self._read_bytes = 0
+        """Length of the file at the last read that came to its end."""
         self._seen_bytes = -1
         self._is_stalled = False
         """A drop-in that did not grow between two looks."""
@@ -141,10 +148,20 @@ class SlotFile:
         return self._reader.waiting_bytes
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether its end may be torn: bytes that are no whole record, or a drop-in that grows."""
+        return self.waiting_bytes > 0 or (self.is_drop_in and not self.is_over)
+
+    @property
     def is_over(self) -> bool:
-        """Whether this is a drop-in that was read to its end: nothing more comes."""
-        has_end = self.position > 0 or self._is_stalled
-        return self.is_drop_in and has_end and not self.waiting_bytes
+        """Whether this is a drop-in that was read to its end: nothing more comes.
+
+        One without a record, or that a program was seen to write under its name, may grow: it is
+        over when it has not grown between two looks.
+        """
+        is_whole = self.position > FILE_HEADER_BYTES and not self._has_grown
+        is_read = self.is_drop_in and not self.waiting_bytes
+        return is_read and (is_whole or self._is_stalled)
 
     def note_growth(self) -> None:
         """Look whether a drop-in has grown since the last look; the caller lets time pass.
@@ -191,6 +208,7 @@ class SlotFile:
                 count_max - len(found), bytes_max=bytes_max, settled=settled, final=final
             )
             if not pieces:
+                self._note_end()
                 break
             for piece in pieces:
                 self._space.add_read(piece)
@@ -201,6 +219,13 @@ class SlotFile:
                 elif piece.kind is Kind.DAMAGE:
                     self._bury(piece, torn=final or settled)
         return found
+
+    def _note_end(self) -> None:
+        """Note how long the file was when its end was read."""
+        size = self.position + self.waiting_bytes
+        if self.is_drop_in and (self.waiting_bytes or 0 < self._read_bytes < size):
+            self._has_grown = True
+        self._read_bytes = size
 
     def take_again(self, stretch: Stretch, count_max: int, bytes_max: int) -> list[Piece]:
         """Return the next pending records of a stretch, which is then shorter, or done with.

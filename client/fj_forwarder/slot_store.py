@@ -15,6 +15,7 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.printable import safe_text
+from fastjournal.spool.format import FILE_HEADER_BYTES
 from fastjournal.spool.slots import (
     SLOT_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -181,7 +182,8 @@ class SlotStore:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
         haul = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
-            if haul.has_room and file.waiting_bytes and now_us >= file.retry_us:
+            is_looked_at = file.is_incomplete
+            if haul.has_room and is_looked_at and now_us >= file.retry_us:
                 with self._left_out.catching(file, now_us):
                     file.note_growth()
                     file.wait_for_writes()
@@ -355,8 +357,8 @@ class SlotStore:
             deleted, pieces = file.finish(haul.count, haul.size)
             haul.add(file, pieces)
         if deleted:
-            if file.is_drop_in and not file.position:
-                log.warning("%s: a drop-in without a byte, deleted", file.path)
+            if file.is_drop_in and file.position in (0, FILE_HEADER_BYTES):
+                log.warning("%s: a drop-in without a record, deleted", file.path)
             # there may be a thousand drop-ins a second
             level = logging.DEBUG if file.is_drop_in else logging.INFO
             log.log(level, "%s: all is sent, deleted", file.path)

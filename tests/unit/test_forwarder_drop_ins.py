@@ -98,16 +98,18 @@ def test_drop_ins_over_the_bound_of_open_slots_are_all_sent_in_one_look(opened: 
 
 INCOMPLETE = {
     "empty": b"",
+    "header": FILE_HEADER,
     "half-a-header": FILE_HEADER[:5],
     "half-a-record": FILE_HEADER + record("lost")[:-3],
     "text": b"GET / HTTP/1.1\r\n",
 }
 
 
+@pytest.mark.parametrize("count", [1, OPEN_SLOTS_MAX // 2], ids=["all open", "over the bound"])
 def test_incomplete_drop_ins_are_torn_when_they_grow_no_more_and_hold_up_nothing(
-    opened: Opened, caplog: pytest.LogCaptureFixture
+    opened: Opened, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number in range(OPEN_SLOTS_MAX // 2):
+    for number in range(count):
         for name, content in INCOMPLETE.items():
             drop_in(opened.directory, f"{number:04}-{name}", content)
     good = drop_in(opened.directory, "good")
@@ -117,13 +119,15 @@ def test_incomplete_drop_ins_are_torn_when_they_grow_no_more_and_hold_up_nothing
     assert list(opened.directory.iterdir()) == []
     kinds = [(name.split("-", 2)[2].removesuffix(".fjs"), data) for name, data, _ in opened.aside]
     bad = {
-        (name, content.removeprefix(FILE_HEADER)) for name, content in INCOMPLETE.items() if content
+        (name, content.removeprefix(FILE_HEADER))
+        for name, content in INCOMPLETE.items()
+        if content.removeprefix(FILE_HEADER)
     }
     assert set(kinds) == bad
-    assert len(kinds) == len(bad) * OPEN_SLOTS_MAX // 2
+    assert len(kinds) == len(bad) * count
     assert {code for _, _, code in opened.aside} == {"torn"}
-    empty = [entry for entry in caplog.records if "without a byte" in entry.getMessage()]
-    assert len(empty) == OPEN_SLOTS_MAX // 2
+    empty = [entry for entry in caplog.records if "without a record" in entry.getMessage()]
+    assert len(empty) == 2 * count
 
 
 def test_drop_in_that_still_grows_is_not_torn(opened: Opened) -> None:
@@ -134,7 +138,31 @@ def test_drop_in_that_still_grows_is_not_torn(opened: Opened) -> None:
         path.write_bytes(whole[:end])
         found += opened.look()
     assert (found, opened.aside) == ([path.name] * 2, [])
+    assert path.exists(), "it was longer than at the last look"
+    assert opened.look() == opened.look() == []
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "first", [FILE_HEADER, FILE_HEADER + record("a")[:-1]], ids=["header", "a"]
+)
+def test_drop_in_that_is_written_under_its_name_is_kept_while_it_grows(
+    opened: Opened, first: bytes
+) -> None:
+    """A copy that pauses: each look but the first comes to the end of a whole record."""
+    whole = FILE_HEADER + record("a") + record("b") + record("c")
+    path = drop_in(opened.directory, "copied", first)
+    assert opened.look() == []
+    with path.open("r+b") as file:
+        for end in (len(whole) - 2 * len(record("c")), len(whole) - len(record("c")), len(whole)):
+            file.seek(0, os.SEEK_END)
+            file.write(whole[file.tell() : end])
+            file.flush()
+            assert opened.look() == [path.name]
+            assert path.exists()
+    assert opened.look() == opened.look() == []
+    assert not path.exists()
+    assert opened.aside == []
 
 
 def test_drop_in_of_the_future_ends_no_slot_of_a_writer(opened: Opened) -> None:
