@@ -204,9 +204,14 @@ class SlotFile:
         found: list[Piece] = []
         final = final or self._is_stalled
         while len(found) < count_max and bytes_max > 0:
-            pieces = self._reader.read(
-                count_max - len(found), bytes_max=bytes_max, settled=settled, final=final
-            )
+            try:
+                pieces = self._reader.read(
+                    count_max - len(found), bytes_max=bytes_max, settled=settled, final=final
+                )
+            except SpoolFailedError:
+                if found:
+                    break  # these are sent; the next call fails
+                raise
             if not pieces:
                 self._note_end()
                 break
@@ -239,7 +244,12 @@ class SlotFile:
         stretch.begun = True
         reader = SlotReader(self.path, self._descriptor, start=stretch.start, end=stretch.end)
         while len(found) < count_max and bytes_max > 0:
-            pieces = reader.read(count_max - len(found), bytes_max=bytes_max, final=True)
+            try:
+                pieces = reader.read(count_max - len(found), bytes_max=bytes_max, final=True)
+            except SpoolFailedError:
+                if found:
+                    break
+                raise
             for piece in pieces:
                 if piece.kind is Kind.DAMAGE:
                     torn = stretch.settled is not None and stretch.settled.code == "torn"
@@ -377,8 +387,13 @@ class SlotFile:
         # Zero bytes: with the damage as its frame it would have a CRC that fits, and if the power
         # took back the first byte alone, it would be a pending record, and be sent.
         head, crc = blank_ends(size)
-        with self._translating("erase damage"):
+        try:
             os.pwrite(self._descriptor, head + bytes(size - RECORD_OVERHEAD) + crc, piece.offset)
+        except OSError as error:
+            # Not raised: what was read before it would never be sent. After a restart it is found
+            # and put aside under the same name.
+            at = piece.offset
+            log.warning("%s: damage at offset %d was not erased: %s", self.path, at, error)
 
     @contextmanager
     def _translating(self, action: str) -> Iterator[None]:

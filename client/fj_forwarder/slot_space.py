@@ -6,13 +6,17 @@ holes shows at the first try.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Final
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import spool_failed
 from fj_forwarder.punch_hole import punch_hole
+
+log = logging.getLogger("fj_forwarder")
 
 RELEASE_BYTES: Final = 1024 * 1024
 """An erased run at the start is released when it has grown by this much: one call for thousands
@@ -28,7 +32,15 @@ class SlotSpace:
         path: Path of the slot.
     """
 
-    __slots__ = ("_blocked_at", "_can_release", "_path", "_released", "_unreleased", "last_record")
+    __slots__ = (
+        "_again_at",
+        "_blocked_at",
+        "_can_release",
+        "_path",
+        "_released",
+        "_unreleased",
+        "last_record",
+    )
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -41,6 +53,8 @@ class SlotSpace:
         self._can_release = True
         self._blocked_at = _NOWHERE
         """The first pending record, where that kept space from being released."""
+        self._again_at = 0
+        """Erased bytes from which on a release that failed is tried again; 0: none did."""
 
     def add_read(self, piece: Piece) -> None:
         """Note a piece that was read, in the order of the file."""
@@ -61,16 +75,23 @@ class SlotSpace:
 
     def is_due(self, offset: int) -> bool:
         """Whether enough can be released, after the record at ``offset`` was erased."""
-        due = self._unreleased >= RELEASE_BYTES and offset <= self._blocked_at
-        return due and self._can_release
+        due = self._unreleased >= max(RELEASE_BYTES, self._again_at)
+        return due and offset <= self._blocked_at and self._can_release
 
     def release(self, descriptor: int, first_pending: int) -> None:
         """Release the erased run at the start, which ends at the first pending record.
 
-        Raises:
-            SpoolFailedError: A call of the operating system failed.
+        A failure (a full disk may have no room for a hole) costs space only: it is logged once, and
+        the release is tried again when as much more is erased.
         """
-        self._release(descriptor, first_pending)
+        try:
+            self._release(descriptor, first_pending)
+        except SpoolFailedError as error:
+            if not self._again_at:
+                log.warning("%s; it is tried again later", error)
+            self._again_at = self._unreleased + RELEASE_BYTES
+            return
+        self._again_at = 0
         is_blocked = self._unreleased >= RELEASE_BYTES and first_pending != self.last_record
         self._blocked_at = first_pending if is_blocked else _NOWHERE
 
@@ -79,6 +100,9 @@ class SlotSpace:
 
         The run ends where a whole record starts: until its CRC is written a blank counts only
         because it leads to one.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
         """
         while end - self._released >= RELEASE_BYTES:
             part_end = self._boundary(descriptor, end)

@@ -115,6 +115,18 @@ class SlotReader:
         pieces: list[Piece] = []
         if self.position == 0 and not self._pass_header(final):
             return pieces
+        try:
+            self._read_on(pieces, count_max, bytes_max, settled=settled, final=final)
+        except SpoolFailedError:
+            if not pieces:
+                raise
+            # They are passed: the caller gets them now or never. The next call fails.
+        return pieces
+
+    def _read_on(
+        self, pieces: list[Piece], count_max: int, bytes_max: int, *, settled: bool, final: bool
+    ) -> None:
+        """Append the next pieces."""
         retried = -1
         settled_at = self.position if settled else -1
         while len(pieces) < count_max and bytes_max > 0:
@@ -146,7 +158,6 @@ class SlotReader:
                 break
             bytes_max -= len(damage.data)
             pieces.append(damage)
-        return pieces
 
     def close(self) -> None:
         """Close the file, if it was opened here."""

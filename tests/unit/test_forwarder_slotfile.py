@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -9,7 +10,8 @@ from random import Random
 
 import pytest
 
-from fastjournal.spool import Kind, Piece, SlotReader, list_slots
+from fastjournal.errors import SpoolFailedError
+from fastjournal.spool import Kind, Piece, SlotReader, list_slots, reader
 from fastjournal.spool import format as form
 from fj_forwarder import punch_hole, slot_space
 from fj_forwarder.delivery import Delivery
@@ -47,8 +49,8 @@ def open_slot(path: Path, aside: PutAside | None = None) -> SlotFile:
 
 
 def kinds(path: Path) -> list[Kind]:
-    with SlotReader(str(path)) as reader:
-        return [piece.kind for piece in reader.read(100_000, final=True)]
+    with SlotReader(str(path)) as slot_reader:
+        return [piece.kind for piece in slot_reader.read(100_000, final=True)]
 
 
 def records(count: int, size: int = 100) -> list[bytes]:
@@ -102,6 +104,47 @@ def test_damage_whose_first_byte_a_power_loss_takes_back_is_no_pending_record_wi
     again = open_slot(path, aside)
     assert [piece.data.strip(b"\0") for piece in again.take(10, 10**6)] == [b"", second[5:-4]]
     again.close()
+
+
+def refuse(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_damage_that_the_disk_does_not_let_erase_holds_up_no_record_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, records(2)[0], b"this is no record at all", records(2)[1])
+    aside = PutAside()
+    file = open_slot(path, aside)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        taken = file.take(10, 10**6)
+    assert [piece.data for piece in taken] == [record[5:-4] for record in records(2)]
+    assert aside.raw == [b"this is no record at all"]
+    assert "damage at offset 121 was not erased" in caplog.text
+    file.close()
+
+
+def test_read_error_behind_records_gives_these_and_fails_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = open_slot(write(tmp_path, *records(3)))
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 250)
+    pread = os.pread
+
+    def read_start(descriptor: int, size: int, at: int) -> bytes:
+        if at >= 250:
+            refuse()
+        return pread(descriptor, size, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", read_start)
+        taken = file.take(10, 10**6)
+        with pytest.raises(SpoolFailedError, match="read"):
+            file.take(10, 10**6)
+    taken += file.take(10, 10**6)
+    assert [piece.data for piece in taken] == [record[5:-4] for record in records(3)]
+    file.close()
 
 
 def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> None:
@@ -173,6 +216,47 @@ def test_file_system_without_holes_changes_nothing_but_the_states(
         wanted[piece.offset] = form.ERASED
     file.close()
     assert path.read_bytes() == bytes(wanted)
+
+
+@pytest.mark.usefixtures("small_release")
+def test_hole_that_a_full_disk_refuses_fails_no_erasure_and_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, *records(3000))
+    tries, refused = 0, True
+
+    def punch(descriptor: int, offset: int, size: int) -> bool:
+        nonlocal tries
+        tries += 1
+        if refused:
+            # a part of it may be gone
+            os.pwrite(descriptor, bytes(size // 2), offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.pwrite(descriptor, bytes(size), offset)
+        return True
+
+    monkeypatch.setattr(slot_space, "punch_hole", punch)
+    aside = PutAside()
+    file = open_slot(path, aside)
+    taken = file.take(10_000, 10**9)
+    for piece in taken[:1500]:
+        file.erase(piece.offset, len(piece.data))
+    assert file.outstanding == 1500
+    erased = sum(len(piece.data) for piece in taken[:1500])
+    assert 1 < tries <= erased // 16_384 + 2
+    assert caplog.text.count("cannot release space") == 1
+    reopened = open_slot(path, aside)
+    assert reopened.take(10_000, 10**9) == taken[1500:]
+    reopened.close()
+    refused = False
+    for piece in taken[1500:-1]:
+        file.erase(piece.offset, len(piece.data))
+    file.close()
+    again = open_slot(path, aside)
+    assert again.take(10_000, 10**9) == taken[-1:]
+    again.close()
+    assert aside.pieces == []
+    assert len(kinds(path)) < 100, "the run is not released"
 
 
 class KilledError(Exception):
