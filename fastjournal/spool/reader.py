@@ -158,6 +158,8 @@ class SlotReader:
                 break
             bytes_max -= len(damage.data)
             pieces.append(damage)
+        if len(pieces) < count_max and bytes_max > 0:
+            self._drop_read_bytes()
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
@@ -187,6 +189,11 @@ class SlotReader:
             )
         # A file without a header was created before the machine died. Its records count.
         return final or len(header) == FILE_HEADER_BYTES
+
+    def _drop_read_bytes(self) -> None:
+        """Keep only what is incomplete: a forwarder has hundreds of readers at their ends."""
+        self._data = self._data[self.position - self._base :]
+        self._base = self.position
 
     def _load(self) -> bool:
         """Read on behind the data in memory; False: the file has no more."""
