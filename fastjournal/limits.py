@@ -750,9 +750,14 @@ STRETCHES_MAX = 16 * 1024
 300 bytes each; beyond it those of each slot become one range. Frames are not kept, so this bounds
 only how exactly each record is retried when its own pause is over."""
 
+FIRST_RECORDS_MAX = 16
+"""Records that a forwarder sends from a slot before it has erased one there: if the disk refuses to
+erase, at most so many are sent again at the next start."""
+
 UNERASED_MAX = 1024
 """Delivered records that a forwarder could not erase, and keeps in a list so as not to send them
-again; beyond it the forwarder ends, because the disk accepts no writes."""
+again; beyond it one record is sent from each slot, not ``FIRST_RECORDS_MAX``, until one is erased
+there."""
 
 RESCAN_US = 5_000_000
 """Longest time between two scans of the spool by a forwarder, with wake-ups or without; also the

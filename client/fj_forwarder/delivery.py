@@ -18,7 +18,6 @@ from fastjournal.limits import (
     RESCAN_US,
     RETRY_PAUSE_US_MAX,
     SUSPECT_GAP_US,
-    UNERASED_MAX,
 )
 from fastjournal.protocol import Function, Reply, Request, decode_request
 from fastjournal.spool.dead import Reason
@@ -86,7 +85,6 @@ class Delivery:
         """Nothing was found before this instant, whatever is due."""
         self._suspect: Outgoing | None = None
         """The one suspect that is in memory."""
-        self._unerased = 0
         self._pause_told = 0
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
@@ -208,13 +206,11 @@ class Delivery:
         return loss.stay
 
     def finish(self) -> None:
-        """Try a last time to put aside what dead/ has not taken so far.
+        """Try a last time to put aside what dead/ has not taken so far, and to erase what is sent.
 
         Raises:
-            SpoolFailedError: It still does not; the records are pending, for the next start.
+            SpoolFailedError: dead/ still does not; the records are pending, for the next start.
         """
-        if self._dead_letters.error is None:
-            return
         self._dead_letters.retry_now()
         for due in list(self._store.delays):
             if due.stretch.settled is not None and due.stretch.alive:
@@ -275,8 +271,7 @@ class Delivery:
             if stretch.settled.code:
                 self._bury(record, stretch.settled)
             else:
-                self._unerased -= 1
-                self._erase(record)
+                self._erase(record, is_counted=stretch.settled.is_counted)
             return None
         try:
             request = decode_request(piece.data)
@@ -332,18 +327,20 @@ class Delivery:
         tries = record.tries + 1
         self._store.delay(record.slot, Stretch(record.offset, end, due_us, tries, settled=settled))
 
-    def _erase(self, record: _Record | Outgoing) -> None:
+    def _erase(self, record: _Record | Outgoing, *, is_counted: bool = False) -> None:
+        """Erase a record, or keep in mind that it is not sent again, and leave its slot out.
+
+        Args:
+            record: Record that is delivered, or is in dead/.
+            is_counted: It is in dead/, and counted there.
+        """
         try:
             record.slot.erase(record.offset, len(record.frame))
         except SpoolFailedError as error:
-            self._unerased += 1
-            if self._unerased > UNERASED_MAX:
-                raise
-            if self._unerased == 1:
-                log.error("%s; what is delivered is kept in mind, and erased later", error)
-            self._delay_settled(record, Settled("", ""))
+            self._delay_settled(record, Settled("", "", is_counted))
+            self._store.note_unerased(record.slot, error)
         else:
-            self.done += 1
+            self.done += not is_counted
 
     def _bury(self, record: _Record | Outgoing, settled: Settled) -> None:
         """Put a record aside, then erase it: killed in between, it is put aside again."""
@@ -354,10 +351,7 @@ class Delivery:
         if not self._dead_letters.put(frame, reason, self._now_us):
             self._delay_settled(record, settled)
             return
-        try:
-            slot.erase(offset, len(frame))
-        except SpoolFailedError:
-            self._delay_settled(record, settled)
+        self._erase(record, is_counted=True)
 
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         size = len(piece.data)

@@ -62,6 +62,11 @@ class LeftOutSlots:
         self._failures[name] = error
         self.tell(name, f"this slot is left out until it can be opened: {error}")
 
+    def add_unerased(self, name: str, error: SpoolFailedError) -> None:
+        """Leave out a slot in which a delivered record cannot be erased."""
+        self._failures[name] = error
+        self.tell(name, f"this slot is left out until what is delivered can be erased: {error}")
+
     @contextlib.contextmanager
     def catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
         """Leave out a slot that cannot be read or written now for a while; the others go on.
@@ -78,7 +83,7 @@ class LeftOutSlots:
                 self._failures[file.name] = error
             self.tell(file.name, f"this slot is left out for now: {error}")
         else:
-            if now_us is not None:
+            if now_us is not None and not file.unerased:
                 self._failures.pop(file.name, None)
 
     def summarize(self) -> None:

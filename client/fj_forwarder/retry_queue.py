@@ -35,6 +35,8 @@ class Settled(NamedTuple):
     code: str
     """The error code, for dead/; empty: the daemon has it, and it is to be erased."""
     sentence: str
+    is_counted: bool = False
+    """It is in dead/ already, and only has to be erased."""
 
 
 class Stretch(msgspec.Struct, gc=False):
@@ -72,9 +74,14 @@ class Stretch(msgspec.Struct, gc=False):
         return self.is_suspect and not self.folded
 
     @property
+    def is_erasure(self) -> bool:
+        """Whether it is one record that only has to be erased."""
+        return self.settled is not None and not self.settled.code
+
+    @property
     def can_be_folded(self) -> bool:
         """Whether it may lose what is known of its records: not of one that is to be erased."""
-        return not self.begun and (self.settled is None or bool(self.settled.code))
+        return not self.begun and not self.is_erasure
 
 
 class Due(NamedTuple):
@@ -114,8 +121,8 @@ class RetryQueue:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether ``--once`` has to wait for one of them."""
-        return any(due.stretch.awaited for due in self)
+        """Whether ``--once`` has to wait for one of them: not in a slot that is left out."""
+        return any(due.stretch.awaited and not due.slot.is_barred for due in self)
 
     def first_suspects(self, count_max: int) -> list[Due]:
         """Return some of the suspects, those that are due first."""

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import FIRST_RECORDS_MAX
 from fastjournal.spool.format import (
     ERASED_BYTE,
     FILE_HEADER_BYTES,
@@ -62,10 +63,12 @@ class SlotFile:
         "_has_grown",
         "_inode",
         "_is_stalled",
+        "_may_send",
         "_outstanding",
         "_put_aside",
         "_read_bytes",
         "_reader",
+        "_refuses_erasure",
         "_seen_bytes",
         "_space",
         "_suspects",
@@ -75,6 +78,7 @@ class SlotFile:
         "path",
         "retry_us",
         "start_s",
+        "unerased",
         "was_taken_away",
     )
 
@@ -112,6 +116,30 @@ class SlotFile:
         self._space = SlotSpace(slot.path)
         self.was_taken_away = False
         """The log has that somebody deleted it."""
+        self._may_send: int | None = FIRST_RECORDS_MAX
+        """Records that may be in memory; None: one was erased here, and any number may."""
+        self._refuses_erasure = False
+        """The last record that was to be erased could not be."""
+        self.unerased = 0
+        """Delivered records that are delayed, and only have to be erased."""
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether a delivered record waits to be erased: no other is sent until that succeeds."""
+        return self._refuses_erasure and bool(self.delayed or self._outstanding)
+
+    def allowance(self, count_max: int, *, first_max: int = FIRST_RECORDS_MAX) -> int:
+        """Return how many of ``count_max`` records may be taken, to be sent.
+
+        A slot in which nothing can be erased is sent again at each start. So it has to prove that
+        it can be before more than ``first_max`` records of it are on their way.
+        """
+        if self.is_barred:
+            return 0
+        if self._may_send is None:
+            return count_max
+        more = self._may_send - FIRST_RECORDS_MAX + first_max - len(self._outstanding)
+        return max(0, min(count_max, more))
 
     @property
     def outstanding(self) -> int:
@@ -268,6 +296,7 @@ class SlotFile:
     def keep(self, stretch: Stretch) -> None:
         """A stretch waits."""
         self.delayed[id(stretch)] = stretch
+        self.unerased += stretch.is_erasure
         if stretch.is_exact:
             self._suspects.add(stretch.start)
 
@@ -275,7 +304,10 @@ class SlotFile:
         """A stretch waits no more; it may have become a part of another one meanwhile."""
         stretch.alive = False
         self._space.unblock()
-        if self.delayed.pop(id(stretch), None) is not None and stretch.is_exact:
+        if self.delayed.pop(id(stretch), None) is None:
+            return
+        self.unerased -= stretch.is_erasure
+        if stretch.is_exact:
             self._suspects.discard(stretch.start)
 
     def _is_known(self, offset: int, stretch: Stretch) -> bool:
@@ -286,6 +318,8 @@ class SlotFile:
     def give_back(self, offset: int) -> None:
         """The record at ``offset`` is in memory no more; the caller delays it."""
         self._outstanding.discard(offset)
+        if self._may_send is not None:
+            self._may_send += 1
 
     def rest(self) -> None:
         """Close the file of a quiet slot, and keep only the delayed stretches."""
@@ -320,11 +354,17 @@ class SlotFile:
         except OSError as error:
             raise spool_failed("erase a record", self.path, error) from error
         self._outstanding.discard(offset)
+        self._may_send, self._refuses_erasure = None, False
         self._space.add_erased(frame_bytes + RECORD_OVERHEAD)
         if self._space.is_due(offset):
             pending = (stretch.start for stretch in self.delayed.values())
             first = min(chain((self._space.last_record,), self._outstanding, pending))
             self._space.release(self._descriptor, first)
+
+    def bar(self) -> None:
+        """A record could not be erased, and the caller delays that: see ``is_barred``."""
+        self._refuses_erasure = True
+        self._may_send = FIRST_RECORDS_MAX
 
     def wait_for_writes(self) -> None:
         """Return when every write that had begun is over.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
+from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
 from fastjournal.printable import safe_text
 from fastjournal.spool.format import FILE_HEADER_BYTES
 from fastjournal.spool.slots import (
@@ -79,6 +79,8 @@ class SlotStore:
         self._listed_us = self._list_from_us = self._tidy_from_us = 0
         self._is_look_owed = False
         self._new_first = True
+        self._unerased = 0
+        """Delivered records that wait to be erased."""
         self.ignored = 0
         """Files in the directory that are nothing of a spool."""
         self.ignored_names: list[str] = []
@@ -172,7 +174,13 @@ class SlotStore:
     def delay(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot, of which nothing is in memory any more, wait."""
         slot.give_back(stretch.start)
+        self._unerased += stretch.is_erasure
         self.delays.add(slot, stretch)
+
+    def note_unerased(self, slot: SlotFile, error: SpoolFailedError) -> None:
+        """A record could not be erased: its slot is left out until one can be."""
+        slot.bar()
+        self._left_out.add_unerased(slot.name, error)
 
     def retry_refused(self) -> None:
         """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
@@ -182,7 +190,7 @@ class SlotStore:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
         haul = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
-            is_looked_at = file.is_incomplete
+            is_looked_at = file.is_incomplete and not file.is_barred
             if haul.has_room and is_looked_at and now_us >= file.retry_us:
                 with self._left_out.catching(file, now_us):
                     file.note_growth()
@@ -209,7 +217,8 @@ class SlotStore:
         for file in list(self._resting.values()):
             with contextlib.suppress(OSError):
                 grown = os.stat(file.path, follow_symlinks=False).st_size > file.position
-                if (grown or not file.delayed) and self._make_room() and self._wake(file):
+                is_due = not file.delayed or (grown and not file.is_barred)
+                if is_due and self._make_room() and self._wake(file):
                     with self._left_out.catching(file):
                         file.note_growth()
                     self._finish(file, TakenRecords(0, 0))
@@ -259,10 +268,13 @@ class SlotStore:
         for file in list(self._open):
             if not haul.has_room:
                 return
-            if now_us >= file.retry_us and not (file.is_over and file.outstanding):
+            if file.is_barred or now_us < file.retry_us:
+                continue
+            if not (file.is_over and file.outstanding):
                 with self._left_out.catching(file, now_us):
-                    if file.has_more():
-                        haul.add(file, file.take(haul.count, haul.size))
+                    count = file.allowance(haul.count, first_max=self._first_max)
+                    if count and file.has_more():
+                        haul.add(file, file.take(count, haul.size))
         while self._known and haul.has_room and self._make_room():
             slot = self._known.pop()
             try:
@@ -272,7 +284,13 @@ class SlotStore:
                 continue
             insort(self._open, file, key=_start)
             with self._left_out.catching(file, now_us):
-                haul.add(file, file.take(haul.count, haul.size))
+                count = file.allowance(haul.count, first_max=self._first_max)
+                haul.add(file, file.take(count, haul.size))
+
+    @property
+    def _first_max(self) -> int:
+        """How many records a slot may have on their way before one was erased there."""
+        return FIRST_RECORDS_MAX if self._unerased <= UNERASED_MAX else 1
 
     def _take_due(self, haul: TakenRecords, now_us: int) -> None:
         """Read what was delayed and is due."""
@@ -283,6 +301,9 @@ class SlotStore:
     def _take_stretch(self, due: Due, haul: TakenRecords, now_us: int) -> bool:
         """Read on in a stretch; False: no slot more may be open now."""
         file, stretch = due.slot, due.stretch
+        if file.is_barred and not stretch.settled:
+            self._postpone(due, now_us)
+            return True
         if file.name in self._resting:
             if not self._make_room():
                 return False
@@ -291,6 +312,7 @@ class SlotStore:
         if file.name not in self._resting and stretch.alive:
             with self._left_out.catching(file, now_us):
                 haul.add(file, file.take_again(stretch, haul.count, haul.size), stretch)
+                self._unerased -= stretch.is_erasure and not stretch.alive
         if stretch.alive and stretch.start == before:
             self._postpone(due, now_us)
         return True
@@ -332,7 +354,8 @@ class SlotStore:
                 self._rest(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
                 with self._left_out.catching(file):
-                    if file.is_quiet and not self._finish(file, TakenRecords(0, 0)):
+                    may_rest = file.is_quiet or (file.is_barred and not file.outstanding)
+                    if may_rest and not self._finish(file, TakenRecords(0, 0)):
                         self._rest(file)
         return len(self._open) < OPEN_SLOTS_MAX
 
@@ -390,6 +413,7 @@ class SlotStore:
     def _discard(self, file: SlotFile) -> None:
         """Drop the delayed records of a slot that was taken away, and close it."""
         for stretch in list(file.delayed.values()):
+            self._unerased -= stretch.is_erasure
             file.drop(stretch)
         file.close()
 
