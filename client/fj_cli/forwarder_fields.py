@@ -35,6 +35,11 @@ def shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]:
         daemon = f"{status.server}, since {show_instant(connected, now_us)}"
     unread = f", and {status.unread_bytes:,} bytes that were not read" * bool(status.unread_bytes)
     suspects = [f"{suspect.slot} at {suspect.offset}" for suspect in status.suspects]
+    delayed = [
+        f"{record.slot} at {record.offset}: {record.code or 'no answer'}, {record.tries} tries,"
+        f" next {show_instant(record.due_us, now_us)}"
+        for record in status.delayed_records
+    ]
     return [
         ("daemon", daemon),
         ("done", f"{status.done:,}, {status.done_per_second:,.1f} a second"),
@@ -42,7 +47,7 @@ def shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]:
         ("oldest", "" if oldest is None else show_instant(oldest, now_us)),
         ("slots", f"{status.slots:,}"),
         ("in flight", f"{status.in_flight:,}"),
-        ("delayed", f"{status.delayed:,}"),
+        ("delayed", _counted(status.delayed, delayed)),
         ("suspect", _counted(status.suspect, suspects)),
         ("dead", f"{status.dead:,} ({status.buried:,} were put there since the start)"),
         ("left out", _counted(status.left_out, status.left_out_names)),

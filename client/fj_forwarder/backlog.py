@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool.format import HEAD_BYTES
+from fastjournal.spool.format import (
+    FILE_HEADER_BYTES,
+    FRAME_HEAD_BYTES,
+    HEAD_BYTES,
+    frame_timestamp,
+)
 from fastjournal.spool.slots import SlotName, open_slot
 
 if TYPE_CHECKING:
@@ -16,11 +21,6 @@ if TYPE_CHECKING:
 
 _SAMPLES_MAX: Final = 256
 """So many unread slots are asked for their size; those of all are taken to be like them."""
-
-_TIMESTAMP: Final = slice(HEAD_BYTES + 10, HEAD_BYTES + 18)
-"""Where a record has the timestamp of its request."""
-
-_FIRST_RECORD: Final = 8
 
 
 class Backlog(NamedTuple):
@@ -55,7 +55,7 @@ def measure_backlog(begun: Sequence[SlotFile], unread: Sequence[SlotName]) -> Ba
     if sampled:
         unread_bytes += sum(_size(slot.path) for slot in sampled) * len(unread) // len(sampled)
         slot = unread[-1]
-        place = (slot.start_s, slot.name, slot.path, _FIRST_RECORD)
+        place = (slot.start_s, slot.name, slot.path, FILE_HEADER_BYTES)
         oldest = place if oldest is None else min(oldest, place)
     slots = len(begun) + len(unread)
     if oldest is None:
@@ -78,9 +78,9 @@ def _timestamp(path: str, offset: int) -> int | None:
     except SpoolFailedError:
         return None
     try:
-        head = os.pread(descriptor, _TIMESTAMP.stop, offset)
+        frame = os.pread(descriptor, FRAME_HEAD_BYTES, offset + HEAD_BYTES)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return int.from_bytes(head[_TIMESTAMP]) if head[HEAD_BYTES:].startswith(b"FJ") else None
+    return frame_timestamp(frame)

@@ -19,6 +19,7 @@ from fastjournal.limits import (
     RETRY_PAUSE_US_MAX,
     SUSPECT_GAP_US,
 )
+from fastjournal.printable import safe_text
 from fastjournal.protocol import Function, Reply, Request, decode_request
 from fastjournal.spool.dead import Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
@@ -42,6 +43,11 @@ _FILLS_MAX: Final = 64
 
 _NAMES_TOLD: Final = 5
 """Slots that the last sentence of ``--once`` names beside the first one; the log names all."""
+
+_CODES_TOLD_MAX: Final = 32
+"""Error codes of delayed records that the log names; a daemon may invent any number."""
+
+_CODE_CHARS_MAX: Final = 64
 
 _SUSPECT_TRIES_AWAITED: Final = 3
 """So often ``--once`` tries a suspect: its connections may have ended by chance."""
@@ -86,6 +92,8 @@ class Delivery:
         self._suspect: Outgoing | None = None
         """The one suspect that is in memory."""
         self._pause_told = 0
+        self._codes_told: set[str] = set()
+        """Error codes with which a record was delayed, and that are in the log."""
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
         self.done = 0
@@ -127,6 +135,10 @@ class Delivery:
     def first_suspects(self, count_max: int) -> list[Due]:
         """Return some of the suspects."""
         return self._store.delays.first_suspects(count_max)
+
+    def first_delayed(self, count_max: int) -> list[Due]:
+        """Return some of the other delayed records."""
+        return self._store.delays.first_delayed(count_max)
 
     @property
     def is_awaited(self) -> bool:
@@ -187,7 +199,7 @@ class Delivery:
             self._bury(record, Settled(code, sentence))
             return
         if result is not Disposition.HOLD:
-            log.debug("a record is kept, to be sent again: %s", error)
+            self._tell_delayed(record, error)
         elif self._pause_told != self._engine.paused_until:
             self._pause_told = self._engine.paused_until
             log.info("the daemon takes nothing, all wait: %s", error)
@@ -296,7 +308,7 @@ class Delivery:
 
     def _carry_out(self, outcomes: list[Outcome]) -> None:
         """Delay what was put off."""
-        for record, result, _, due_us in outcomes:
+        for record, result, error, due_us in outcomes:
             stretch = Stretch(
                 record.offset,
                 record.offset + len(record.frame) + RECORD_OVERHEAD,
@@ -306,6 +318,7 @@ class Delivery:
                 record.skewed_us,
                 awaited=result in (Disposition.HOLD, Disposition.PASSED)
                 or (result is Disposition.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
+                code=_code_of(error),
             )
             if result is Disposition.SUSPECT:
                 self._store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
@@ -320,12 +333,28 @@ class Delivery:
                 self._suspect = None
             self._store.delay(record.slot, stretch)
 
+    def _tell_delayed(self, record: Outgoing, error: str) -> None:
+        """Log the first record that is delayed with an error code; status.json has the others."""
+        code = _code_of(error)
+        if code in self._codes_told or len(self._codes_told) >= _CODES_TOLD_MAX:
+            log.debug("a record is kept, to be sent again: %s", error)
+            return
+        self._codes_told.add(code)
+        log.warning(
+            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
+            "are others with this answer: see delayed_records in status.json",
+            record.slot.path,
+            safe_text(error),
+            record.offset,
+        )
+
     def _delay_settled(self, record: _Record | Outgoing, settled: Settled) -> None:
         """Keep in mind what is known of a record, until it can be carried out."""
         end = record.offset + len(record.frame) + RECORD_OVERHEAD
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
         tries = record.tries + 1
-        self._store.delay(record.slot, Stretch(record.offset, end, due_us, tries, settled=settled))
+        stretch = Stretch(record.offset, end, due_us, tries, settled=settled, code=settled.code)
+        self._store.delay(record.slot, stretch)
 
     def _erase(self, record: _Record | Outgoing, *, is_counted: bool = False) -> None:
         """Erase a record, or keep in mind that it is not sent again, and leave its slot out.
@@ -363,6 +392,10 @@ class Delivery:
             slot, Stretch(piece.offset, piece.end, due_us, settled=Settled(code, sentence))
         )
         return False
+
+
+def _code_of(error: str) -> str:
+    return safe_text(error.partition(" ")[0])[:_CODE_CHARS_MAX]
 
 
 def _refusal_of(request: Request) -> Settled | None:

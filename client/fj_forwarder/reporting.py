@@ -15,6 +15,7 @@ from fastjournal.printable import safe_text
 from fastjournal.spool.dead import DeadDirectory
 from fastjournal.spool.forwarder_status import (
     NAMES_SHOWN,
+    Delayed,
     ForwarderStatus,
     Suspect,
     write_forwarder_status,
@@ -137,6 +138,16 @@ class Reporter:
             oldest_pending_us=backlog.oldest_pending_us,
             in_flight=self._engine.in_flight,
             delayed=max(0, waiting),
+            delayed_records=[
+                Delayed(
+                    due.slot.name,
+                    due.stretch.start,
+                    due.stretch.code,
+                    due.stretch.tries,
+                    due.stretch.due_us,
+                )
+                for due in delivery.first_delayed(NAMES_SHOWN)
+            ],
             suspect=delivery.suspects,
             suspects=[
                 Suspect(due.slot.name, due.stretch.start, due.stretch.tries)

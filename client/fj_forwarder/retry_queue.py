@@ -62,6 +62,8 @@ class Stretch(msgspec.Struct, gc=False):
     """It is made of several, and others may lie in between."""
     alive: bool = True
     """Not done with, and not in another one."""
+    code: str = ""
+    """The error code at which it was put off; empty: there was none, or there are several."""
 
     @property
     def is_suspect(self) -> bool:
@@ -127,6 +129,10 @@ class RetryQueue:
     def first_suspects(self, count_max: int) -> list[Due]:
         """Return some of the suspects, those that are due first."""
         return heapq.nsmallest(count_max, self._suspects)
+
+    def first_delayed(self, count_max: int) -> list[Due]:
+        """Return some of the others, those that are due first."""
+        return heapq.nsmallest(count_max, self._ordinary)
 
     def add(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot wait."""
@@ -218,6 +224,7 @@ class _Queue:
 
 def _one_of(stretches: list[Stretch]) -> Stretch:
     latest_us = min(stretch.latest_us for stretch in stretches)
+    codes = {stretch.code for stretch in stretches}
     return Stretch(
         min(stretch.start for stretch in stretches),
         max(stretch.end for stretch in stretches),
@@ -228,4 +235,5 @@ def _one_of(stretches: list[Stretch]) -> Stretch:
         any(stretch.awaited for stretch in stretches),
         latest_us=latest_us,
         folded=True,
+        code=codes.pop() if len(codes) == 1 else "",
     )

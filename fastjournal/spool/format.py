@@ -46,9 +46,14 @@ RECORD_OVERHEAD: Final = 9
 """State, size and CRC: a record is this much longer than its frame."""
 RECORD_BYTES_MAX: Final = SPOOL_FRAME_BYTES_MAX + RECORD_OVERHEAD
 
+FRAME_HEAD_BYTES: Final = 18
+"""Bytes of a frame up to the end of the timestamp of its request (docs/protocol.md)."""
+
 INCOMPLETE: Final = 0
 DAMAGED: Final = -1
 
+_FRAME_MAGIC: Final = b"FJ"
+_FRAME_TIMESTAMP: Final = slice(10, FRAME_HEAD_BYTES)
 _HEAD: Final = Struct(">BI")
 _U32: Final = Struct(">I")
 _crc: Final = google_crc32c.value
@@ -70,6 +75,16 @@ def encode_record(frame: bytes) -> bytes:
         )
     body = _U32.pack(size) + frame
     return b"P%b%b" % (body, _U32.pack(_crc(body)))
+
+
+def frame_timestamp(frame: bytes) -> int | None:
+    """Return the timestamp of the request in a frame; its first FRAME_HEAD_BYTES bytes suffice.
+
+    None: it is no request.
+    """
+    if len(frame) < FRAME_HEAD_BYTES or not frame.startswith(_FRAME_MAGIC):
+        return None
+    return int.from_bytes(frame[_FRAME_TIMESTAMP])
 
 
 def erased_ends(frame: bytes) -> tuple[bytes, bytes]:

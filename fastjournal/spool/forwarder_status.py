@@ -42,6 +42,17 @@ class Suspect(msgspec.Struct, frozen=True):
     tries: int
 
 
+class Delayed(msgspec.Struct, frozen=True):
+    """Records that wait for their next try."""
+
+    slot: str
+    offset: int
+    code: str
+    """The error code of the daemon's last answer; empty: there was none, or there are several."""
+    tries: int
+    due_us: int
+
+
 class ForwarderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Status of a forwarder at an instant."""
 
@@ -73,6 +84,8 @@ class ForwarderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a reply."""
     delayed: int
     """Positions of records that wait for their next try, without suspects."""
+    delayed_records: list[Delayed] = msgspec.field(default_factory=list)
+    """The first of them; an older forwarder gives none."""
     suspect: int
     """Positions of suspects."""
     suspects: list[Suspect]

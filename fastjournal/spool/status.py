@@ -9,11 +9,11 @@ import msgspec
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.dead import DeadDirectory
+from fastjournal.spool.format import frame_timestamp
 from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed, survey
 
 _PIECES = 4096
-_TIMESTAMP = slice(10, 18)
 """Where a frame has its timestamp."""
 
 
@@ -149,9 +149,10 @@ def _slot_status(slot: Slot) -> SlotStatus:
             for piece in pieces:
                 counts[piece.kind] += 1
                 sizes[piece.kind] += len(piece.data)
-                if piece.kind is Kind.PENDING and len(piece.data) >= _TIMESTAMP.stop:
-                    stamp = int.from_bytes(piece.data[_TIMESTAMP])
-                    oldest = stamp if oldest is None else min(oldest, stamp)
+                if piece.kind is Kind.PENDING:
+                    stamp = frame_timestamp(piece.data)
+                    if stamp is not None:
+                        oldest = stamp if oldest is None else min(oldest, stamp)
         waiting = reader.waiting_bytes
     return SlotStatus(
         slot.name,

@@ -86,6 +86,12 @@ def test_status_and_metrics_follow_what_a_forwarder_does(tmp_path: Path) -> None
             assert (there.server, there.servers) == (daemon.address, [daemon.address])
             assert (there.done, there.dead, there.buried, there.delayed) == (1, 1, 1, 1)
             assert (there.pending, there.unread_bytes, there.slots) == (1, 0, 2)
+            (waits,) = there.delayed_records
+            assert (waits.slot, waits.code) == (there.oldest_slot, "locked")
+            assert waits.offset > 8
+            assert abs(waits.due_us - there.written_us) < 60_000_000
+            said = (tmp_path / "forwarder.err").read_text()
+            assert said.count("the daemon answers locked to the record at offset") == 1
             assert there.ignored_names == ["notes.txt"]
             assert there.left_out_names == ["20261120T080000Z-new.fjs"]
             assert there.oldest_pending_us is not None
@@ -111,6 +117,7 @@ def check_commands(home: Path, spool: Path) -> None:
     assert (sums["forwarder"]["done"], sums["forwarder"]["fresh"]) == (1, True)
     shown = cli("spool", "status", str(spool), "--table").stdout.decode()
     assert re.search(r"daemon +unix:.*, since ", shown)
+    assert re.search(r"delayed +1 \(\S+ at \d+: locked, \d+ tries, next ", shown)
     assert re.search(r"dead +1 \(1 were put there since the start\)", shown)
     looks = cli.json("spool", "status", str(spool), "--watch", "--interval", "10ms", "--count", "2")
     assert [look["forwarder"]["delayed"] for look in looks] == [1, 1]
