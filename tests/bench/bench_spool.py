@@ -1,6 +1,6 @@
 """Spool and forwarder: cost of an append, group commit, throughput of the forwarder, latency.
 
-    python -m tests.bench.bench_spool [--only append,durable,forward,latency] [--rounds 5]
+    python -m tests.bench.bench_spool [--only append,durable,forward,erase,latency] [--rounds 5]
 
 Each figure is the best of the rounds, for other work on the machine only adds; the figures of one
 table alternate. Costs are processor time, which other programs change less than the clock on the
@@ -11,6 +11,8 @@ wall; throughputs and latencies are wall time, and worth something on a quiet ma
     durable   appends a second, each on the disk when it returns: by one thread, and by 16
     forward   ``fj-forwarder`` from a full spool to a daemon that syncs: processor time of each of
               them for a record, without their starts, and records a second
+    erase     processor time to erase a record in a slot: by a write of its state byte, as the
+              forwarder does, and by reading and writing a run of 1,000 records
     latency   from the append to the notification of a listener: idle, and at a rate
 """
 
@@ -37,6 +39,7 @@ from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import ClientConnection, Flag, Function, Query, Request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.spool import Spool
+from fastjournal.spool.format import ERASED, ERASED_BYTE
 from tests.bench.one_connection import DIRECTORY
 from tests.integration.programs import installed
 
@@ -56,6 +59,8 @@ URI = "https://example.org/some/page/%d.html"
 RECORD_BYTES = 232
 """Bytes of such an append in its slot."""
 
+ERASED_RUN = 1000
+
 Store = Callable[[int], object]
 """Stores the record of this number."""
 
@@ -74,6 +79,32 @@ def spooling(directory: Path, *, durable: bool) -> Iterator[Store]:
     """Give ``Spool.append``."""
     with Spool(directory / "spool", durable=durable) as spool:
         yield lambda number: spool.append(domain="pages", uri=URI % number, value=VALUE)
+
+
+LISTENER = """
+import sys
+from fastjournal.spool.wake import bind_wake_socket
+bound = bind_wake_socket(sys.argv[1])
+bound.setblocking(True)
+print("bound", flush=True)
+while True:
+    bound.recv(1)
+"""
+
+
+@contextmanager
+def spooling_and_waking(directory: Path, *, durable: bool) -> Iterator[Store]:
+    """Give ``Spool.append`` beside a process that it wakes, as a forwarder is woken."""
+    (directory / "spool").mkdir()
+    command = [sys.executable, "-c", LISTENER, str(directory / "spool")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as listener:
+        assert listener.stdout is not None
+        listener.stdout.readline()
+        try:
+            with spooling(directory, durable=durable) as store:
+                yield store
+        finally:
+            listener.kill()
 
 
 @contextmanager
@@ -152,9 +183,10 @@ STORES: dict[str, Opening] = {
 
 def report_appends(rounds: int) -> None:
     """Print what a record costs in each store, and how many times that of ``Spool.append``."""
-    best = dict.fromkeys(STORES, float("inf"))
+    openings = {**STORES, "Spool.append that wakes": spooling_and_waking}
+    best = dict.fromkeys(openings, float("inf"))
     for _ in range(rounds):
-        for name, opening in STORES.items():
+        for name, opening in openings.items():
             with in_directory(opening, "/dev/shm", durable=False) as store:
                 store(0)
                 started = time.process_time()
@@ -277,6 +309,36 @@ def report_forwarding(rounds: int) -> None:
     print(f"forward: {1 / wall:,.0f} records a second")
 
 
+def erase_each(descriptor: int) -> None:
+    """Erase the records of a run by a write of each state byte."""
+    for at in range(0, ERASED_RUN * RECORD_BYTES, RECORD_BYTES):
+        os.pwrite(descriptor, ERASED_BYTE, at)
+
+
+def erase_run(descriptor: int) -> None:
+    """Erase the records of a run by reading it, changing the state bytes, and writing it."""
+    run = bytearray(os.pread(descriptor, ERASED_RUN * RECORD_BYTES, 0))
+    for at in range(0, len(run), RECORD_BYTES):
+        run[at] = ERASED
+    os.pwrite(descriptor, run, 0)
+
+
+def report_erasing(rounds: int) -> None:
+    """Print what it costs to erase a record."""
+    ways = {"its state byte": erase_each, f"a run of {ERASED_RUN:,}": erase_run}
+    best = dict.fromkeys(ways, float("inf"))
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.write(bytes(ERASED_RUN * RECORD_BYTES))
+        file.flush()
+        for _ in range(100 * rounds):
+            for name, erase in ways.items():
+                before = time.process_time()
+                erase(file.fileno())
+                best[name] = min(best[name], time.process_time() - before)
+    for name, used in best.items():
+        print(f"erase by {name}: {used / ERASED_RUN * 1e6:.2f} us of processor time a record")
+
+
 # --- latency ---------------------------------------------------------------------------------
 
 
@@ -368,6 +430,7 @@ REPORTS = {
     "append": report_appends,
     "durable": report_durable,
     "forward": report_forwarding,
+    "erase": report_erasing,
     "latency": report_latencies,
 }
 

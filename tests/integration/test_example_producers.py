@@ -248,7 +248,7 @@ def test_spool_drop_ins_by_the_thousand_are_delivered_and_deleted(
     spool: Path, daemon: DaemonProcess
 ) -> None:
     """The small form of ``tests/bench/bench_drop_ins.py``."""
-    make(spool, 2000)
+    make(spool, 2000, slots=False)
     with SyncClient(daemon.address) as client:
         taken = 0
         while taken < 2000:
