@@ -1,24 +1,33 @@
 """Soak of the spool: writers, forwarder and daemon are killed at random, and disks are full.
 
 ``python -m tests.soak.soak --spool --seconds 3600``. Four writers append numbered jobs, durable or
-not, with poison of every kind among them, in slots of two seconds. A worker takes the jobs from the
-daemon and completes them. Each second or so one of the writers, the forwarder or the daemon gets
-SIGKILL and is started again; at times the disk of the spool is full (with rights to mount one). The
-first server of the forwarder's list is nobody. At the end all writers stop, the rest is delivered,
-and one line says:
+not, in slots of two seconds. A poisoner puts poison of every kind among them (``poisons.py``), an
+operator empties ``dead/``. A worker takes the jobs from the daemon and completes them. Each second
+or so one of the writers, the forwarder or the daemon gets SIGKILL and is started again; at times
+the disk of the spool is full (with rights to mount one). The first server of the forwarder's list
+is nobody; the second one is a gate to the daemon, which ends the connection at suspects. Where the
+soak runs as root the forwarder lacks the capabilities that pass over owners and modes.
 
-- appended: jobs whose append returned;
+At the end all writers stop. First everything has to be delivered but what waits for a cause that
+lasts (suspects, a locked entry, clocks far ahead, slots of a wrong owner or mode): so these hold up
+nothing. Then the causes are cured, and the rest is delivered, but for clocks far ahead. One line
+says:
+
+- appended: jobs whose append returned, and jobs in files of the poisoner;
 - delivered: of them, jobs that the worker was handed;
 - lost: appended, and neither delivered nor still in the spool or its ``dead/``: has to be 0;
 - doubled: jobs that the worker was handed after the daemon had confirmed their completion: has to
   be 0. A job whose lease was over, or whose completion had no reply before a kill, may come again
   (at least once): such jobs are counted apart.
 
-Every poisonous record has to be in ``dead/``, no job may be there, and nothing pending may be left.
+A run fails if a kind of poison was never there, if one of its effects is missing (a dead letter of
+its code, a name in the log and in status.json, a file that stays as it is), if something is named
+twice, or if a job is in ``dead/``.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -32,29 +41,33 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from fastjournal.clock import unique_timestamp
-from fastjournal.errors import ProtocolError
-from fastjournal.protocol import Flag, Function, Request, decode_request
-from fastjournal.spool import DeadDirectory, Kind, SlotReader, list_slots, spool_status
+from fastjournal.errors import ProtocolError, SpoolFailedError
+from fastjournal.protocol import decode_request
+from fastjournal.spool import Kind, SlotReader, list_slots, read_forwarder_status
 from tests.integration.programs import installed
-from tests.soak.peer import LISTEN, LostError, Peer
-from tests.soak.spool_writer import DOMAIN, SLOT_SECONDS, VALUE_BYTES_MAX
+from tests.soak.gate import Gate
+from tests.soak.poison_place import Place
+from tests.soak.poisoner import Operator, Poisoner
+from tests.soak.poisons import REFUSED, SUSPECT_MARK
+from tests.soak.spool_worker import LEASE_US, SECOND_US, Locker, Worker
+from tests.soak.spool_writer import SLOT_SECONDS, VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WRITERS: Final = 4
-SECOND: Final = 1_000_000
-LEASE_US: Final = 4 * SECOND
-BATCH: Final = 200
 KILL_SECONDS: Final = 1.2
 """Mean time between two kills."""
 FULL_SHARE: Final = 0.15
 """Share of kills that fill the disk instead."""
+POISON_SECONDS: Final = 0.2
+"""Mean time between two poisons."""
 DISK_BYTES: Final = 32 * 1024 * 1024
 DRAIN_SECONDS: Final = 180.0
 START_SECONDS: Final = 60.0
 ROOT: Final = Path(__file__).parents[2]
+NO_RIGHTS_OF_ROOT: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""Starts the forwarder, where the soak runs as root: owner and mode of files hold for it."""
 
 
 class Outcome(msgspec.Struct):
@@ -69,7 +82,9 @@ class Outcome(msgspec.Struct):
     refused: int = 0
     """Appends that were refused: the disk was full."""
     poison: int = 0
+    """Poisons that were put."""
     dead: int = 0
+    """Pieces that came to dead/."""
     kills: int = 0
     full: int = 0
     lost: int = 0
@@ -81,80 +96,9 @@ class Outcome(msgspec.Struct):
         return (
             f"appended {self.appended:,}, delivered {self.delivered:,}, lost {self.lost}, "
             f"doubled {self.doubled}; {self.again:,} again, {self.unreported:,} unreported, "
-            f"{self.refused:,} refused, {self.poison:,} poisonous and {self.dead:,} in dead/, "
+            f"{self.refused:,} refused, {self.poison:,} poisons and {self.dead:,} in dead/, "
             f"{self.kills:,} kills, {self.full:,} full disks"
         )
-
-
-class Worker:
-    """Takes jobs and completes them; a set of names each, by what happened to them."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.delivered: set[str] = set()
-        self.completed: set[str] = set()
-        self.doubled: list[str] = []
-        self.again = 0
-        self.idle = 0
-        """Empty answers in a row."""
-
-    async def work(self) -> None:
-        """Work until the end, on one connection after the other."""
-        while True:
-            with suppress(LostError, OSError):
-                stream = await trio.open_tcp_stream("127.0.0.1", self._port)
-                try:
-                    peer = Peer(stream)
-                    while True:
-                        await self._turn(peer)
-                finally:
-                    await trio.aclose_forcefully(stream)
-            self.idle = 0
-            await trio.sleep(0.05)
-
-    async def _turn(self, peer: Peer) -> None:
-        leased = await peer.ask(
-            Request(
-                Function.NEXT,
-                0,
-                int(Flag.DATA | LISTEN),
-                unique_timestamp(),
-                DOMAIN.encode(),
-                timeout=LEASE_US,
-                ttl=SECOND // 2,
-                count=BATCH,
-            )
-        )
-        if leased.code in ("busy", "shutting-down", "read-only"):
-            await trio.sleep(0.1)
-            return
-        assert not leased.code, leased.error
-        pairs = leased.pairs or []
-        self.idle = 0 if pairs else self.idle + 1
-        names = [pair.key.split(b":", 3)[3].decode() for pair in pairs]
-        for name, pair in zip(names, pairs, strict=True):
-            assert pair.value.startswith(name.encode()), f"{name}: another value"
-            if name in self.completed:
-                self.doubled.append(name)
-            self.again += name in self.delivered
-            self.delivered.add(name)
-        await peer.send(
-            *(
-                Request(
-                    Function.DELETE,
-                    number,
-                    int(Flag.WORKED_ON),
-                    unique_timestamp(),
-                    pair.key,
-                    timeout=leased.timeout,
-                )
-                for number, pair in enumerate(pairs, 1)
-            )
-        )
-        for _ in pairs:
-            reply = await peer.reply()
-            if not reply.code:
-                self.completed.add(names[reply.identifier - 1])
 
 
 class Soak:
@@ -172,46 +116,68 @@ class Soak:
         self._spool = spool
         self._chance = Random(seed)
         self._can_fill = can_fill
-        self._reports = directory / "reports"
-        self._reports.mkdir()
+        self._reports, self._logs = directory / "reports", directory / "logs"
+        for made in (spool, self._reports, self._logs):
+            made.mkdir()
         self._port, self._nobody = free_port(), free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        """All that were started and not ended."""
         self._writers: list[subprocess.Popen[bytes]] = []
-        self._started = 0
+        self._started = self._lives = 0
         self.worker = Worker(self._port)
+        self.locker = Locker(self._port)
+        self.gate = Gate(self._port, SUSPECT_MARK)
+        self.poisoner = Poisoner(Place(spool, Random(seed)), Random(seed))
+        self.operator = Operator(spool)
         self.outcome = Outcome()
 
     async def run(self, seconds: float) -> Outcome:
         """Run for so long, then deliver the rest and count."""
-        self._daemon = self._start_daemon()
-        self._forwarder = self._start_forwarder()
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self._gate_port = listeners[0].socket.getsockname()[1]
         try:
+            self._daemon = self._start_daemon()
+            self._forwarder = self._start_forwarder()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.gate.run, listeners)
+                nursery.start_soon(self.locker.hold)
                 nursery.start_soon(self.worker.work)
+                nursery.start_soon(self.operator.run)
+                with trio.fail_after(START_SECONDS):
+                    await self.locker.ready.wait()
                 self._writers = [self._start_writer() for _ in range(WRITERS)]
                 with trio.move_on_after(seconds):
-                    while True:
-                        await trio.sleep(self._chance.expovariate(1 / KILL_SECONDS))
-                        await self._disturb()
+                    async with trio.open_nursery() as disturbances:
+                        disturbances.start_soon(self.poisoner.run, POISON_SECONDS)
+                        disturbances.start_soon(self._disturb_on)
+                await self.poisoner.deal_the_rest()
                 for writer in self._writers:
                     end(writer, signal.SIGKILL)
                 await self._drain()
                 nursery.cancel_scope.cancel()
         finally:
-            for process in (*self._writers, self._forwarder, self._daemon):
+            for process in self._processes:
                 end(process, signal.SIGTERM)
         self._count()
         return self.outcome
 
+    async def _disturb_on(self) -> None:
+        while True:
+            await trio.sleep(self._chance.expovariate(1 / KILL_SECONDS))
+            await self._disturb()
+
     async def _disturb(self) -> None:
-        """Kill a process, or let the disk be full for a while."""
+        """Kill a process, or let the disk be full for a while; a cancel ends that at once."""
         if self._can_fill and self._chance.random() < FULL_SHARE:
             self.outcome.full += 1
             ballast = self._spool.parent / "ballast"
             with suppress(OSError), ballast.open("wb", buffering=0) as file:
                 while file.write(bytes(4096)):
                     pass
-            await trio.sleep(self._chance.uniform(0.1, 2))
-            ballast.unlink()
+            try:
+                await trio.sleep(self._chance.uniform(0.1, 2))
+            finally:
+                ballast.unlink()
             return
         self.outcome.kills += 1
         victim = self._chance.randrange(WRITERS + 3)
@@ -220,22 +186,58 @@ class Soak:
             self._writers[victim] = self._start_writer()
         elif victim == WRITERS:
             end(self._daemon, signal.SIGKILL)
-            await trio.sleep(self._chance.uniform(0, 0.5))
-            self._daemon = self._start_daemon()
+            try:
+                await trio.sleep(self._chance.uniform(0, 0.5))
+            finally:
+                self._daemon = self._start_daemon()
         else:
             end(self._forwarder, signal.SIGKILL)
-            await trio.sleep(self._chance.uniform(0, 0.5))
-            self._forwarder = self._start_forwarder()
+            try:
+                await trio.sleep(self._chance.uniform(0, 0.5))
+            finally:
+                self._forwarder = self._start_forwarder()
 
     async def _drain(self) -> None:
-        """Wait until nothing is pending, and the worker was idle for longer than a lease."""
-        enough = 2 * (LEASE_US // SECOND) + 4
+        """Wait until all is delivered but what waits, cure that, and wait for the rest."""
+        outcome, poisoner = self.outcome, self.poisoner
+        outcome.wrong += [f"never put: {kind}" for kind in poisoner.missing()]
+        late = set(poisoner.frames("late"))
+        self._jobs = self._read_reports()[0] | set(poisoner.all("jobs"))
+        await self._wait("before the cure", 0, lambda: self._open_ends(late))
+        outcome.wrong += poisoner.unnamed(self._log().read_text(errors="replace"))
+        if not self.gate.closed:
+            outcome.wrong.append("no connection ended at a suspect")
+        self.gate.is_open = True
+        self.locker.released.set()
+        poisoner.cure()
+        end(self._forwarder, signal.SIGKILL)  # else the cured wait for up to 30 s
+        self._forwarder = self._start_forwarder()
+        self._jobs |= {name for frame in late if (name := name_of(frame))}
+        enough = 2 * (LEASE_US // SECOND_US) + 4  # what is leased and not completed comes again
+        await self._wait("after the cure", enough, lambda: self._open_ends(set()))
+
+    async def _wait(self, when: str, idle: int, open_ends: Callable[[], list[str]]) -> None:
+        """Wait until there are no open ends, and the worker got so many empty answers in a row."""
         with trio.move_on_after(DRAIN_SECONDS) as patience:
-            while self.worker.idle < enough or spool_status(self._spool, strict=False).pending:
+            while open_ends() or self.worker.idle < idle:
                 self._check_alive()
                 await trio.sleep(0.5)
         if patience.cancelled_caught:
-            self.outcome.wrong.append(f"not all was delivered after {DRAIN_SECONDS:g} s")
+            self.outcome.wrong += [f"{when}: {problem}" for problem in open_ends()[:20]]
+            self.outcome.wrong.append(f"{when}: not all was delivered after {DRAIN_SECONDS:g} s")
+
+    def _open_ends(self, late: set[bytes]) -> list[str]:
+        """Return what is to be done still; frames of ``late`` may wait."""
+        self.operator.empty()
+        pending, never = self._pending(), set(self.poisoner.frames("never"))
+        problems = [f"pending: {frame!r}" for frame in pending - never - late]
+        problems += [f"not pending: {frame!r}" for frame in never - pending]
+        undelivered = self._jobs - self.worker.delivered
+        problems += [f"not delivered: {name}" for name in undelivered]
+        problems += self.poisoner.unburied(self.operator) + self.poisoner.misplaced()
+        if late:
+            problems += self.poisoner.misreported(read_forwarder_status(self._spool))
+        return problems
 
     def _check_alive(self) -> None:
         for process in (self._forwarder, self._daemon):
@@ -243,17 +245,23 @@ class Soak:
                 raise AssertionError(f"{process.args!r} ended with {process.returncode}")
 
     def _count(self) -> None:
-        outcome, worker = self.outcome, self.worker
-        appended, refused, poison = self._read_reports()
+        outcome, worker, poisoner, operator = (
+            self.outcome,
+            self.worker,
+            self.poisoner,
+            self.operator,
+        )
+        appended, refused = self._read_reports()
+        appended |= self._jobs
         delivered = worker.delivered
-        dead = [Path(piece.raw_path).read_bytes() for piece in DeadDirectory(self._spool).list()]
+        dead = {raw for _, raw in operator.pieces.values()}
         outcome.appended = len(appended)
         outcome.delivered = len(appended & delivered)
         outcome.unreported = len(delivered - appended)
         outcome.refused, outcome.again = len(refused), worker.again
-        outcome.poison, outcome.dead = len(poison), len(dead)
+        outcome.poison, outcome.dead = poisoner.count, len(operator.pieces)
         missing = appended - delivered
-        lost = missing - self._pending() - set(map(name_of, dead))
+        lost = missing - set(map(name_of, self._pending() | dead))
         outcome.lost = len(lost)
         outcome.doubled = len(worker.doubled)
         if lost:
@@ -262,60 +270,89 @@ class Soak:
             outcome.wrong.append(f"kept, and not delivered: {sorted(missing - lost)[:5]}")
         if worker.doubled:
             outcome.wrong.append(f"doubled: {worker.doubled[:5]}")
-        if unburied := poison - set(dead):
-            outcome.wrong.append(f"{len(unburied)} poisonous are not in dead/: {min(unburied)!r}")
-        errors = (self._directory / "errors").read_text()
-        if "Traceback" in errors:
-            outcome.wrong.append(errors[errors.index("Traceback") :][:3000])
+        outcome.wrong += operator.problems
+        codes = {code for code, _ in REFUSED.values()}
+        outcome.wrong += [f"never in dead/: {code}" for code in operator.unseen_codes(codes)]
+        logs = [path.read_text(errors="replace") for path in self._logs.iterdir()]
+        outcome.wrong += poisoner.named_again(logs)
+        outcome.wrong += [
+            log[log.index("Traceback") :][:3000] for log in logs if "Traceback" in log
+        ]
 
-    def _pending(self) -> set[str]:
-        """Return the names of jobs that are pending in the spool."""
-        names = set()
+    def _pending(self) -> set[bytes]:
+        """Return the frames that are pending in the spool, in slots that can be read."""
+        frames: set[bytes] = set()
         for slot in list_slots(self._spool):
-            with SlotReader(slot.path) as reader:
+            with suppress(SpoolFailedError), SlotReader(slot.path) as reader:
                 while pieces := reader.read(1000):
-                    names |= {name_of(each.data) for each in pieces if each.kind is Kind.PENDING}
-        return names
+                    frames |= {piece.data for piece in pieces if piece.kind is Kind.PENDING}
+        return frames
 
-    def _read_reports(self) -> tuple[set[str], set[str], set[bytes]]:
-        """Return the names of jobs that were appended and refused, and poisonous frames."""
-        appended, refused, poison = set(), set(), set()
+    def _read_reports(self) -> tuple[set[str], set[str]]:
+        """Return the names of jobs that were appended and refused."""
+        appended: set[str] = set()
+        refused: set[str] = set()
         for report in self._reports.iterdir():
             for line in report.read_text().splitlines():
                 sign, _, what = line.partition(" ")
-                if sign == "poison":
-                    poison.add(bytes.fromhex(what))
-                else:
-                    (appended if sign == "+" else refused).add(f"{report.name}.{what}")
-        return appended, refused, poison
+                (appended if sign == "+" else refused).add(f"{report.name}.{what}")
+        return appended, refused
+
+    # --- processes ------------------------------------------------------------------------------
 
     def _start_writer(self) -> subprocess.Popen[bytes]:
         self._started += 1
         report = self._reports / f"w{self._started}"
         seed = str(self._chance.getrandbits(32))
-        command = [sys.executable, "-m", "tests.soak.spool_writer", self._spool, report, seed]
-        return self._popen(command)
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "tests.soak.spool_writer",
+            self._spool,
+            report,
+            seed,
+        ]
+        return self._popen(command, self._logs / "others")
 
     def _start_forwarder(self) -> subprocess.Popen[bytes]:
-        command = [installed("fj-forwarder"), "--spool", self._spool, "--log-level", "error"]
-        command += ["--server", f"127.0.0.1:{self._nobody}", "--server", f"127.0.0.1:{self._port}"]
-        return self._popen([*command, "--slot-seconds", str(SLOT_SECONDS)])
+        self._lives += 1
+        command: list[str | Path] = [*NO_RIGHTS_OF_ROOT] if os.geteuid() == 0 else []
+        command += [installed("fj-forwarder"), "--spool", self._spool, "--log-level", "warning"]
+        for port in (self._nobody, self._gate_port):
+            command += ["--server", f"127.0.0.1:{port}"]
+        return self._popen([*command, "--slot-seconds", str(SLOT_SECONDS)], self._log())
+
+    def _log(self) -> Path:
+        """Return the log of the forwarder that runs."""
+        return self._logs / f"forwarder{self._lives}"
 
     def _start_daemon(self) -> subprocess.Popen[bytes]:
-        command = [installed("fastjournald"), "--cmdlog-path", self._directory / "log"]
+        command: list[str | Path] = [
+            installed("fastjournald"),
+            "--cmdlog-path",
+            self._directory / "log",
+        ]
         command += ["--listen", f"127.0.0.1:{self._port}", "--max-value", str(VALUE_BYTES_MAX)]
         command += ["--cmdlog-seg-size", "1000000", "--cmdlog-clean-int", "5000"]
-        return self._popen([*command, "--log-level", "error"])
+        return self._popen([*command, "--log-level", "error"], self._logs / "others")
 
-    def _popen(self, command: list[str | Path]) -> subprocess.Popen[bytes]:
-        with (self._directory / "errors").open("ab") as errors:
-            return subprocess.Popen(command, stderr=errors, cwd=ROOT)
+    def _popen(self, command: list[str | Path], log: Path) -> subprocess.Popen[bytes]:
+        self._processes = [each for each in self._processes if each.returncode is None]
+        with log.open("ab") as errors:
+            process = subprocess.Popen(command, stderr=errors, cwd=ROOT)
+        self._processes.append(process)
+        return process
 
 
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """End a process, and wait for it."""
     process.send_signal(number)
-    process.wait(START_SECONDS)
+    try:
+        process.wait(START_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
 
 
 def name_of(frame: bytes) -> str:
