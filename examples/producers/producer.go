@@ -1,13 +1,13 @@
-// Spools each line of standard input as work on a URI, without fastjournal:
+// Spools each line of standard input as work on a URI, durably and without fastjournal:
 //
 //	go run producer.go SPOOL URI <lines
 package main
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"log"
@@ -17,15 +17,7 @@ import (
 	"time"
 )
 
-var last int64
-
-func random() string {
-	data := make([]byte, 8)
-	if _, err := rand.Read(data); err != nil {
-		log.Fatal(err)
-	}
-	return fmt.Sprintf("%x", data)
-}
+var number = binary.BigEndian
 
 func domainOf(uri string) string {
 	parsed, err := url.Parse(uri)
@@ -33,57 +25,64 @@ func domainOf(uri string) string {
 		log.Fatalf("no host in %s", uri)
 	}
 	domain := strings.TrimSuffix(strings.ToLower(parsed.Hostname()), ".")
-	if port := parsed.Port(); port != "" {
-		domain += ":" + port
+	if parsed.Port() != "" {
+		domain += ":" + parsed.Port()
 	}
 	return strings.ReplaceAll(domain, ":", "%3A")
 }
 
-func setRecord(uri string, value []byte) []byte {
-	last++
-	if now := time.Now().UnixMicro(); now > last {
-		last = now
+func setRecord(key, uri string, timestamp int64, value []byte) []byte {
+	frame := []byte("FJ\x00\x01\x00\x02\x00\x00") // version 1, SET, identifier 0
+	frame = number.AppendUint16(frame, 0x0287)    // KEY16, VALUE u32, RANGE (two keys), PERSIST
+	frame = number.AppendUint64(frame, uint64(timestamp))
+	frame = append(number.AppendUint16(frame, uint16(len(key))), key...)
+	frame = append(number.AppendUint16(frame, uint16(len(uri))), uri...)
+	frame = append(number.AppendUint32(frame, uint32(len(value)+1)), 1) // type 1: bytes
+	frame = append(frame, value...)
+	body := append(number.AppendUint32(nil, uint32(len(frame))), frame...)
+	crc := crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
+	return number.AppendUint32(append([]byte("P"), body...), crc)
+}
+
+func spool(directory, domain, uri string, lines *bufio.Scanner) error {
+	now, random := time.Now().UTC(), make([]byte, 8)
+	if _, err := rand.Read(random); err != nil {
+		return err
 	}
-	key := fmt.Sprintf("%s:128:%016d:%x-%s", domainOf(uri), last, last, random())
-	var frame bytes.Buffer
-	put := func(parts ...any) {
-		for _, part := range parts {
-			_ = binary.Write(&frame, binary.BigEndian, part) // a buffer takes everything
+	name := fmt.Sprintf("%s-go-%x.fjs", now.Format("20060102T150405Z"), random)
+	temporary := fmt.Sprintf("%s/.%s.tmp", directory, name)
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary)
+	out := bufio.NewWriter(file) // Flush returns the first error of all writes
+	out.WriteString("fjsp\x00\x00\x00\x01")
+	for timestamp := now.UnixMicro(); lines.Scan(); timestamp++ {
+		key := fmt.Sprintf("%s:128:%016d:%x-%x", domain, timestamp, timestamp, random)
+		if len(key) > 4096 || len(uri) > 4096 {
+			return errors.New("the key or the URI is over 4096 bytes")
+		}
+		out.Write(setRecord(key, uri, timestamp, lines.Bytes()))
+	}
+	share := func() error { return file.Chmod(0o660) } // whatever the umask
+	appear := func() error { return os.Link(temporary, directory+"/"+name) }
+	for _, step := range []func() error{lines.Err, out.Flush, share, file.Sync, appear} {
+		if err := step(); err != nil {
+			return err
 		}
 	}
-	put([]byte("FJ"), uint16(1), uint16(2), uint16(0)) // version, SET, identifier
-	put(uint16(0x0287), uint64(last))                  // KEY16, VALUE u32, RANGE, PERSIST
-	put(uint16(len(key)), []byte(key), uint16(len(uri)), []byte(uri))
-	put(uint32(len(value)+1), uint8(1), value)
-	body := binary.BigEndian.AppendUint32(nil, uint32(frame.Len()))
-	body = append(body, frame.Bytes()...)
-	crc := crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
-	return binary.BigEndian.AppendUint32(append([]byte("P"), body...), crc)
+	folder, err := os.Open(directory)
+	if err != nil {
+		return err
+	}
+	return folder.Sync() // the name survives a power cut, too
 }
 
 func main() {
-	directory, uri := os.Args[1], os.Args[2]
-	content := append([]byte("fjsp"), 0, 0, 0, 1)
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20) // a longer line is an error; the default is 64 KiB
-	for lines.Scan() {
-		content = append(content, setRecord(uri, lines.Bytes())...)
-	}
-	check(lines.Err())
-	name := fmt.Sprintf("%s-go-%s.fjs", time.Now().UTC().Format("20060102T150405Z"), random())
-	temporary := directory + "/." + name + ".tmp"
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	check(err)
-	_, err = file.Write(content)
-	check(err)
-	check(file.Chmod(0o660))
-	check(file.Sync())
-	check(file.Close())
-	check(os.Rename(temporary, directory+"/"+name))
-}
-
-func check(err error) {
-	if err != nil {
+	if err := spool(os.Args[1], domainOf(os.Args[2]), os.Args[2], lines); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,57 +1,64 @@
-// Spools each line of standard input as work on a URI, without fastjournal:
+// Spools each line of standard input as work on a URI, durably and without fastjournal:
 //   node producer.js SPOOL URI <lines
 "use strict";
-const crypto = require("node:crypto");
+const { randomBytes } = require("node:crypto");
 const fs = require("node:fs");
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   for (let bit = 0; bit < 8; bit++) n = (n >>> 1) ^ (n & 1 ? 0x82f63b78 : 0);
   return n;
 });
+const crc32c = (data) =>
+  ~data.reduce((crc, byte) => TABLE[(crc ^ byte) & 255] ^ (crc >>> 8), -1) >>> 0;
 
-function crc32c(data) {
-  let crc = 0xffffffff;
-  for (const byte of data) crc = TABLE[(crc ^ byte) & 255] ^ (crc >>> 8);
-  return (crc ^ 0xffffffff) >>> 0;
-}
-
-function number(bytes, value) {
-  return Buffer.from(BigInt(value).toString(16).padStart(2 * bytes, "0"), "hex");
-}
+const number = (bytes, value) => Buffer.from(value.toString(16).padStart(2 * bytes, "0"), "hex");
+const sized = (bytes, data) => Buffer.concat([number(bytes, data.length), data]);
 
 function domainOf(uri) {
-  // The class URL drops the default port of a scheme; a port that is named is a part of the domain.
-  const port = /^[^/]*\/\/[^/?#]*:(\d+)(?:[/?#]|$)/.exec(uri);
-  const host = new URL(uri).hostname.replace(/^\[|\]$|\.$/g, "");
+  const host = new URL(uri).hostname.replace(/^\[|\]$|\.$/g, ""); // in lower case, in IDNA form
   if (!host) throw new Error(`no host in ${uri}`);
-  return (host + (port ? `:${Number(port[1])}` : "")).replaceAll(":", "%3A");
+  const port = /^[^/]*\/\/[^/?#]*:(\d+)(?:[/?#]|$)/.exec(uri); // URL drops that of the scheme
+  return (port ? `${host}:${Number(port[1])}` : host).replaceAll(":", "%3A");
 }
 
 let last = 0;
 function setRecord(uri, value) {
   const timestamp = (last = Math.max(last + 1, Date.now() * 1000));
-  const id = `${timestamp.toString(16)}-${crypto.randomBytes(6).toString("hex")}`;
-  const key = Buffer.from(`${domainOf(uri)}:128:${String(timestamp).padStart(16, "0")}:${id}`);
-  const [name, data] = [Buffer.from(uri), Buffer.from(value)];
-  const parts = [number(2, 1), number(2, 2), number(2, 0), number(2, 0x0287), number(8, timestamp)];
-  parts.push(number(2, key.length), key, number(2, name.length), name);
-  parts.push(number(4, data.length + 1), number(1, 1), data);
-  const frame = Buffer.concat([Buffer.from("FJ"), ...parts]);
-  const body = Buffer.concat([number(4, frame.length), frame]);
+  const id = `${timestamp.toString(16)}-${randomBytes(6).toString("hex")}`;
+  const key = `${domainOf(uri)}:128:${String(timestamp).padStart(16, "0")}:${id}`;
+  if (Math.max(key.length, Buffer.byteLength(uri)) > 4096)
+    throw new Error("the key or the URI is over 4096 bytes");
+  const frame = Buffer.concat([
+    Buffer.from("464a000100020000" + "0287", "hex"), // FJ, 1, SET; KEY16, VALUE u32, RANGE, PERSIST
+    number(8, timestamp),
+    sized(2, Buffer.from(key)),
+    sized(2, Buffer.from(uri)),
+    sized(4, Buffer.concat([number(1, 1), value])), // type 1: bytes
+  ]);
+  const body = sized(4, frame);
   return Buffer.concat([Buffer.from("P"), body, number(4, crc32c(body))]);
 }
 
 function spool(directory, records) {
   const slot = new Date().toISOString().replace(/[-:]|\.\d+/g, "");
-  const name = `${slot}-node-${crypto.randomBytes(8).toString("hex")}.fjs`;
-  const file = fs.openSync(`${directory}/.${name}.tmp`, "wx", 0o600);
-  fs.writeFileSync(file, Buffer.concat([Buffer.from("fjsp"), number(4, 1), ...records]));
-  fs.fchmodSync(file, 0o660);
-  fs.fsyncSync(file);
-  fs.closeSync(file);
-  fs.renameSync(`${directory}/.${name}.tmp`, `${directory}/${name}`);
+  const name = `${slot}-node-${randomBytes(8).toString("hex")}.fjs`;
+  const temporary = `${directory}/.${name}.tmp`;
+  try {
+    const file = fs.openSync(temporary, "wx", 0o600);
+    fs.writeFileSync(file, Buffer.concat([Buffer.from("fjsp\0\0\0\x01"), ...records]));
+    fs.fchmodSync(file, 0o660); // whatever the umask
+    fs.fsyncSync(file);
+    fs.closeSync(file);
+    fs.linkSync(temporary, `${directory}/${name}`);
+  } finally {
+    fs.rmSync(temporary, { force: true });
+  }
+  const folder = fs.openSync(directory);
+  fs.fsyncSync(folder); // the name survives a power cut, too
+  fs.closeSync(folder);
 }
 
 const [directory, uri] = process.argv.slice(2);
-const lines = fs.readFileSync(0, "utf8").replace(/\n$/, "").split("\n");
-spool(directory, lines.map((line) => setRecord(uri, line)));
+const lines = fs.readFileSync(0, "latin1").split("\n"); // bytes as they are
+if (!lines.at(-1)) lines.pop();
+spool(directory, lines.map((line) => setRecord(uri, Buffer.from(line, "latin1"))));

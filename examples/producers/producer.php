@@ -1,15 +1,13 @@
 <?php
-// Spools each line of standard input as work on a URI, without fastjournal:
+// Spools each line of standard input as work on a URI, durably and without fastjournal:
 //   php producer.php SPOOL URI <lines
 // A web application calls spool() in its request: one small file, no daemon, no lock.
 
 function domain_of(string $uri): string
 {
     $parts = parse_url($uri);
-    $host = strtolower(rtrim(trim($parts['host'] ?? '', '[]'), '.'));
-    if ($host === '') {
-        throw new InvalidArgumentException("no host in $uri");
-    }
+    $host = strtolower(rtrim(trim($parts['host'] ?? '', '[]'), '.'))
+        ?: throw new InvalidArgumentException("no host in $uri");
     return str_replace(':', '%3A', isset($parts['port']) ? "$host:{$parts['port']}" : $host);
 }
 
@@ -19,23 +17,30 @@ function set_record(string $uri, string $value): string
     $last = $timestamp = max($last + 1, (int) (microtime(true) * 1e6));
     $id = dechex($timestamp) . '-' . bin2hex(random_bytes(6));
     $key = sprintf('%s:128:%016d:%s', domain_of($uri), $timestamp, $id);
-    // SET with KEY16, a value whose size is u32, RANGE (two keys), PERSIST
-    $frame = 'FJ' . pack('nnnnJ', 1, 2, 0, 0x0287, $timestamp)
-        . pack('n', strlen($key)) . $key . pack('n', strlen($uri)) . $uri
-        . pack('NC', strlen($value) + 1, 1) . $value;
+    max(strlen($key), strlen($uri)) <= 4096
+        || throw new InvalidArgumentException('the key or the URI is over 4096 bytes');
+    // version 1, SET, identifier 0; KEY16, VALUE u32, RANGE, PERSIST; the value is of type 1: bytes
+    $frame = 'FJ' . pack('nnnnJ', 1, 2, 0, 0x0287, $timestamp) . pack('n', strlen($key)) . $key
+        . pack('n', strlen($uri)) . $uri . pack('NC', strlen($value) + 1, 1) . $value;
     $body = pack('N', strlen($frame)) . $frame;
-    return 'P' . $body . hash('crc32c', $body, true);
+    return "P$body" . hash('crc32c', $body, true);
 }
 
 function spool(string $directory, array $records): void
 {
     $name = gmdate('Ymd\THis\Z') . '-php-' . bin2hex(random_bytes(8)) . '.fjs';
-    $file = fopen("$directory/.$name.tmp", 'x');
+    $temporary = "$directory/.$name.tmp";
     $data = 'fjsp' . pack('N', 1) . implode('', $records);
-    if (!$file || fwrite($file, $data) !== strlen($data) || !fsync($file) || !fclose($file)
-        || !chmod("$directory/.$name.tmp", 0660)
-        || !rename("$directory/.$name.tmp", "$directory/$name")) {
-        throw new RuntimeException("cannot spool to $directory");
+    $before = umask(077); // nobody else reads it before chmod
+    $file = fopen($temporary, 'x') ?: throw new RuntimeException("cannot create $temporary");
+    umask($before);
+    try {
+        // the directory is synced too: so the name survives a power cut
+        (fwrite($file, $data) === strlen($data) && chmod($temporary, 0660) && fsync($file)
+            && link($temporary, "$directory/$name") && fsync(fopen($directory, 'r')))
+            ?: throw new RuntimeException("cannot write $directory/$name");
+    } finally {
+        unlink($temporary);
     }
 }
 

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Spools each line of standard input as work on a URI, without fastjournal:
+# Spools each line of standard input as work on a URI, durably and without fastjournal:
 #   sh producer.sh SPOOL URI <lines
 # The timestamp has whole seconds and the number of the line: POSIX knows no finer clock.
-set -eu
+set -euC # -C: nothing that is there is written to
+umask 077 # nobody else reads the file before chmod
 export LC_ALL=C
 spool=$1 uri=$2
 
 host=${uri#*://} host=${host%%[/?#]*} host=${host##*@}
-domain=$(printf %s "$host" | tr A-Z a-z | sed 's/[][]//g; s/[.:]$//; s/:/%3A/g')
+domain=$(printf %s "$host" | tr A-Z a-z | sed 's/[][]//g; s/[.:]$//; s/[.]:/:/; s/:/%3A/g')
 [ "$host" != "$uri" ] && [ -n "$domain" ] || { echo "producer: no host in $uri" >&2; exit 64; }
 
 hex() { od -An -v -tx1 | tr -d ' \n'; }
@@ -23,22 +24,27 @@ crc32c() {
     printf %08x $((crc ^ 4294967295))
 }
 
-all=$(printf 'fjsp' | hex)00000001 count=0 seconds=$(date +%s)
+random=$(od -An -N8 -tx1 /dev/urandom | tr -d ' ') seconds=$(date +%s)
+all=$(printf 'fjsp' | hex)00000001 count=0
 while IFS= read -r line || [ -n "$line" ]; do
     count=$((count + 1))
     timestamp=$((seconds * 1000000 + count))
-    key=$(printf '%s:128:%016d:%x-sh-%s-%d' "$domain" $timestamp $timestamp "$(uname -n)" $$ | hex)
-    value=01$(printf %s "$line" | hex)
+    key=$(printf '%s:128:%016d:%x-%s' "$domain" $timestamp $timestamp "$random" | hex)
+    [ ${#key} -le 8192 ] && [ ${#uri} -le 4096 ] || { # the key is in hex
+        echo 'producer: the key or the URI is over 4096 bytes' >&2; exit 64
+    }
     frame=464a000100020000$(printf '0287%016x' $timestamp) # SET: KEY16, VALUE u32, RANGE, PERSIST
-    frame=$frame$(sized "$key" 4)$(sized "$(printf %s "$uri" | hex)" 4)$(sized "$value" 8)
+    frame=$frame$(sized "$key" 4)$(sized "$(printf %s "$uri" | hex)" 4)
+    frame=$frame$(sized "01$(printf %s "$line" | hex)" 8) # type 1: bytes
     record=$(sized "$frame" 8)
     all=$all$(printf P | hex)$record$(crc32c "$record")
 done
 
-name=$(date -u +%Y%m%dT%H%M%SZ)-sh-$(uname -n)-$$.fjs
-umask 077 # nobody reads it before it is whole
-for byte in $(bytes "$all"); do printf '\\%03o' "$byte"; done | { printf "$(cat)"; } \
-    >"$spool/.$name.tmp"
-chmod 660 "$spool/.$name.tmp"
-ln "$spool/.$name.tmp" "$spool/$name"
-rm "$spool/.$name.tmp"
+name=$(date -u +%Y%m%dT%H%M%SZ)-sh-$random.fjs
+temporary=$spool/.$name.tmp
+trap 'rm -f "$temporary"' EXIT
+for byte in $(bytes "$all"); do printf '\\%03o' "$byte"; done | { printf "$(cat)"; } >"$temporary"
+chmod 660 "$temporary" # whatever the umask
+sync "$temporary"
+ln "$temporary" "$spool/$name"
+sync "$spool" # the name survives a power cut, too

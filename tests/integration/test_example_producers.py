@@ -23,31 +23,41 @@ from fastjournal.protocol import Flag, ValueType
 from fastjournal.spool import DeadDirectory, list_slots
 from tests.bench.bench_drop_ins import make
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.example_programs import ExamplePrograms
 from tests.integration.programs import Program, installed
 from tests.unit.spool_files import requests_in
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples/producers"
 PAGE = (ROOT / "docs/spool.md").read_text(encoding="utf-8")
 PATIENCE_S = 120
 
-NEEDS = {
-    "producer.sh": ("sh",),
-    "producer.php": ("php",),
-    "producer.js": ("node",),
-    "producer.go": ("go",),
-    "producer.c": ("cc",),
-}
-"""Example to the program that runs or compiles it."""
+EXAMPLES = [f"producers/producer.{suffix}" for suffix in ("sh", "php", "js", "go", "c")]
+FAST = [example for example in EXAMPLES if not example.endswith(".sh")]
 
 URIS = {
-    "https://User@Example.ORG:8080/a?b#c": "example.org%3A8080",
-    "http://www.example.org": "www.example.org",
+    "https://User@Example.ORG.:8080/a?b#c": "example.org%3A8080",
+    "http://www.example.org.": "www.example.org",
     "http://[2001:DB8::1]:81/": "2001%3Adb8%3A%3A1%3A81",
 }
 LINES = ["first", "zwei %s \\n ü", "", "l" * 300]
+ON_A_FULL_DISK = """
+mount -t tmpfs -o size=64k none "$0" && echo mounted || exit
+mkdir "$0/spool"
+cat /dev/zero >"$0/filler" 2>/dev/null
+"$@"
+code=$?
+ls -A "$0/spool"
+exit $code
+"""
 LONG_LINE = "x" * 100_000
 """Longer than the buffers of standard libraries."""
+
+REFUSED = {
+    "mailto:a": b"no host",
+    f"https://{'a' * 4085}/": b"over 4096 bytes",
+    f"https://example.org/{'a' * 4096}": b"over 4096 bytes",
+}
+"""URIs that a producer refuses: the second one is short enough, but the key is not."""
 
 
 @pytest.fixture(scope="module")
@@ -72,40 +82,31 @@ def spool(daemon: DaemonProcess) -> Iterator[Path]:
         forwarder.wait()
 
 
-def built(example: str, directory: Path) -> list[str]:
-    """Return the command that runs an example; skip the test if it cannot be run here."""
-    (tool,) = NEEDS[example]
-    found = shutil.which(tool)
-    if found is None:
-        pytest.skip(f"examples/producers/{example} is left out: no {tool} here")
-    path, program = str(EXAMPLES / example), str(directory / "producer")
-    if example == "producer.c":
-        subprocess.run([found, "-Wall", "-Wextra", "-Werror", "-o", program, path], check=True)
-        return [program]
-    if example == "producer.go":
-        subprocess.run([found, "build", "-o", program, path], check=True)
-        return [program]
-    return [found, path]
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> ExamplePrograms:
+    return ExamplePrograms(tmp_path_factory.mktemp("built"))
 
 
-def produce(command: list[str], spool: Path, uri: str, lines: list[str]) -> None:
-    """Run a producer under a umask that takes away too much."""
+def produce(
+    command: list[str], spool: Path, uri: str, lines: list[str], umask: int = 0o077
+) -> None:
+    """Run a producer, usually under a umask that takes away too much."""
     done = subprocess.run(
         [*command, str(spool), uri],
         input="\n".join(lines).encode(),
         capture_output=True,
         check=False,
-        umask=0o077,
+        umask=umask,
         timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("example", NEEDS)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_makes_a_whole_drop_in_that_is_delivered(
-    example: str, spool: Path, daemon: DaemonProcess, tmp_path: Path
+    example: str, examples: ExamplePrograms, spool: Path, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
-    command = built(example, tmp_path)
+    command = examples.command(example)
     made = tmp_path / "spool"
     made.mkdir()
     for uri, domain in URIS.items():
@@ -125,33 +126,37 @@ def test_spool_producer_makes_a_whole_drop_in_that_is_delivered(
         assert len({key.id for key in keys if key is not None}) == len(LINES)
         assert os.listdir(made) == [file.name], "nothing else is left"
         Path(file.path).unlink()
-    uri = f"https://{example}.example/"
+    domain = f"{Path(example).suffix[1:]}.example"
+    uri = f"https://{domain}/"
     produce(command, spool, uri, [*LINES, "the newest"])
     with SyncClient(daemon.address) as client:
         found = {}
         while found.get(uri.encode()) != b"the newest":
-            for job in client.next(f"{example}.example", delete=True, wait=PATIENCE_S):
+            for job in client.next(domain, delete=True, wait=PATIENCE_S):
                 found[job.second_key] = job.value
 
 
-@pytest.mark.parametrize("example", NEEDS)
-def test_spool_producer_refuses_a_uri_without_a_host(example: str, tmp_path: Path) -> None:
-    command = built(example, tmp_path)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_spool_producer_refuses_a_uri_without_a_host_and_a_key_over_4096_bytes(
+    example: str, examples: ExamplePrograms, tmp_path: Path
+) -> None:
+    command = examples.command(example)
     made = tmp_path / "spool"
     made.mkdir()
-    done = subprocess.run(
-        [*command, str(made), "mailto:a"], input=b"x", capture_output=True, check=False
-    )
-    assert done.returncode != 0
-    assert b"no host" in done.stderr + done.stdout
-    assert list_slots(made) == []
+    for uri, error in REFUSED.items():
+        done = subprocess.run(
+            [*command, str(made), uri], input=b"x", capture_output=True, check=False
+        )
+        assert done.returncode != 0
+        assert error in done.stderr + done.stdout
+        assert os.listdir(made) == []
 
 
-@pytest.mark.parametrize("example", [name for name in NEEDS if name != "producer.sh"])
+@pytest.mark.parametrize("example", FAST)
 def test_spool_producer_spools_a_long_line_and_what_is_behind_it(
-    example: str, tmp_path: Path
+    example: str, examples: ExamplePrograms, tmp_path: Path
 ) -> None:
-    command = built(example, tmp_path)
+    command = examples.command(example)
     made = tmp_path / "spool"
     made.mkdir()
     lines = ["first", LONG_LINE, "last"]
@@ -161,9 +166,11 @@ def test_spool_producer_spools_a_long_line_and_what_is_behind_it(
     assert [request.value for request in requests] == [line.encode() for line in lines]
 
 
-@pytest.mark.parametrize("example", [name for name in NEEDS if name != "producer.sh"])
-def test_spool_producer_that_cannot_read_its_lines_fails(example: str, tmp_path: Path) -> None:
-    command = built(example, tmp_path)
+@pytest.mark.parametrize("example", FAST)
+def test_spool_producer_that_cannot_read_its_lines_fails(
+    example: str, examples: ExamplePrograms, tmp_path: Path
+) -> None:
+    command = examples.command(example)
     made = tmp_path / "spool"
     made.mkdir()
     unreadable = os.open(tmp_path, os.O_RDONLY)  # read fails: it is a directory
@@ -179,6 +186,55 @@ def test_spool_producer_that_cannot_read_its_lines_fails(example: str, tmp_path:
         os.close(unreadable)
     assert done.returncode != 0
     assert list_slots(made) == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_spool_producer_on_a_full_disk_fails_and_leaves_nothing(
+    example: str, examples: ExamplePrograms, tmp_path: Path
+) -> None:
+    command = examples.command(example)
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare: a small file system needs a namespace")
+    rights = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", *rights, "sh", "-c", ON_A_FULL_DISK, str(tmp_path)),
+            *(*command, f"{tmp_path}/spool", "https://example.org/"),
+        ],
+        input=b"x",
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    if b"mounted" not in done.stdout:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode()}")
+    assert done.returncode != 0
+    assert re.search(rb"(?i)no space|i/o error", done.stderr)
+    assert done.stdout == b"mounted\n", "and no file is left"
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="left out: no strace here")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_spool_producer_syncs_its_private_file_then_links_it_then_syncs_the_directory(
+    example: str, examples: ExamplePrograms, tmp_path: Path
+) -> None:
+    command = examples.command(example)
+    made, trace = tmp_path / "spool", tmp_path / "trace"
+    made.mkdir()
+    chmod = "chmod,fchmod,fchmodat,?fchmodat2"
+    calls = ["strace", "-f", "-y", "-e", f"trace=fsync,link,linkat,{chmod}", "-o", str(trace)]
+    calls += ["-e", f"inject={chmod}:retval=0"]  # the file keeps the mode of its creation
+    produce([*calls, *command], made, "https://example.org/", ["x"], umask=0)
+    (file,) = list_slots(made)
+    mode = stat.S_IMODE(Path(file.path).stat().st_mode)
+    assert mode == 0o600
+    lines = [line for line in trace.read_text().splitlines() if str(made) in line]
+    lines = [line for line in lines if "chmod" not in line]
+    first, link, second = lines
+    assert f"/.{file.name}.tmp>" in first
+    assert f'/{file.name}"' in link
+    assert f"<{made}>" in second
+    assert all(line.endswith("= 0") for line in lines)
 
 
 # --- docs/spool.md --------------------------------------------------------------------------------
