@@ -100,7 +100,11 @@ def test_set_refuses_a_key_that_looks_like_a_job_and_is_none(cli: Cli, key: str)
 
 def test_function_that_makes_a_key_refuses_one_that_looks_like_a_job(cli: Cli) -> None:
     cli("set", "k", "1", "--type", "integer")
-    for command in (("add", "pages:300:0:x", "1", "--create"), ("rename", "k", "pages:300:0:y")):
+    for command in (
+        ("add", "pages:300:0:x", "1", "--create"),
+        ("rename", "k", "pages:300:0:y"),
+        ("link", "pages:300:0:y", "pages:300:0:z"),
+    ):
         refused = cli(*command)
         assert refused.returncode == USAGE
         assert b"looks like a journal key" in refused.stderr

@@ -255,6 +255,7 @@ NEARLY = ("pages:256:0:x", "pages:0128:0:x", b"\xff:1:18446744073709551616:")
         calls.set_,
         functools.partial(calls.add, create=True),
         functools.partial(calls.rename, "old"),
+        functools.partial(calls.link, "old"),
     ],
 )
 def test_key_that_nearly_is_a_journal_key_is_refused_unless_it_is_plain(

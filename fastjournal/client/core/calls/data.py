@@ -1,4 +1,4 @@
-"""Calls about values and their keys: set, get, delete, count, lock, rename, link."""
+"""Calls about values: set, get, delete, add, flip, truncate."""
 
 from __future__ import annotations
 
@@ -39,12 +39,8 @@ __all__ = [
     "delete",
     "flip",
     "get",
-    "link",
-    "lock",
-    "rename",
     "set_",
     "truncate",
-    "unlock",
 ]
 
 
@@ -273,84 +269,6 @@ def truncate(
     return Call(request, replies.written)
 
 
-def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
-    """Lock an entry for this connection: writes of others get ``locked``, reads continue.
-
-    The lock ends with ``unlock``, with its time, and with the connection, so also where that is
-    lost; ``locked`` gives a block that shows this. The holder of a lock sets a new end by this.
-
-    Args:
-        key: Any of its keys.
-        timeout: Duration; None: 60 s.
-
-    Raises:
-        RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
-    """
-    request = Request(Function.LOCK, key=key_bytes(key), timeout=duration("timeout", timeout))
-    return Call(request, replies.nothing)
-
-
-def unlock(key: str | bytes) -> Call[None]:
-    """End a lock of this connection.
-
-    Where it was sent again after a lost connection, ``not-found`` and ``not-owner`` count as done:
-    the lock ended with the connection.
-
-    Raises:
-        RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``.
-    """
-    return Call(Request(Function.UNLOCK, key=key_bytes(key)), replies.nothing)
-
-
-def rename(
-    key: str | bytes,
-    new_key: str | bytes,
-    *,
-    overwrite: bool = False,
-    persist: bool = True,
-    timestamp_us: int | None = None,
-    plain: bool = False,
-) -> Call[Written]:
-    """Change the primary key of an entry; its value, further keys and all else stay.
-
-    Never sent twice: where the connection is lost, it may have moved (``maybe_done``).
-
-    Args:
-        key: Its primary key.
-        new_key: Where it goes. A journal key makes it work, any other key makes it plain data.
-        overwrite: Replace an entry that stands there.
-        persist: Keep the tombstone of the old key on disk, also where the entry is not.
-        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
-            machine's time.
-        plain: The new key may look like a journal key and be none.
-
-    Raises:
-        RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
-    """
-    request = Request(
-        Function.RENAME,
-        flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=stamp(timestamp_us),
-        key=key_bytes(key),
-        second_key=new_key_bytes(new_key, plain=plain),
-    )
-    return Call(request, replies.written)
-
-
-def link(key: str | bytes, new_key: str | bytes, *, persist: bool = True) -> Call[None]:
-    """Add a key to an entry.
-
-    Never sent twice: where the connection is lost, it may stand there (``maybe_done``).
-
-    Raises:
-        RefusedError: ``not-found``, ``exists``, ``locked``, ``too-large``.
-    """
-    request = Request(
-        Function.LINK, flags=persisted(persist), key=key_bytes(key), second_key=key_bytes(new_key)
-    )
-    return Call(request, replies.nothing)
-
-
 def reading_flags(
     data: bool, meta: bool, lease: Duration | None, expires: Instant | None, skip_worked_on: bool
 ) -> int:
@@ -375,7 +293,7 @@ def reading_timeout(lease: Duration | None, expires: Instant | None) -> int | No
 
 
 class DataMethods:
-    """Methods of both clients about values and their keys."""
+    """Methods of both clients about values."""
 
     set = method(set_)
     """Set a key to a value; return the timestamp of the write."""
@@ -394,15 +312,3 @@ class DataMethods:
 
     truncate = method(truncate)
     """Cut a buffer or string off behind so many bytes, or lengthen it with zero bytes."""
-
-    rename = method(rename)
-    """Move an entry to another primary key."""
-
-    link = method(link)
-    """Add a key to an entry."""
-
-    lock = method(lock)
-    """Lock an entry for this connection: what others write gets ``locked``."""
-
-    unlock = method(unlock)
-    """End a lock of this connection."""

@@ -1,0 +1,126 @@
+"""Calls about the keys and the lock of an entry: rename, link, lock, unlock."""
+
+from __future__ import annotations
+
+from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls.base import (
+    OVERWRITE,
+    Call,
+    duration,
+    key_bytes,
+    new_key_bytes,
+    persisted,
+    stamp,
+)
+from fastjournal.client.core.calls.methods import method
+from fastjournal.client.core.results import Written
+from fastjournal.protocol import Function, Request
+from fastjournal.times import Duration
+
+__all__ = ["KeyMethods", "link", "lock", "rename", "unlock"]
+
+
+def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
+    """Lock an entry for this connection: writes of others get ``locked``, reads continue.
+
+    The lock ends with ``unlock``, with its time, and with the connection, so also where that is
+    lost; ``locked`` gives a block that shows this. The holder of a lock sets a new end by this.
+
+    Args:
+        key: Any of its keys.
+        timeout: Duration; None: 60 s.
+
+    Raises:
+        RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
+    """
+    request = Request(Function.LOCK, key=key_bytes(key), timeout=duration("timeout", timeout))
+    return Call(request, replies.nothing)
+
+
+def unlock(key: str | bytes) -> Call[None]:
+    """End a lock of this connection.
+
+    Where it was sent again after a lost connection, ``not-found`` and ``not-owner`` count as done:
+    the lock ended with the connection.
+
+    Raises:
+        RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``.
+    """
+    return Call(Request(Function.UNLOCK, key=key_bytes(key)), replies.nothing)
+
+
+def rename(
+    key: str | bytes,
+    new_key: str | bytes,
+    *,
+    overwrite: bool = False,
+    persist: bool = True,
+    timestamp_us: int | None = None,
+    plain: bool = False,
+) -> Call[Written]:
+    """Change the primary key of an entry; its value, further keys and all else stay.
+
+    Never sent twice: where the connection is lost, it may have moved (``maybe_done``).
+
+    Args:
+        key: Its primary key.
+        new_key: Where it goes. A journal key makes it work, any other key makes it plain data.
+        overwrite: Replace an entry that stands there.
+        persist: Keep the tombstone of the old key on disk, also where the entry is not.
+        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
+            machine's time.
+        plain: The new key may look like a journal key and be none.
+
+    Raises:
+        RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
+    """
+    request = Request(
+        Function.RENAME,
+        flags=persisted(persist) | (OVERWRITE if overwrite else 0),
+        timestamp=stamp(timestamp_us),
+        key=key_bytes(key),
+        second_key=new_key_bytes(new_key, plain=plain),
+    )
+    return Call(request, replies.written)
+
+
+def link(
+    key: str | bytes, new_key: str | bytes, *, persist: bool = True, plain: bool = False
+) -> Call[None]:
+    """Add a key to an entry.
+
+    Never sent twice: where the connection is lost, it may stand there (``maybe_done``).
+
+    Args:
+        key: Any of its keys.
+        new_key: A further key. It changes neither domain nor delivery, also as a journal key.
+        persist: Keep it on disk.
+        plain: The new key may look like a journal key and be none.
+
+    Raises:
+        RefusedError: ``not-found``, ``exists``, ``locked``, ``too-large``.
+        BadRequestError: A key that no daemon would take.
+    """
+    request = Request(
+        Function.LINK,
+        flags=persisted(persist),
+        key=key_bytes(key),
+        second_key=new_key_bytes(new_key, plain=plain),
+    )
+    return Call(request, replies.nothing)
+
+
+class KeyMethods:
+    """Methods of both clients about the keys and the lock of an entry."""
+
+    rename = method(rename)
+    """Move an entry to another primary key."""
+
+    link = method(link)
+    """Add a key to an entry."""
+
+    lock = method(lock)
+    """Lock an entry for this connection: what others write gets ``locked``."""
+
+    unlock = method(unlock)
+    """End a lock of this connection."""
