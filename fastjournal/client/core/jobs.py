@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import overload
 
 import msgspec
 
@@ -17,12 +16,11 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.results import Entry, EntryStats, V, Written, decoded_as
+from fastjournal.client.core.results import Decodable, Entry, EntryStats, Written
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Meta
-from fastjournal.protocol.values import Value
 from fastjournal.times import Duration, to_timedelta_or_none
 
 _log = logging.getLogger(__name__)
@@ -50,7 +48,7 @@ def failure_of(error: BaseException | None) -> BodyFailure | None:
     return BodyFailure(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-class LeasedJob:
+class LeasedJob(Decodable):
     """A leased entry, until the work on it has ended.
 
     Args:
@@ -87,6 +85,11 @@ class LeasedJob:
         return self.entry.second_key
 
     @property
+    def value_type(self) -> int:
+        """Type of the value; see ``ValueType``."""
+        return self.entry.value_type
+
+    @property
     def value(self) -> bytes:
         """The value's bytes as they are stored."""
         return self.entry.value
@@ -101,24 +104,6 @@ class LeasedJob:
     def attempts(self) -> int:
         """Failed attempts before: leases that ran out, and failures that workers told."""
         return self.meta.attempts
-
-    @overload
-    def decoded(self) -> Value: ...
-
-    @overload
-    def decoded(self, kind: type[V]) -> V: ...
-
-    def decoded(self, kind: type[V] | None = None) -> Value:
-        """Return the value as the Python object that its type says.
-
-        Args:
-            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
-
-        Raises:
-            BadRequestError: It is of another type, or its bytes are not of the type that it has;
-                code ``bad-value``.
-        """
-        return decoded_as(self.entry.value_type, self.entry.value, kind)
 
     # --- the lease ------------------------------------------------------------------------------
 

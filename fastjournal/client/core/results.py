@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, TypeVar, overload
+from typing import Generic, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -24,16 +24,45 @@ V = TypeVar("V", bytes, str, int, float, bool)
 """Type of a value that a program expects."""
 
 
-def decoded_as(value_type: int, data: bytes, kind: type[V] | None) -> Value:
-    """Return the Python object of a value; see ``Entry.decoded``."""
-    value = decode_value(value_type, data)
-    if kind is not None and type(value) is not kind:
-        raise BadRequestError(
-            f"the value is {type(value).__name__}, not {kind.__name__}",
-            code="bad-value",
-            hint="decoded() without a type takes any",
-        )
-    return value
+class _Typed(Protocol):
+    """Value with its type."""
+
+    @property
+    def value_type(self) -> int: ...
+
+    @property
+    def value(self) -> bytes: ...
+
+
+class Decodable:
+    """Decoding of a result's value by its type."""
+
+    __slots__ = ()
+
+    @overload
+    def decoded(self: _Typed) -> Value: ...
+
+    @overload
+    def decoded(self: _Typed, kind: type[V]) -> V: ...
+
+    def decoded(self: _Typed, kind: type[V] | None = None) -> Value:
+        """Return the value as the Python object that its type says.
+
+        Args:
+            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
+
+        Raises:
+            BadRequestError: It is of another type, or its bytes are not of the type that it has;
+                code ``bad-value``.
+        """
+        value = decode_value(self.value_type, self.value)
+        if kind is not None and type(value) is not kind:
+            raise BadRequestError(
+                f"the value is {type(value).__name__}, not {kind.__name__}",
+                code="bad-value",
+                hint="decoded() without a type takes any",
+            )
+        return value
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +79,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
         return to_datetime(self.timestamp_us)
 
 
-class Entry(msgspec.Struct, gc=False):
+class Entry(Decodable, msgspec.Struct, gc=False):
     """One entry of the daemon."""
 
     key: bytes
@@ -88,24 +117,6 @@ class Entry(msgspec.Struct, gc=False):
         """The parts of a journal key; None for a plain key."""
         return parse_journal_key(self.key)
 
-    @overload
-    def decoded(self) -> Value: ...
-
-    @overload
-    def decoded(self, kind: type[V]) -> V: ...
-
-    def decoded(self, kind: type[V] | None = None) -> Value:
-        """Return the value as the Python object that its type says.
-
-        Args:
-            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
-
-        Raises:
-            BadRequestError: It is of another type, or its bytes are not of the type that it has;
-                code ``bad-value``.
-        """
-        return decoded_as(self.value_type, self.value, kind)
-
 
 class Page(msgspec.Struct, Generic[T], gc=False):
     """Page of a scan: some of its entries, and the continuation token."""
@@ -135,7 +146,7 @@ class ChangeKind(StrEnum):
     a copy reads it anew."""
 
 
-class Change(msgspec.Struct, gc=False):
+class Change(Decodable, msgspec.Struct, gc=False):
     """Notification of a change of one key."""
 
     kind: ChangeKind
@@ -145,24 +156,6 @@ class Change(msgspec.Struct, gc=False):
     value: bytes = b""
     """For SET: the value's bytes as they are stored."""
     meta: Meta | None = None
-
-    @overload
-    def decoded(self) -> Value: ...
-
-    @overload
-    def decoded(self, kind: type[V]) -> V: ...
-
-    def decoded(self, kind: type[V] | None = None) -> Value:
-        """Return the value as the Python object that its type says.
-
-        Args:
-            kind: Type that it must have (``str``, ``int``, ...), also for type checkers; None: any.
-
-        Raises:
-            BadRequestError: It is of another type, or its bytes are not of the type that it has;
-                code ``bad-value``.
-        """
-        return decoded_as(self.value_type, self.value, kind)
 
 
 class Jobs(msgspec.Struct, gc=False):
