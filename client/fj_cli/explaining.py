@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fastjournal.client.core.failed_attempts import failures_at_burial
 from fastjournal.client.core.results import EntryExplanation
 from fj_cli.times import format_duration
 
@@ -85,10 +86,8 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
 
 
 def _buried(entry: EntryExplanation) -> Iterator[Reason]:
-    # a worker may bury it at once, with its last failure as the reason
-    text = (
-        f"buried after {_times(entry.attempts, 'failed attempt')}" if entry.attempts else "buried"
-    )
+    failures = failures_at_burial(entry.attempts, entry.buried_reason or "")
+    text = f"buried after {_times(failures, 'failed attempt')}" if failures else "buried"
     if entry.buried_reason:
         text += f": {entry.buried_reason}"
     key = _key(entry)

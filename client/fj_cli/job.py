@@ -29,6 +29,8 @@ _START_AGAIN_S = 1.0
 _START_TRIES = 60
 """So often; then somebody else may have the entry."""
 
+_BURIAL_UNKNOWN = "the daemon did not say whether it has buried the entry"
+
 
 class CommandPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Command of a worker, and how long it may take. Times are microseconds."""
@@ -117,7 +119,10 @@ class JobCommand:
         failed = await job.fail(self._error or _failure(code))
         if failed.buried:
             return Outcome(Ended.BURIED, code, remark=failed.reason)
-        return Outcome(Ended.FAILED, code, failed.delay_us, remark=self._remark)
+        remark = self._remark
+        if failed.buried is None:
+            remark = "; ".join(filter(None, (remark, _BURIAL_UNKNOWN)))
+        return Outcome(Ended.FAILED, code, failed.delay_us, remark=remark)
 
     def _environment(self) -> dict[str, str]:
         job = self._job

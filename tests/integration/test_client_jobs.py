@@ -550,7 +550,7 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
             for job in worker.jobs("d", attempts_max=3):
                 assert (job.attempts, job.domain) == (number, b"d")
                 assert job.last_error() == (f"failure {number - 1}" if number else None)
-                job.fail(f"failure {number}", delay=0)
+                assert job.fail(f"failure {number}", delay=0).buried is False
                 break
         assert producer.entry_stats(key_of("1")).last_error == f"failure {number}"
     # also those of a daemon that was killed meanwhile
@@ -565,16 +565,26 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
     assert stats.state == "buried"
     assert stats.last_error == "failure 1"
     assert stats.buried_reason == "failure 2 at attempt 3"
+    producer.limit("d", attempts=3)
+    producer.kick(key_of("1"))
+    with SyncClient(daemon.address, reconnect=QUICK) as worker:
+        for job in worker.jobs("d", retry_delay=0):
+            failed = job.fail("failure 3")
+            assert (failed.buried, failed.delay_us) == (True, None), "by the daemon"
+            break
+    assert producer.entry_stats(key_of("1")).buried_reason == "failure 3"
 
 
 async def test_job_says_its_domain_attempts_and_last_error(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     producer.delete(key_of("2"))
+    producer.limit("d", attempts=2)
     async with Client(daemon.address) as client:
         async for job in client.jobs("d", retry_delay=0):
             if job.attempts:
                 assert await job.last_error() == "no route"
+                assert (await job.fail("no route")).buried, "by the daemon"
                 break
             assert (job.domain, await job.last_error()) == (b"d", None)
-            await job.fail("no route")
+            assert (await job.fail("no route")).buried is False

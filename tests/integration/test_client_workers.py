@@ -176,12 +176,12 @@ async def test_failed_job_goes_back_with_a_growing_delay_and_is_buried_in_the_en
             attempts_max=4,
         )
         ends = [r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY)]
-    assert seen == [
-        (0, 1, 10_000, False, "exit 9"),
-        (1, 2, 20_000, False, "exit 9"),
-        (2, 3, 30_000, False, "exit 9"),
+    assert seen == [  # None: this daemon tells nothing of the entry
+        (0, 1, 10_000, None, "exit 9"),
+        (1, 2, 20_000, None, "exit 9"),
+        (2, 3, 30_000, None, "exit 9"),
         (3, 4, None, True, "exit 9 at attempt 4"),
-        (0, 1, 10_000, False, "exit 9"),  # it was kicked meanwhile, and starts afresh
+        (0, 1, 10_000, None, "exit 9"),  # it was kicked meanwhile, and starts afresh
     ]
     assert [(Function(r.function).name, r.timeout, r.ttl, r.value) for r in ends] == [
         ("RELEASE", 7, 10_000, b"exit 9"),

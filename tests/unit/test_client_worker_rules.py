@@ -16,9 +16,11 @@ from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
+    learn_burial,
 )
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.poll_loop import PollLoop
+from fastjournal.client.core.results import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (
     BadRequestError,
@@ -71,6 +73,26 @@ def test_burial_comes_with_the_last_attempt_that_is_allowed() -> None:
     assert decide_retry("", failures_before=0, delay_us=5, attempts_max=1).reason == (
         "failed at attempt 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "buried", "delay_us"),
+    [
+        (EntryStats([], "buried", attempts=2, buried_reason="exit 9"), True, None),
+        (EntryStats([], "delayed", attempts=2, last_error="exit 9"), False, 5),
+        (EntryStats([], "buried", attempts=3, buried_reason="exit 9"), False, 5),
+        (EntryStats([], "buried", attempts=2, buried_reason="an operator's"), False, 5),
+        (RefusedError("gone", code="not-found"), False, 5),
+        (RefusedError("no right to read", code="forbidden"), None, 5),
+        (CannotConnectError("away"), None, 5),
+    ],
+)
+def test_burial_by_the_daemon_is_learned_from_the_entry(
+    answer: EntryStats | FastjournalError, buried: bool | None, delay_us: int | None
+) -> None:
+    told = decide_retry("exit 9", failures_before=1, delay_us=5, attempts_max=0)
+    failed = learn_burial(told, answer)
+    assert (failed.buried, failed.delay_us, failed.attempts) == (buried, delay_us, 2)
 
 
 @pytest.mark.parametrize("attempts_max", [0, 1])

@@ -93,7 +93,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     "--max-attempts",
     type=click.IntRange(0),
     default=0,
-    help="Bury an entry that has failed that often; 0: never.",
+    help="Bury an entry that has failed that often; 0: never. For all workers: fj-cli limit.",
 )
 @click.option(
     "--retry-delay",

@@ -11,7 +11,7 @@ import anyio
 
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
-from fastjournal.client.core.failed_attempts import FailedAttempt
+from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
 from fastjournal.client.core.failures import no_answer_before_lease_end
 from fastjournal.client.core.jobs import (
     LEASE_IS_OVER,
@@ -21,7 +21,7 @@ from fastjournal.client.core.jobs import (
     lost_job,
     lost_lease,
 )
-from fastjournal.client.core.results import Entry
+from fastjournal.client.core.results import Entry, EntryStats
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration, to_timedelta
@@ -90,7 +90,8 @@ class Job(LeasedJob):
     async def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
-        The daemon counts the attempt, and keeps the reason as the entry's last error.
+        The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
+        whether it has buried the entry, by its own bound or that of the domain.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
@@ -102,7 +103,18 @@ class Job(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay)
         await self._end(lambda: self._failure(failed))
-        return failed
+        return failed if failed.buried else await self._settled(failed)
+
+    async def _settled(self, failed: FailedAttempt) -> FailedAttempt:
+        """Return the outcome of a failure that the daemon has taken, which may have buried."""
+        client = self._pool.client
+        answer: EntryStats | FastjournalError = no_answer_before_lease_end(client.address)
+        with anyio.CancelScope(deadline=self._lease_ends_s + CLIENT_LAST_WORDS_S):
+            try:
+                answer = await client.call(self._state())
+            except FastjournalError as error:
+                answer = error
+        return learn_burial(failed, answer)
 
     async def bury(self, reason: str = "") -> None:
         """Set the entry aside: nobody gets it until it is kicked.

@@ -10,6 +10,8 @@ from datetime import timedelta
 
 import msgspec
 
+from fastjournal.client.core.results import EntryStats
+from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.times import to_timedelta_or_none
 
@@ -17,14 +19,15 @@ _DOUBLINGS_MAX = 62
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of a failed attempt of a job, as far as its worker decides: a delay, or burial."""
+    """Outcome of a failed attempt of a job: a delay, or burial by its worker or the daemon."""
 
     attempts: int
     """Failed attempts of the entry, this one included."""
     delay_us: int | None
     """Microseconds after which it is due again; None: the daemon's back-off, or it is buried."""
-    buried: bool
-    """It failed as often as this worker lets it, and is buried. The daemon has a bound too."""
+    buried: bool | None
+    """It failed as often as this worker, or the daemon, lets it, and is buried. None: the daemon
+    did not say, for instance because the token has no right to read."""
     reason: str
     """Sentence for whoever looks at the entry later, as the daemon keeps it."""
 
@@ -60,10 +63,47 @@ def decide_retry(
         return FailedAttempt(
             attempts=attempts, delay_us=delay_us, buried=False, reason=_cut(reason, "")
         )
-    tail = f" at attempt {attempts}"
-    return FailedAttempt(
-        attempts=attempts, delay_us=None, buried=True, reason=_cut(reason or "failed", tail)
-    )
+    reason = _cut(reason or "failed", _tail(attempts))
+    return FailedAttempt(attempts=attempts, delay_us=None, buried=True, reason=reason)
+
+
+def learn_burial(failed: FailedAttempt, answer: EntryStats | FastjournalError) -> FailedAttempt:
+    """Return the outcome of a reported failure, with a burial by the daemon.
+
+    The entry may have changed since by another worker or an operator: only a burial with the count
+    and the reason of this failure is that of this failure.
+
+    Args:
+        failed: Outcome as far as the worker decides it.
+        answer: STATS of the entry afterwards, or why there is none.
+    """
+    if isinstance(answer, FastjournalError):
+        is_gone = isinstance(answer, RefusedError) and answer.code == "not-found"
+        return msgspec.structs.replace(failed, buried=False if is_gone else None)
+    if (
+        answer.state == "buried"
+        and answer.attempts == failed.attempts
+        and (answer.buried_reason or "") == failed.reason
+    ):
+        return msgspec.structs.replace(failed, buried=True, delay_us=None)
+    return failed
+
+
+def failures_at_burial(attempts: int, reason: str) -> int:
+    """Return how often a buried entry has failed, with the failure for which a worker buried it.
+
+    A burial by a worker counts no attempt: its failure stands in the reason only.
+
+    Args:
+        attempts: The daemon's count.
+        reason: Why it is buried.
+    """
+    return attempts + 1 if reason.endswith(_tail(attempts + 1)) else attempts
+
+
+def _tail(attempts: int) -> str:
+    """Return the end of the reason of a burial by a worker."""
+    return f" at attempt {attempts}"
 
 
 def _cut(reason: str, tail: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
-from fastjournal.client.core.failed_attempts import FailedAttempt
+from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
 from fastjournal.client.core.jobs import (
     LEASE_IS_OVER,
     BodyFailure,
@@ -177,7 +177,8 @@ class SyncJob(LeasedJob):
     def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
-        The daemon counts the attempt, and keeps the reason as the entry's last error.
+        The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
+        whether it has buried the entry, by its own bound or that of the domain.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
@@ -189,7 +190,14 @@ class SyncJob(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay)
         self._end(lambda: self._failure(failed))
-        return failed
+        return failed if failed.buried else self._settled(failed)
+
+    def _settled(self, failed: FailedAttempt) -> FailedAttempt:
+        """Return the outcome of a failure that the daemon has taken, which may have buried."""
+        try:
+            return learn_burial(failed, self._client.call(self._state()))
+        except FastjournalError as error:
+            return learn_burial(failed, error)
 
     def bury(self, reason: str = "") -> None:
         """Set the entry aside: nobody gets it until it is kicked.
