@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.client.core.failures import CERTIFICATE_HINT
+from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.keys import PLAIN_HINT
 from fastjournal.times import DURATION_HINT, INSTANT_HINT
@@ -12,7 +12,6 @@ _FOR_OPTIONS = {
     DURATION_HINT: WRITE_DURATION,
     INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
     PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
-    CERTIFICATE_HINT: "trust its authority (--tls-ca), use a name that is in it, check its dates",
 }
 
 _OF_REFUSALS = {
@@ -33,5 +32,6 @@ def advise(error: FastjournalError) -> None:
     """Give an error the hint of a command line."""
     if error.hint is not None:
         error.hint = _FOR_OPTIONS.get(error.hint, error.hint)
+        advise_of_options(error)
     elif isinstance(error, RefusedError):
         error.hint = _OF_REFUSALS.get(error.code)

@@ -25,7 +25,7 @@ from fastjournal.errors import (
     SpoolFailedError,
 )
 from fastjournal.limits import RESCAN_US, SLOT_SECONDS
-from fastjournal.protocol import ClientConnection
+from fastjournal.protocol import ClientConnection, Reply
 from fastjournal.sdnotify import notify
 from fastjournal.spool.wake import GATHER_S
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
@@ -246,7 +246,7 @@ class Forwarder:
 
     async def _receive(self, stream: ByteStream) -> str:
         """Take replies until the connection is lost; return why."""
-        connection = ClientConnection()
+        connection, why = ClientConnection(), ""
         try:
             while True:
                 with trio.move_on_at(self._last_heard + SILENCE_SECONDS_MAX) as scope:
@@ -262,8 +262,10 @@ class Forwarder:
                 now_us = self._now_us()
                 for reply in connection.next_events():
                     self._delivery.handle(reply, now_us)
+                    if isinstance(reply, Reply) and not reply.identifier and reply.error:
+                        why = f": {reply.error}"  # about the connection
                 if not data:
-                    return "closed by the daemon"
+                    return f"closed by the daemon{why}"
                 self._wake()
         except ProtocolError as error:
             return str(error)

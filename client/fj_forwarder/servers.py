@@ -11,6 +11,7 @@ from anyio.abc import ByteStream
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
+from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 
 log = logging.getLogger("fj_forwarder")
@@ -54,9 +55,11 @@ class Servers:
             try:
                 stream = await open_stream(address, self._load_access(), CONNECT_SECONDS_MAX)
             except (CannotConnectError, ConfigError) as error:
+                advise_of_options(error)
                 log.warning("%s", error)
             except RefusedError as error:
-                log.error("%s: %s: %s", address, error.code, error)
+                advise_of_options(error)
+                log.error("%s: %s", address, error)
             else:
                 log.log(level, "%s: connected", address)
                 return stream

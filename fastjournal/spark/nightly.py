@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fastjournal.client import SyncClient
 from fastjournal.client.core.access import load_access
+from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
@@ -153,5 +154,6 @@ def main() -> None:
 
 
 def _fail(error: FastjournalError, code: int) -> None:
+    advise_of_options(error)
     click.echo(safe_text(f"fj-nightly: {error}"), err=True)
     sys.exit(code)

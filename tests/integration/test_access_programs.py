@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fastjournal.spool import Spool
 from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.page_contents import http_address
 from tests.integration.programs import Program, installed, run_program
 
 
@@ -106,11 +107,56 @@ def test_token_or_file_that_is_wrong_is_said_without_the_token(site: SecureSite)
     failed = cli("get", "plain", *site.options())
     assert failed.returncode == 1
     assert b"auth-failed" in failed.stderr
+    assert b"give the token that the daemon knows: --auth-file" in failed.stderr
     site.token.chmod(0o644)
     refused = cli("get", "plain", *site.options())
     assert refused.returncode == 2
     assert b"chmod 600" in refused.stderr
     assert b"wrong-token" not in failed.stderr + refused.stderr
+
+
+def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None:
+    stranger = Authority(site.directory, "stranger")
+    trusted, own = ("--tls-ca", site.authority.path), site.options()
+    foreign = stranger.sign("foreign", "client")
+    wrong_own = ("--tls-cert", foreign.cert, "--tls-key", foreign.key)
+    secure, cli = site.daemon.address, Cli(site.directory, None)
+    other = site.directory / "other"
+    other.mkdir()
+    with DaemonProcess(other, "--http", "127.0.0.1:0") as plain:
+        host, http_port = http_address(plain)
+        cases: list[tuple[str, Sequence[str], int, str]] = [
+            (secure, (), 69, "takes TLS only: write it as tls://HOST:PORT"),
+            (f"tls://{secure}", (), 69, "trust its authority (--tls-ca)"),
+            (secure, ("--tls-ca", stranger.path), 69, "trust its authority (--tls-ca)"),
+            (
+                secure,
+                trusted,
+                69,
+                "give a valid one of an authority that the daemon trusts: --tls-c",
+            ),
+            (secure, (*trusted, *wrong_own), 69, "that the daemon trusts: --tls-cert, --tls-key"),
+            (secure, own[:-2], 1, "give a token: --auth-file"),
+            (f"tls://{plain.address}", (), 69, "connect without tls:// and without TLS options"),
+            (f"{host}:{http_port}", (), 69, "is the port of fastjournald and not that of --http"),
+            (f"unix:{other}/none", (), 69, "check that fastjournald is running there"),
+            (f"http://{plain.address}", (), 2, "write HOST:PORT, [::1]:PORT, tls://HOST:PORT or"),
+        ]
+        for address, options, code, advice in cases:
+            refused = cli("get", "plain", "--server", address, *options)
+            assert refused.returncode == code, (address, refused.stderr)
+            assert advice in refused.stderr.decode(), (address, refused.stderr)
+    with Spool(site.directory / "spool") as writer:
+        writer.append(domain="work", value="1")
+    line = [installed("fj-forwarder"), "--spool", str(site.directory / "spool"), "--server"]
+    for address, event, advice in (
+        (secure, "closed by the daemon", "takes TLS only: write it as tls://HOST:PORT"),
+        (f"tls://{secure}", "certificate is refused", "trust its authority (--tls-ca)"),
+    ):
+        with Program([*line, address], stderr=subprocess.PIPE, text=True) as process:
+            said = next(line for line in process.stderr if event in line)
+            process.kill()
+        assert advice in said
 
 
 def test_worker_works_through_it(site: SecureSite) -> None:

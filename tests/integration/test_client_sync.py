@@ -151,7 +151,7 @@ def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
 def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as daemon:
         client = SyncClient(daemon.address)
-        with pytest.raises(ProtocolError, match="check that a fastjournald"):
+        with pytest.raises(ProtocolError, match="check that this is the port of fastjournald"):
             client.nop()
 
 

@@ -210,7 +210,7 @@ async def test_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost()
 async def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"220 mail.example.org ESMTP\r\n"]) as daemon:
         async with Client(daemon.address) as client:
-            with pytest.raises(ProtocolError, match="check that a fastjournald"):
+            with pytest.raises(ProtocolError, match="check that this is the port of fastjournald"):
                 await client.nop()
 
 

@@ -113,7 +113,9 @@ def test_tls_port_answers_a_plain_client_that_tries_once(
     tmp_path: Path, files: Files, sync: bool, auth: str | None
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
-        with pytest.raises(CannotConnectError, match="takes TLS only: connect by TLS") as caught:
+        with pytest.raises(
+            CannotConnectError, match="takes TLS only: write it as tls://"
+        ) as caught:
             ask(daemon.address, sync=sync, auth=auth)
         assert caught.value.code == "bad-request"
         assert not caught.value.maybe_done

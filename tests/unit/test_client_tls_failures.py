@@ -134,7 +134,7 @@ def test_daemon_certificate_that_is_refused_is_tried_once(scene: Scene, use: Use
 def test_daemon_without_tls_is_tried_once(scene: Scene, use: Use) -> None:
     with (
         ScriptedDaemon(answer) as daemon,
-        refused(daemon, "TLS: wrong version", "check that the daemon speaks TLS"),
+        refused(daemon, "TLS: wrong version", "connect without tls://"),
     ):
         use(daemon.address, tls=scene.good)
 

@@ -228,7 +228,9 @@ async def test_plain_request_to_a_tls_port_is_told_so(context: ssl.SSLContext) -
         await client.aclose()
     (reply,) = connection.next_events()
     assert reply.identifier == 0
-    assert reply.error == "bad-request this address takes TLS only: connect by TLS"
+    assert reply.error == (
+        "bad-request this address takes TLS only: write it as tls://HOST:PORT, and trust its CA"
+    )
 
 
 async def test_turn_has_few_steps_of_the_handshakes_that_begin_at_the_same_instant(

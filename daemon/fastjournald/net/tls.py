@@ -16,7 +16,9 @@ GOODBYE_SECONDS = 1.0
 """To tell a peer that takes nothing that this is the end."""
 
 
-_TLS_ONLY = encode_error(0, 0, "bad-request this address takes TLS only: connect by TLS")
+_TLS_ONLY = encode_error(
+    0, 0, "bad-request this address takes TLS only: write it as tls://HOST:PORT, and trust its CA"
+)
 
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}
 """Reasons of OpenSSL for which it sends no alert, as the client does not speak TLS at all."""

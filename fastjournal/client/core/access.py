@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.client.core.address import Address, TcpAddress
 from fastjournal.client.core.calls import refusal
-from fastjournal.client.core.failures import LATER, cannot_connect, turned_away
+from fastjournal.client.core.failures import (
+    LATER,
+    OTHER_PORT_HINT,
+    TOKEN_HINT,
+    cannot_connect,
+    turned_away,
+)
 from fastjournal.errors import BadRequestError, CannotConnectError, ConfigError, ProtocolError
 from fastjournal.limits import AUTH_TOKEN_BYTES_MAX
 from fastjournal.private import read_private
@@ -100,7 +106,7 @@ class FirstAnswer:
             raise CannotConnectError(
                 f"{self._address} does not speak the protocol: {error.message}",
                 code=error.code,
-                hint="check that a fastjournald listens there, and whether it speaks TLS",
+                hint=OTHER_PORT_HINT,
             ) from error
         if not isinstance(reply, Reply):
             if not data:
@@ -111,7 +117,7 @@ class FirstAnswer:
         reason = refusal(reply.error)
         if reply.identifier != _IDENTIFIER or reason.code in LATER:
             raise turned_away(reason)
-        reason.hint = "check the token"
+        reason.hint = TOKEN_HINT
         raise reason
 
     def _closed(self) -> CannotConnectError:

@@ -15,6 +15,17 @@ NOT_NOW = LATER | {"locked", "not-persisted", "read-only"}
 TLS_FAILED = "tls-failed"
 
 CERTIFICATE_HINT = "trust its authority (tls), connect by a name in it, and check its dates"
+OWN_CERTIFICATE_HINT = (
+    "give a certificate that is valid, of an authority that the daemon trusts, in the context tls"
+)
+TOKEN_HINT = "give the token (auth) that is in the daemon's file --auth-tokens"
+
+_FOR_OPTIONS = {
+    CERTIFICATE_HINT: "trust its authority (--tls-ca), use a name that is in it, check its dates",
+    OWN_CERTIFICATE_HINT: "give a valid one of an authority that the daemon trusts: --tls-cert,"
+    " --tls-key",
+    TOKEN_HINT: "give the token that the daemon knows: --auth-file",
+}
 
 IN_VAIN = frozenset({"bad-request", "too-large", "unsupported-version", TLS_FAILED})
 """Codes of a connection that failed for what another one would fail for too."""
@@ -34,7 +45,19 @@ _TLS_REFUSALS = (
 others, such as an end of the stream or an internal error of the peer, count as a lost connection.
 """
 
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+"""Reasons of OpenSSL where the peer does not speak TLS at all."""
+
 _RUNS_THERE = "check that fastjournald is running there, and the address"
+
+_MAY_NOT = "join the group of the socket; --socket-mode of the daemon sets its permissions"
+
+_NO_TLS_THERE = "where fastjournald takes no TLS, connect without tls:// and without TLS options"
+
+OTHER_PORT_HINT = (
+    "check that this is the port of fastjournald and not that of --http; if it takes TLS only,"
+    " write tls://HOST:PORT"
+)
 
 _SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
 
@@ -45,6 +68,8 @@ def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
     Where TLS refuses the daemon or the client, the code is ``tls-failed``.
     """
     code, hint = None, _RUNS_THERE
+    if isinstance(_cause_of(error), PermissionError):
+        hint = _MAY_NOT
     if tls_hint := _tls_hint(error):
         code, hint = TLS_FAILED, tls_hint
     message = f"cannot connect to {address}: {reason_of(error)}"
@@ -74,9 +99,7 @@ def closed_by_peer(*, silent: bool) -> CannotConnectError:
     """The daemon closed the connection; ``silent``: and never sent anything on it."""
     reason = "the daemon closed the connection"
     if silent:
-        return connection_lost(
-            f"{reason} without a reply", f"use TLS if it needs that; else {_SEND_AGAIN}"
-        )
+        return connection_lost(f"{reason} without a reply", OTHER_PORT_HINT)
     return connection_lost(reason)
 
 
@@ -151,8 +174,15 @@ def _tls_hint(error: OSError) -> str:
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return CERTIFICATE_HINT
     if "ALERT" in reason:
-        return "give a certificate that is valid, of an authority that the daemon trusts"
+        return OWN_CERTIFICATE_HINT
+    if reason in _NO_TLS:
+        return _NO_TLS_THERE
     return "check that the daemon speaks TLS, in a version that this client speaks"
+
+
+def advise_of_options(error: FastjournalError) -> None:
+    """Give an error the hint of a program, which has options in the place of arguments."""
+    error.hint = _FOR_OPTIONS.get(error.hint or "", error.hint)
 
 
 def is_waited_for_at_start(plan: Reconnect | None, error: CannotConnectError) -> bool:

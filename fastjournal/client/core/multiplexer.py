@@ -11,7 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from fastjournal.client.core.calls import cancellation, refusal
-from fastjournal.client.core.failures import TLS_FAILED, closed_by_peer, copy_error, turned_away
+from fastjournal.client.core.failures import (
+    OTHER_PORT_HINT,
+    TLS_FAILED,
+    closed_by_peer,
+    copy_error,
+    turned_away,
+)
 from fastjournal.client.core.in_flight import InFlightRequest, Undo
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
@@ -192,9 +198,7 @@ class Multiplexer:
             if not data:
                 self.fail(closed_by_peer(silent=False))  # inside a reply
                 return done
-            error.hint = error.hint or (
-                "check that a fastjournald listens there, and whether it speaks TLS"
-            )
+            error.hint = error.hint or OTHER_PORT_HINT
             self.fail(error)
         return done
 
