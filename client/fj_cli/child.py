@@ -30,17 +30,19 @@ NOT_STARTED, NOT_FOUND = 126, 127
 
 
 def environment_of(
-    entry: Entry, *, attempts: int, server: str, base: Mapping[str, str]
+    entry: Entry, *, attempts: int, daemon: Mapping[str, str], base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of the command.
 
     Args:
         entry: Entry that it works on.
         attempts: How often it was tried before.
-        server: The daemon's address, so that the command can use ``fj-cli`` itself.
+        daemon: Variables of the daemon's address, TLS files and token file, so that the command can
+            use ``fj-cli`` itself.
         base: The environment to add to.
     """
     environment = {k: v for k, v in base.items() if not k.startswith("FASTJOURNAL_")}
+    environment |= daemon
 
     def put(name: str, data: bytes) -> None:
         if b"\0" in data:
@@ -48,7 +50,6 @@ def environment_of(
         else:
             environment[f"FASTJOURNAL_{name}"] = os.fsdecode(data)
 
-    put("SERVER", server.encode())
     put("KEY", entry.key)
     put("ATTEMPTS", b"%d" % attempts)
     put("VALUE_TYPE", type_name(entry.value_type).encode())

@@ -66,6 +66,22 @@ def find_daemon(
     return found
 
 
+def variables_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables by which another fj-cli finds the same daemon.
+
+    A token stays in its file: the variables name files only. Their paths are absolute, so that the
+    program may change its directory.
+
+    Args:
+        settings: From ``find_daemon``.
+    """
+    variables = {ENVIRONMENT_NAME: settings["server"]}
+    for name, variable in ENVIRONMENT.items():
+        if path := settings.get(name):
+            variables[variable] = os.path.abspath(path)
+    return variables
+
+
 def _read(file: Path) -> dict[str, str] | None:
     """Return what a file says; None: there is none."""
     try:

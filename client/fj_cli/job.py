@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Mapping
 
 import msgspec
 import trio
@@ -50,17 +51,23 @@ class JobCommand:
         plan: The command.
         notes: Takes the notes of the run.
         stop: Once set, a command that has not begun does not begin.
-        server: The daemon's address, for the command.
+        daemon: Variables by which the command reaches the daemon; see ``environment_of``.
     """
 
     def __init__(
-        self, job: Job, plan: CommandPlan, *, notes: Notes, stop: trio.Event, server: str
+        self,
+        job: Job,
+        plan: CommandPlan,
+        *,
+        notes: Notes,
+        stop: trio.Event,
+        daemon: Mapping[str, str],
     ) -> None:
         self._job = job
         self._plan = plan
         self._notes = notes
         self._stop = stop
-        self._server = server
+        self._daemon = daemon
         self._remark = ""
         self._error = ""
         """Why the attempt failed, if the command did not end by itself."""
@@ -127,7 +134,7 @@ class JobCommand:
     def _environment(self) -> dict[str, str]:
         job = self._job
         return environment_of(
-            job.entry, attempts=job.attempts, server=self._server, base=os.environ
+            job.entry, attempts=job.attempts, daemon=self._daemon, base=os.environ
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,12 +174,31 @@ def daemon_of(ctx: click.Context) -> tuple[str, Access]:
     Raises:
         ConfigError: It is no address, or a file is wrong.
     """
-    from fastjournal.client.core.access import load_access  # noqa: PLC0415 - only where needed
-    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415 - the same
+    return access_of(settings_of(ctx))
+
+
+def settings_of(ctx: click.Context) -> dict[str, str]:
+    """Return the settings of ``daemon_of``, by name: the address, and files for TLS and the token.
+
+    Raises:
+        ConfigError: The address, or the configuration file, is wrong.
+    """
+    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415 - only where needed
 
     options = {name: ctx.meta.get(_KEY + name) for name in NAMES}
-    found = find_daemon(options, os.environ, config_files(os.environ))
-    return found.pop("server"), load_access(**found)
+    return find_daemon(options, os.environ, config_files(os.environ))
+
+
+def access_of(settings: Mapping[str, str]) -> tuple[str, Access]:
+    """Return the address and the credentials that these settings name.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    from fastjournal.client.core.access import load_access  # noqa: PLC0415 - only where needed
+
+    files = dict(settings)
+    return files.pop("server"), load_access(**files)
 
 
 def open_client(ctx: click.Context) -> SyncClient:

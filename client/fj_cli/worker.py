@@ -46,6 +46,8 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     server: str
     access: Access
+    daemon: dict[str, str]
+    """Environment variables of both, for the commands."""
     domain: bytes
     command: CommandPlan
     jobs: int
@@ -181,7 +183,7 @@ class Worker:
             self._plan.command,
             notes=self._notes,
             stop=self._ending,
-            server=self._plan.server,
+            daemon=self._plan.daemon,
         )
         outcome = Outcome(Ended.STOPPED)
         try:

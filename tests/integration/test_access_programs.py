@@ -20,6 +20,7 @@ from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import http_address
 from tests.integration.programs import Program, installed, run_program
+from tests.integration.worker_process import results
 
 
 class SecureSite(NamedTuple):
@@ -69,6 +70,26 @@ def site(tmp_path: Path) -> Iterator[SecureSite]:
         yield SecureSite(tmp_path, daemon, authority, own, token)
 
 
+def by_environment(site: SecureSite) -> Cli:
+    """Return a command line that is let in by variables."""
+    cli = Cli(site.directory, site.daemon.address)
+    names = ("TLS_CA", "TLS_CERT", "TLS_KEY", "AUTH_FILE")
+    for name, path in zip(names, site.options()[1::2], strict=True):
+        cli.environment[f"FASTJOURNAL_{name}"] = path
+    return cli
+
+
+def by_file(site: SecureSite, *, token: str) -> Cli:
+    """Return a command line that is let in by its fj-cli.toml, without any variable."""
+    file = site.directory / "config" / "fastjournal" / "fj-cli.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"server = '{site.daemon.address}'\ntls_ca = '{site.authority.path}'\n"
+        f"tls_cert = '{site.own.cert}'\ntls_key = '{site.own.key}'\nauth_file = '{token}'\n"
+    )
+    return Cli(site.directory, None)
+
+
 def test_cli_reads_tls_and_token_from_options_environment_and_file(site: SecureSite) -> None:
     cli = Cli(site.directory, site.daemon.address)
     options = site.options()
@@ -81,24 +102,34 @@ def test_cli_reads_tls_and_token_from_options_environment_and_file(site: SecureS
     forbidden = cli("get", "other", *options)
     assert forbidden.returncode == 1
     assert b"forbidden" in forbidden.stderr
-    names = ("FASTJOURNAL_TLS_CA", "FASTJOURNAL_TLS_CERT", "FASTJOURNAL_TLS_KEY")
-    by_environment = Cli(site.directory, site.daemon.address)
-    by_environment.environment |= dict(
-        zip((*names, "FASTJOURNAL_AUTH_FILE"), options[1::2], strict=True)
-    )
-    assert by_environment("get", "plain").returncode == 0
-    by_file = Cli(site.directory, None)
-    file = site.directory / "config" / "fastjournal" / "fj-cli.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(
-        f"server = '{site.daemon.address}'\ntls_ca = '{options[1]}'\ntls_cert = '{options[3]}'\n"
-        f"tls_key = '{options[5]}'\nauth_file = '{options[7]}'\n"
-    )
-    assert by_file("get", "plain").returncode == 0
+    assert by_environment(site)("get", "plain").returncode == 0
+    cli = by_file(site, token=str(site.token))
+    assert cli("get", "plain").returncode == 0
     # what the file says is for its own server: another one is not told the token
-    other = by_file("get", "plain", "--server", f"tls://{site.daemon.address}")
+    other = cli("get", "plain", "--server", f"tls://{site.daemon.address}")
     assert other.returncode == 69
     assert b"certificate" in other.stderr
+
+
+def test_command_of_a_worker_reaches_the_daemon_however_the_worker_was_let_in(
+    site: SecureSite,
+) -> None:
+    relative = os.path.relpath(site.token)
+    cases = (
+        (Cli(site.directory, site.daemon.address), [*site.options()[:-1], relative]),
+        (by_environment(site), []),
+        (by_file(site, token=relative), []),
+    )
+    command = f"cd / && '{installed('fj-cli')}' set \"plain $FASTJOURNAL_ID\" done && env"
+    secret = site.token.read_bytes().strip()
+    with site.client() as client:
+        for number, (cli, options) in enumerate(cases):
+            client.set(f"work:1:0:{number}", "")
+            done = cli("next", "work", "--json", *options, "--exec", "sh", "-c", command)
+            assert results(done.stderr) == ["done"], done.stderr
+            assert client.get(f"plain {number}").value == b"done"
+            assert b"FASTJOURNAL_AUTH_FILE=/" in done.stdout
+            assert secret not in done.stdout, "the token itself is in the environment"
 
 
 def test_token_or_file_that_is_wrong_is_said_without_the_token(site: SecureSite) -> None:

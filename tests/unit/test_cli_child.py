@@ -16,11 +16,14 @@ from fj_cli.child import environment_of, input_of, is_transient, open_child, run
 
 
 def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, str]:
-    return environment_of(entry, attempts=2, server="here:1", base=base or {})
+    return environment_of(
+        entry, attempts=2, daemon={"FASTJOURNAL_SERVER": "here:1"}, base=base or {}
+    )
 
 
 def test_child_environment_is_that_of_the_worker_but_for_its_own_names() -> None:
     base = {"PATH": "/bin", "FASTJOURNAL_URI": "of a worker in a worker"}
+    base["FASTJOURNAL_TLS_CA"] = "of another daemon"
     assert environment(Entry(b"plain", value=b"v", value_type=ValueType.BUFFER), base) == {
         "PATH": "/bin",
         "FASTJOURNAL_SERVER": "here:1",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import ConfigError
-from fj_cli.config import SYSTEM_FILE, config_files, find_daemon
+from fj_cli.config import SYSTEM_FILE, config_files, find_daemon, variables_of
 
 
 def find_server(option: str | None, environment: dict[str, str], files: list[Path]) -> str:
@@ -99,3 +99,22 @@ def test_config_names_come_from_option_or_variable_and_the_file_is_for_its_own_s
         "auth_file": "/e/token",
     }
     assert find_daemon({}, {"FASTJOURNAL_SERVER": "variable:1"}, [file]) == {"server": "variable:1"}
+
+
+def test_config_variables_lead_another_program_to_the_same_daemon(tmp_path: Path) -> None:
+    """Its own configuration file does not count: it has a server by a variable."""
+    file = tmp_path / "fj-cli.toml"
+    file.write_text('server = "tls://h:4"\ntls_ca = "/e/ca"\ntls_key = ""\nauth_file = "token"')
+    variables = variables_of(find_daemon({"tls_cert": "/o/cert"}, {}, [file]))
+    assert variables == {
+        "FASTJOURNAL_SERVER": "tls://h:4",
+        "FASTJOURNAL_TLS_CA": "/e/ca",
+        "FASTJOURNAL_TLS_CERT": "/o/cert",
+        "FASTJOURNAL_AUTH_FILE": str(Path.cwd() / "token"),
+    }
+    assert find_daemon({}, variables, [file]) == {
+        "server": "tls://h:4",
+        "tls_ca": "/e/ca",
+        "tls_cert": "/o/cert",
+        "auth_file": str(Path.cwd() / "token"),
+    }

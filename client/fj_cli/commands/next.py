@@ -65,8 +65,10 @@ class ExecCommand(click.Command):
 CMD gets the value on standard input, and these variables in its environment, where they apply:
   FASTJOURNAL_KEY, FASTJOURNAL_URI, FASTJOURNAL_DOMAIN, FASTJOURNAL_PRIORITY, FASTJOURNAL_ID,
   FASTJOURNAL_NOT_BEFORE_US, FASTJOURNAL_ATTEMPTS (failed ones so far), FASTJOURNAL_VALUE (where it
-  is short), FASTJOURNAL_VALUE_TYPE, FASTJOURNAL_SERVER.
+  is short), FASTJOURNAL_VALUE_TYPE.
   A variable with a zero byte is in base64, under its name with _B64.
+  So that CMD can use fj-cli on the same daemon: FASTJOURNAL_SERVER, FASTJOURNAL_AUTH_FILE,
+  FASTJOURNAL_TLS_CA, FASTJOURNAL_TLS_CERT, FASTJOURNAL_TLS_KEY (absolute paths, no secret).
 CMD may run again for the same entry, so it should be idempotent. If the lease is lost while CMD
 runs, CMD is ended, because another worker may have the entry. Reports go to standard error.
 The worker waits 5 minutes for a daemon that is away, also at the start; then exit code 69. A job
@@ -208,14 +210,17 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
 def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
+    from fj_cli.config import variables_of
     from fj_cli.job import CommandPlan
-    from fj_cli.options import daemon_of
+    from fj_cli.options import access_of, settings_of
     from fj_cli.worker import Worker, WorkerPlan
 
-    server, access = daemon_of(ctx)
+    settings = settings_of(ctx)
+    server, access = access_of(settings)
     plan = WorkerPlan(
         server=server,
         access=access,
+        daemon=variables_of(settings),
         domain=domain,
         command=CommandPlan(
             argv=[_program(ctx, argv), *argv[1:]],
