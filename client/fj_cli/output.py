@@ -11,7 +11,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
@@ -54,8 +54,9 @@ def write_line(text: str) -> None:
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; numbers stand to the right, what could disturb a terminal is escaped.
 
-    Where it is wider than the terminal, each row becomes a block of lines instead: so no key is
-    broken in the middle, and every line can be copied.
+    Where it is wider than the terminal, columns without any value are left out; where it still is,
+    each row becomes a block of lines: so no key is broken in the middle, and every line can be
+    copied.
     """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - rich is slow to load
     from rich.console import Console  # noqa: PLC0415 - the same
@@ -67,22 +68,25 @@ def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         return Text(safe_text(text))
 
     kept = [list(row) for row in rows]
-    table = Table(
-        title=None if title is None else cell(title),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for index, name in enumerate(columns):
-        numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
-        table.add_column(cell(name), justify="right" if numeric else "left", no_wrap=True)
-    for row in kept:
-        table.add_row(*map(cell, row))
+    filled = [n for n in range(len(columns)) if n == 0 or any(row[n] for row in kept)]
     console = Console()
     room = console.options.update(max_width=_WIDTH_MAX)
-    if Measurement.get(console, room, table).maximum <= console.width:
-        console.print(table)
-        return
+    for chosen in (range(len(columns)), filled):
+        table = Table(
+            title=None if title is None else cell(title),
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+        )
+        for index in chosen:
+            numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
+            justify: Literal["left", "right"] = "right" if numeric else "left"
+            table.add_column(cell(columns[index]), justify=justify, no_wrap=True)
+        for row in kept:
+            table.add_row(*(cell(row[index]) for index in chosen))
+        if Measurement.get(console, room, table).maximum <= console.width:
+            console.print(table)
+            return
     if title is not None:
         write_line(title)
     for row in kept:

@@ -56,9 +56,17 @@ def check_output(several: list[tuple[str, str]], printed: str) -> None:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether that was printed, with anything of one line in the place of ``...``."""
-    pattern = ".*".join(re.escape(part) for part in expected.split("..."))
-    return re.fullmatch(pattern, printed) is not None
+    """Whether that was printed, with anything of one line in the place of ``...``.
+
+    Blanks at the ends of lines do not count: tables have them, and pages do not.
+    """
+    pattern = ".*".join(re.escape(part) for part in without_trailing_blanks(expected).split("..."))
+    return re.fullmatch(pattern, without_trailing_blanks(printed)) is not None
+
+
+def without_trailing_blanks(text: str) -> str:
+    """Return a text without the blanks at the ends of its lines."""
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
 def with_patience(script: str, daemon: str, directory: str) -> str:

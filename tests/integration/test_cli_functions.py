@@ -386,6 +386,18 @@ def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> No
     assert "(in 4 m)" in get
 
 
+def test_table_of_usual_domains_is_a_table_at_80_columns(cli: Cli) -> None:
+    for domain in ("news", "peps.python.org", "shop"):
+        cli("set", "--domain", domain, "value")
+    head, _, *rows = (line for line in on_terminal(cli, 80, "domains") if line.strip())
+    assert head.split() == ["domain", "due", "delayed", "leased", "buried", "oldest", "due"]
+    assert [row.split()[:3] for row in rows] == [
+        ["news", "1", "0"],
+        ["peps.python.org", "1", "0"],
+        ["shop", "1", "0"],
+    ]
+
+
 @pytest.mark.parametrize("columns", ROWS)
 def test_table_of_each_command_fits_the_terminal(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path, columns: int
