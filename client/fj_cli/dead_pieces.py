@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from fastjournal.errors import ProtocolError, SpoolFailedError
-from fj_cli.output import put_bytes
+from fj_cli.asking import confirm
+from fj_cli.output import counted, put_bytes
 
 if TYPE_CHECKING:
     from fastjournal.protocol import Request
@@ -25,17 +26,51 @@ spool_argument = click.argument(
 )
 
 
-def selection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options that choose pieces."""
-    options = (
-        click.argument("names", nargs=-1, metavar="[NAME]..."),
-        click.option("--reason", metavar="CODE", help="All pieces with this code."),
-        click.option("--all", "all_", is_flag=True, help="All pieces."),
+class Selection(NamedTuple):
+    """Pieces that a command changes, as its arguments choose them."""
+
+    directory: str
+    """The spool."""
+    dead: DeadDirectory
+    pieces: list[DeadPiece]
+    is_confirmed: bool
+    """Whether ``--yes`` was given: do not ask."""
+
+    def confirm(self, action: str, pieces: Sequence[DeadPiece]) -> None:
+        """Ask on a terminal before anything is changed; without one ``--yes`` is needed."""
+        if pieces and not self.is_confirmed:
+            what = counted(len(pieces), "piece")
+            confirm(f"{action.capitalize()} {what} of dead/?", f"it would {action} {what}")
+
+
+def selecting(command: Callable[..., int]) -> Callable[..., int]:
+    """Declare DIR and the arguments that choose pieces; the command gets a ``Selection``."""
+
+    @wraps(command)
+    def select(
+        directory: str,
+        names: tuple[str, ...],
+        reason: str | None,
+        all_: bool,
+        yes: bool,
+        **others: Any,
+    ) -> int:
+        from fastjournal.spool.dead import DeadDirectory  # noqa: PLC0415 - not for the help
+
+        dead = DeadDirectory(directory)
+        pieces = chosen(dead, names, reason, all_)
+        return command(Selection(directory, dead, pieces, yes), **others)
+
+    declared: Callable[..., int] = select
+    for declare in (
         click.option("--yes", is_flag=True, help="Do not ask first."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+        click.option("--all", "all_", is_flag=True, help="All pieces."),
+        click.option("--reason", metavar="CODE", help="All pieces with this code."),
+        click.argument("names", nargs=-1, metavar="[NAME]..."),
+        spool_argument,
+    ):
+        declared = declare(declared)
+    return declared
 
 
 def code_of(piece: DeadPiece) -> str:
@@ -61,15 +96,6 @@ def chosen(
     if missing := [name for name in wanted if name not in by_name]:
         raise click.UsageError(f"no piece {missing[0]!r} in dead/: see fj-cli spool dead list")
     return [by_name[name] for name in dict.fromkeys(wanted)]
-
-
-def confirm(action: str, pieces: list[DeadPiece], *, yes: bool) -> None:
-    """Ask on a terminal before anything is changed; without one ``--yes`` is needed."""
-    if not pieces or yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"it would {action} {len(pieces)} pieces; give --yes")
-    click.confirm(f"{action.capitalize()} {len(pieces)} pieces of dead/?", abort=True, err=True)
 
 
 def request_of(dead: DeadDirectory, piece: DeadPiece) -> Request | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 _PATIENCE_S = 1.0
 
@@ -44,12 +44,12 @@ class ProgressBar:
         if self._progress is None:
             if not sys.stderr.isatty() or self._clock() - self._started < _PATIENCE_S:
                 return
-            self._progress = self._start()
-            self._task = self._progress.add_task(self._text)
+            self._progress = self._start(is_total_known=total is not None)
+            self._task = self._progress.add_task(self._text, total=total)
         assert self._task is not None
         self._progress.update(self._task, completed=done, total=total)
 
-    def _start(self) -> Progress:
+    def _start(self, *, is_total_known: bool) -> Progress:
         from rich.console import Console  # noqa: PLC0415 - rich is slow to load
         from rich.progress import (  # noqa: PLC0415 - the same
             BarColumn,
@@ -57,16 +57,18 @@ class ProgressBar:
             MofNCompleteColumn,
             Progress,
             TextColumn,
+            TimeElapsedColumn,
             TimeRemainingColumn,
         )
 
-        count = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
-        progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            count,
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        text = TextColumn("{task.description}")
+        number = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
+        columns: tuple[ProgressColumn, ...]
+        if is_total_known:
+            columns = (text, BarColumn(), number, TimeRemainingColumn())
+        else:
+            done = number if self._unit == "bytes" else TextColumn("{task.completed:,}")
+            columns = (text, done, TimeElapsedColumn())
+        progress = Progress(*columns, console=Console(stderr=True))
         progress.start()
         return progress

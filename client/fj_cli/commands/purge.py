@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from fastjournal.limits import PAIRS_MAX
+from fj_cli.asking import confirm
 from fj_cli.completing import complete_domain
 from fj_cli.options import (
     DONE,
@@ -39,7 +39,7 @@ def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) 
     nothing to delete.
     """
     with open_client(ctx) as client, ProgressBar("deleting") as bar:
-        there = None if yes else _confirm(ctx, client.domain_stats(domain), domain)
+        there = None if yes else _confirm(client.domain_stats(domain), domain)
         purged = 0
         # entries that came since the question are not deleted unasked where there was nothing
         while there != 0 and (number := client.purge(domain, count=PAIRS_MAX)):
@@ -52,11 +52,10 @@ def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) 
     return DONE if purged else NOTHING_TO_DO
 
 
-def _confirm(ctx: click.Context, stats: DomainStats, domain: bytes) -> int:
+def _confirm(stats: DomainStats, domain: bytes) -> int:
     """Ask whether to delete the entries of a domain; return how many there are."""
     there = stats.entries - stats.worked_on
     if there:
-        if not sys.stdin.isatty():
-            raise click.UsageError("it deletes entries; give --yes", ctx)
-        click.confirm(f"Delete {there} entries of {show_bytes(domain)}?", abort=True, err=True)
+        entries = "1 entry" if there == 1 else f"{there:,} entries"
+        confirm(f"Delete {entries} of {show_bytes(domain)}?", "it deletes entries")
     return there

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.dead_pieces import chosen, confirm, selection, spool_argument
+from fj_cli.dead_pieces import Selection, selecting
 from fj_cli.options import DONE, NOTHING_TO_DO, json_option
 from fj_cli.output import note, wants_json, write_json
 
 
 @click.command("drop")
-@spool_argument
-@selection
+@selecting
 @json_option
-def command(
-    directory: str,
-    names: tuple[str, ...],
-    reason: str | None,
-    all_: bool,
-    yes: bool,
-    as_json: bool | None,
-) -> int:
+def command(selection: Selection, as_json: bool | None) -> int:
     """Delete pieces of dead/ of the spool DIR for good: bytes and reason.
 
     Exit code 75: there was none.
     """
-    from fastjournal.spool.dead import DeadDirectory
-
-    dead = DeadDirectory(directory)
-    pieces = chosen(dead, names, reason, all_)
-    confirm("drop", pieces, yes=yes)
+    pieces = selection.pieces
+    selection.confirm("drop", pieces)
     for piece in pieces:
-        dead.remove(piece.name)
+        selection.dead.remove(piece.name)
     if wants_json(as_json):
         write_json({"dropped": len(pieces)})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.dead_pieces import chosen, confirm, request_of, selection, spool_argument
+from fj_cli.dead_pieces import Selection, request_of, selecting
 from fj_cli.options import DONE, NOTHING_TO_DO, REFUSED, json_option
 from fj_cli.output import note, wants_json, write_json
 
@@ -13,31 +13,21 @@ _PIECES_MAX = 1000
 
 
 @click.command("retry")
-@spool_argument
-@selection
+@selecting
 @json_option
-def command(
-    directory: str,
-    names: tuple[str, ...],
-    reason: str | None,
-    all_: bool,
-    yes: bool,
-    as_json: bool | None,
-) -> int:
+def command(selection: Selection, as_json: bool | None) -> int:
     """Put the requests of pieces back into the spool DIR, as they were written, as a drop-in.
 
     They keep their timestamp: where newer work stands for them by now, they change nothing. Damage,
     and what is no request, stays in dead/ and is named. Killed in between, a request may be in the
     spool and in dead/. Exit code 1: a piece stayed; 75: there was none.
     """
-    from fastjournal.spool.dead import DeadDirectory
     from fastjournal.spool.drop_in import write_drop_in
     from fastjournal.spool.format import encode_record
 
-    dead = DeadDirectory(directory)
-    pieces = chosen(dead, names, reason, all_)
+    directory, dead, pieces, _ = selection
     good = [piece for piece in pieces if request_of(dead, piece) is not None]
-    confirm("retry", good, yes=yes)
+    selection.confirm("retry", good)
     retried = 0
     for at in range(0, len(good), _PIECES_MAX):
         batch = good[at : at + _PIECES_MAX]
@@ -46,7 +36,8 @@ def command(
         for piece in batch:
             dead.remove(piece.name)
         retried += len(batch)
-    stayed = [piece.name for piece in pieces if piece not in good]
+    put_back = {piece.name for piece in good}
+    stayed = [piece.name for piece in pieces if piece.name not in put_back]
     for name in stayed:
         note(f"fj-cli: {name}: no request can be made of it; it stays in dead/")
     if wants_json(as_json):

@@ -48,7 +48,7 @@ def command(directory: str, name: str, raw: bool, as_json: bool | None) -> int:
             ]
         if request is not None:
             shown += [
-                ("function", str(request.function)),
+                ("function", _name_of(request.function)),
                 ("key", show_bytes(request.key)),
                 ("uri", show_bytes(request.second_key or b"")),
                 ("written", show_instant(request.timestamp, now_us)),
@@ -61,3 +61,10 @@ def command(directory: str, name: str, raw: bool, as_json: bool | None) -> int:
         if len(data) > _DUMPED_MAX:
             write_line(f"... {len(data) - _DUMPED_MAX:,} bytes more: --raw")
     return DONE
+
+
+def _name_of(function: int) -> str:
+    """Return the name of a protocol function; its number where there is none."""
+    from fastjournal.protocol import Function
+
+    return next((each.name for each in Function if each == function), str(function))

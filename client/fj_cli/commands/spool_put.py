@@ -40,7 +40,9 @@ _PROGRESS_S = 1.0
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
 @click.option("--durable", is_flag=True, help="On the disk before it ends: survives a power cut.")
 @click.option("--group", metavar="NAME", help="Group that shares the spool, if it is created.")
-@click.option("--progress", is_flag=True, help="A line each second, also without a terminal.")
+@click.option(
+    "--progress", is_flag=True, help="A line each second where standard error is no terminal."
+)
 @click.option(
     "--rejects",
     type=click.Path(dir_okay=False, path_type=str),
@@ -101,6 +103,7 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
     from fj_cli.spool_lines import read_batches
 
     spooled = bad = 0
+    writes_lines = options["progress"] and not sys.stderr.isatty()  # there the bar is shown
 
     def count(records: int) -> None:
         nonlocal spooled
@@ -114,20 +117,20 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             descriptor = os.open(options["rejects"], flags, FILE_MODE)
             rejects = stack.enter_context(open(descriptor, "ab"))
-        bar = stack.enter_context(ProgressBar("spooling"))
         try:
-            for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
-                spool.append_records(records, count)
-                for number, text, error in bad_lines:
-                    bad += 1
-                    if bad <= _BAD_LINES_SHOWN:
-                        note(f"fj-cli: line {number}: {error}")
-                    if rejects is not None:
-                        rejects.write(text + b"\n")
-                bar.update(spooled, None)
-                if options["progress"] and time.monotonic() >= next_line_s:
-                    next_line_s = time.monotonic() + _PROGRESS_S
-                    note(f"{spooled:,} spooled")
+            with ProgressBar("spooling") as bar:
+                for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
+                    spool.append_records(records, count)
+                    for number, text, error in bad_lines:
+                        bad += 1
+                        if bad <= _BAD_LINES_SHOWN:
+                            note(f"fj-cli: line {number}: {error}")
+                        if rejects is not None:
+                            rejects.write(text + b"\n")
+                    bar.update(spooled, None)
+                    if writes_lines and time.monotonic() >= next_line_s:
+                        next_line_s = time.monotonic() + _PROGRESS_S
+                        note(f"{spooled:,} spooled")
         finally:
             # also where the spool is full: the caller knows from where to go on
             if as_json:

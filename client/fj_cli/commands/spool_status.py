@@ -93,13 +93,13 @@ def _read_status(directory: str) -> ForwarderStatus | None:
 
 def _watch(directory: str, interval_s: float, count: int | None, *, as_json: bool) -> None:
     """Show the status file again and again."""
-    shown = _shown_json if as_json else _shown_live
+    shown = _shown_json if as_json else _shown_live if sys.stdout.isatty() else _shown_plain
     with suppress(KeyboardInterrupt), shown() as show:
         for number in itertools.count(1):
             show(_read_status(directory), SystemClock().now_us())
             if number == count:
                 return
-            time.sleep(interval_s)
+            time.sleep(interval_s)  # the time between two looks that the user chose
 
 
 Show = Callable[["ForwarderStatus | None", int], None]
@@ -110,6 +110,15 @@ def _shown_json() -> Iterator[Show]:
     def show(status: ForwarderStatus | None, now_us: int) -> None:
         write_json({"time_us": now_us, "forwarder": json_fields(status, now_us)})
         sys.stdout.flush()
+
+    yield show
+
+
+@contextmanager
+def _shown_plain() -> Iterator[Show]:
+    def show(status: ForwarderStatus | None, now_us: int) -> None:
+        for line in (*_live_lines(status, now_us), ""):
+            write_line(line)
 
     yield show
 
@@ -186,8 +195,6 @@ def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int |
 
 def _sum_of(drop_ins: list[SlotStatus]) -> SlotStatus:
     """Return one row for many drop-ins: there may be 100,000."""
-    import msgspec
-
     fields = ("pending", "pending_bytes", "erased", "damaged_bytes", "waiting_bytes")
     return msgspec.structs.replace(
         drop_ins[0],
