@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         SyncJobLoop,
         SyncListener,
         SyncWaiting,
+        WorkerStats,
         Written,
     )
     from fastjournal.errors import (
@@ -117,6 +118,7 @@ __all__ = [
     "SyncListener",
     "SyncWaiting",
     "ValueType",
+    "WorkerStats",
     "Written",
     "build_journal_key",
     "domain_of",
@@ -151,6 +153,7 @@ _HOMES = {
             "SyncJobLoop",
             "SyncListener",
             "SyncWaiting",
+            "WorkerStats",
             "Written",
         ),
         "fastjournal.client",

@@ -185,6 +185,12 @@ HAND_OUT_BYTES = 300
 LIMIT_BYTES = 540
 """Memory of a limited domain, besides its name."""
 
+WORKERS_MAX = 100
+"""Workers in the reply to a STATS with META: 15 kB, and more than a screen shows."""
+
+WORKER_LEASES_MAX = 1000
+"""Lease operations that it looks at, each once for each of its domains: about a millisecond."""
+
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority with a due entry. Under 5 ms of work; /metrics compares all, in slices."""

@@ -29,6 +29,7 @@ class ObservedDaemon:
         archive = open_archive(disk, config, engine.journal.usage, writer)
         self.server = Server(config, engine, writer, disk, self.clock, archive=archive)
         self.engine = engine
+        engine.store.leases.name_of = str  # sessions of these tests are names
 
     def ask(
         self,

@@ -24,6 +24,7 @@ from fastjournal.client.core.results import (
     EntryStats,
     Jobs,
     Page,
+    WorkerStats,
     Written,
 )
 from fastjournal.client.sync.client import SyncClient
@@ -63,6 +64,7 @@ __all__ = [
     "SyncJobLoop",
     "SyncListener",
     "SyncWaiting",
+    "WorkerStats",
     "Written",
     "calls",
 ]

@@ -263,6 +263,7 @@ class Engine:
         if context.grants is not None:
             context.grants.sessions.pop(session, None)
         self.dispatcher.end_waits(session)
+        store.leases.forget(session)
         if store.unlock_all(session, self.now):
             # waiting NEXTs may get work now
             self.signals.wake_at(self.now)

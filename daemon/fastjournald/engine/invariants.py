@@ -162,6 +162,9 @@ def _check_leases(store: Store, entries: list[Entry]) -> None:
     for entry in leased:
         assert entry in leases.home(entry).leases.first_of(entry.token, store.entries)
         assert entry.uri is None or leases.by_uri.get(entry.uri) is entry
+    for token, holder in leases.holders.items():
+        assert len(holder.domains) == len(set(holder.domains)) > 0
+        assert all(domain.leases.number_of(token) for domain in holder.domains)
     for uri, entry in leases.by_uri.items():
         assert entry in leased
         assert uri == entry.uri or (entry.superseded and uri in (entry.links or ()))

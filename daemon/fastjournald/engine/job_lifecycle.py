@@ -5,6 +5,8 @@ A plain entry may be leased and buried in the same way; it just never waits in a
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_UNLOGGED
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
@@ -31,10 +33,10 @@ class JobLifecycle:
 
     # --- leases ---------------------------------------------------------------------------------
 
-    def extend(self, entry: Entry, token: int, now: int) -> None:
-        """Renew the lease of an entry, which ends at ``token`` instead."""
+    def extend(self, entry: Entry, token: int, session: Hashable, now: int) -> None:
+        """Renew the lease of an entry, which ends at ``token`` instead: a session asked for it."""
         store = self.store
-        uris = store.leases.extend(entry, token)
+        uris = store.leases.extend(entry, token, session)
         store.work += ENTRY_WORK * len(uris)
         store.requeue_successors(entry, uris, now)
 

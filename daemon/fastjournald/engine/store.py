@@ -306,9 +306,9 @@ class Store:
         if entry.state in _QUEUED:
             self.scheduler.dequeue(entry)
 
-    def begin_work(self, entries: list[Entry], token: int) -> None:
-        """Lease entries, which are in no queue, until ``token``."""
-        self.leases.begin(entries, token)
+    def begin_work(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
+        """Lease entries, which are in no queue, until ``token``, to a session."""
+        self.leases.begin(entries, token, session, now)
         for entry in entries:
             if entry.extra.expires:
                 # it does not expire while somebody works on it

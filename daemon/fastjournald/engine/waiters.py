@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import islice
 
 import msgspec
@@ -62,6 +62,11 @@ class Waiters:
         """Return what they would take in memory, if one more request waited. O(1)."""
         domain = 0 if request.key in self._by_domain else DOMAIN_BYTES
         return self.bytes + WAIT_BYTES + len(request.key) + domain
+
+    def numbers(self) -> Iterator[tuple[Hashable, int]]:
+        """Yield sessions that wait, and how many requests each has waiting."""
+        for session, serials in self._by_session.items():
+            yield session, len(serials)
 
     def add(self, session: Hashable, request: Request, deadline: int) -> None:
         """Let a request wait. O(log n)."""

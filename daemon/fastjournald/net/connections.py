@@ -53,6 +53,7 @@ class Connections:
         self._services = services
         handouts = runtime.engine.context.handouts
         assert handouts is not None
+        runtime.engine.store.leases.name_of = self._name_of
         self._shared = Shared(
             engine=runtime.engine,
             handouts=handouts,
@@ -124,6 +125,7 @@ class Connections:
         """
         assert self.nursery is not None
         session = Session(self._shared)
+        session.peer = peer.removeprefix("peer=")
         if len(self.transports) >= self._runtime.config.max_connections:
             silent = self._silent.pop()
             if silent is None:
@@ -188,6 +190,14 @@ class Connections:
         """Close: the client reads too slowly for what it listens to, and may not miss any of it."""
         self._runtime.counters.connections_closed[CloseReason.OVERRUN] += 1
         self.transports[session].cut()
+
+    def _name_of(self, session: Hashable) -> str:
+        """Return the name of a client, for people: where it comes from, and its access token."""
+        if not isinstance(session, Session):
+            return ""  # part of the daemon, or a test
+        grants = self._runtime.engine.context.grants
+        grant = None if grants is None else grants.sessions.get(session)
+        return session.peer if grant is None else f"{session.peer} ({grant.name})"
 
     def has_hung_up(self, session: Hashable) -> bool:
         """Whether the client of a session sends nothing more."""

@@ -81,6 +81,8 @@ class Session:
         self._abandoned = False
         self._ended = False
         """No further requests are taken."""
+        self.peer = ""
+        """Name of the client, for people. ``Connections`` notes it."""
         self.on_first_request: Callable[[], object] | None = None
         """Called once, when it has asked for something, after AUTH where that is needed."""
         # fields for the timeouts, on the clock of the memory budget

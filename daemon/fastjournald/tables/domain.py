@@ -32,14 +32,15 @@ class Leases:
         self._groups: dict[int, dict[bytes, _Entry]] = {}
         self._tokens: SortedList = SortedList()
 
-    def add(self, token: int, entry: _Entry) -> None:
-        """Add an entry; O(1) for all but the first of a token."""
+    def add(self, token: int, entry: _Entry) -> bool:
+        """Add an entry; whether it is the first of its token. O(1) for all others."""
         group = self._groups.get(token)
         if group is None:
             self._groups[token] = {entry.key: entry}
             self._tokens.add(token)
-        else:
-            group[entry.key] = entry
+            return True
+        group[entry.key] = entry
+        return False
 
     def discard(self, token: int, entry: _Entry) -> bool:
         """Take an entry out; whether it was the last of its token. O(1) for all others."""

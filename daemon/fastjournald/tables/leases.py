@@ -7,7 +7,9 @@ the plain ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
 
 from fastjournal import limits
 from fastjournald.tables.domain import Domain, Leases
@@ -75,6 +77,24 @@ class LeaseTokens:
         raise AssertionError("entries have taken more tokens than they are")
 
 
+class Worker(msgspec.Struct, eq=False, gc=False):
+    """Connection that leases entries. For people: no request is decided by it."""
+
+    name: str
+    """Address, and the name of its access token."""
+    connected: bool = True
+
+
+class Holder(msgspec.Struct, eq=False, gc=False):
+    """Holder of the leases of one token, and their begin. It ends with the last of them."""
+
+    since: int
+    """Begin of the lease, before it was renewed."""
+    worker: Worker
+    domains: list[Domain]
+    """Domains that have entries of the token."""
+
+
 class LeaseTable:
     """Leases of all domains.
 
@@ -95,15 +115,28 @@ class LeaseTable:
         """Number of leased plain entries."""
         self.lost = 0
         """Leases that ran out so far."""
+        self.holders: dict[int, Holder] = {}
+        """By token. Leases from before the start have none. Two of one token are taken for one."""
+        self.name_of: Callable[[Hashable], str] = lambda _session: ""
+        """Returns the name of a session, for people."""
+        self._workers: dict[Hashable, Worker] = {}
 
     def home(self, entry: Entry) -> Domain:
         """Return the domain whose leases an entry stands among. O(1)."""
         return self._plain if entry.superseded else entry.domain
 
-    def begin(self, entries: list[Entry], token: int) -> None:
-        """Lease entries, which are in no queue, until ``token``."""
+    def begin(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
+        """Lease entries, which are in no queue, until ``token``, to a session."""
         plain, by_uri, signals = self._plain, self.by_uri, self._signals
         self.count += len(entries)
+        worker = self._workers.get(session)
+        if worker is None:
+            worker = self._workers[session] = Worker(self.name_of(session))
+        holder = self.holders.get(token)
+        if holder is None or holder.worker is not worker:
+            # else it is the next part of a scan
+            holder = self.holders[token] = Holder(now, worker, [])
+        domains = holder.domains
         for entry in entries:
             entry.move_to(_LEASED)
             extra = entry.extra
@@ -116,7 +149,8 @@ class LeaseTable:
             domain = entry.domain
             if domain is plain:
                 self.plain_count += 1
-            domain.leases.add(token, entry)
+            if domain.leases.add(token, entry):
+                domains.append(domain)
             if token < domain.wake or domain.held:
                 self._round_robin.refresh(domain)
                 if token < signals.deadline:
@@ -135,15 +169,54 @@ class LeaseTable:
         if entry.uri is not None:
             self.by_uri[entry.uri] = entry
 
-    def extend(self, entry: Entry, token: int) -> Sequence[bytes]:
-        """Let the lease of an entry end at ``token`` instead.
+    def worker_of(self, session: Hashable) -> Worker | None:
+        """Return the worker that a session is; None: it has leased nothing. O(1)."""
+        return self._workers.get(session)
+
+    def forget(self, session: Hashable) -> None:
+        """A session has ended: it begins no lease any more."""
+        worker = self._workers.pop(session, None)
+        if worker is not None:
+            worker.connected = False
+
+    def _group_is_over(self, token: int, home: Domain) -> None:
+        """The last entry of a token in a domain is leased no more. O(domains of the token)."""
+        holder = self.holders.get(token)
+        if holder is not None:
+            if home in holder.domains:
+                holder.domains.remove(home)
+            if not holder.domains:
+                del self.holders[token]
+
+    def _move(self, entry: Entry, home: Domain, other: Domain) -> None:
+        """Let the lease of an entry stand in another domain. O(domains of the token)."""
+        token = entry.token
+        is_last = home.leases.discard(token, entry)
+        is_first = other.leases.add(token, entry)
+        holder = self.holders.get(token)
+        if holder is not None and home in holder.domains:
+            if is_last:
+                holder.domains.remove(home)
+            if is_first and other not in holder.domains:
+                holder.domains.append(other)
+        self._round_robin.refresh(home)
+
+    def extend(self, entry: Entry, token: int, session: Hashable) -> Sequence[bytes]:
+        """Let the lease of an entry end at ``token`` instead, which a session asked for.
 
         Returns:
             The URIs for which it is leased: work on them has to wait for that.
         """
         home = self.home(entry)
         extra = entry.own()
-        home.leases.discard(extra.token, entry)
+        holder = self.holders.get(extra.token)
+        worker = self._workers.get(session)
+        if worker is None:
+            worker = self._workers[session] = Worker(self.name_of(session))
+        since = entry.accessed if holder is None else holder.since
+        self.holders[token] = Holder(since, worker, [home])
+        if home.leases.discard(extra.token, entry):
+            self._group_is_over(extra.token, home)
         if extra.superseded:
             self._discard_superseded(entry)
         extra.token_before = extra.token
@@ -165,8 +238,10 @@ class LeaseTable:
         domain = entry.domain
         home = self._plain if extra.superseded else domain
         token = extra.token
-        if home.leases.discard(token, entry) and token == home.wake:
-            self._round_robin.refresh(home)
+        if home.leases.discard(token, entry):
+            self._group_is_over(token, home)
+            if token == home.wake:
+                self._round_robin.refresh(home)
         self.count -= 1
         if domain is self._plain:
             self.plain_count -= 1
@@ -191,12 +266,9 @@ class LeaseTable:
         """Let a SET with this timestamp take a URI, or a link, from a leased entry."""
         self.by_uri[uri] = entry
         if not entry.superseded:
-            home = self.home(entry)
-            home.leases.discard(entry.token, entry)
-            self._round_robin.refresh(home)
+            self._move(entry, self.home(entry), self._plain)
             # 0 says that none did
             entry.own().superseded = max(timestamp, 1)
-            self._plain.leases.add(entry.token, entry)
             self._note_superseded(entry)
 
     def _note_superseded(self, entry: Entry) -> None:
@@ -225,9 +297,7 @@ class LeaseTable:
         number = home.leases.number_of(entry.token)
         home.leases.rename(entry.token, old, entry)
         if self.home(entry) is not home:
-            home.leases.discard(entry.token, entry)
-            self._round_robin.refresh(home)
-            entry.domain.leases.add(entry.token, entry)
+            self._move(entry, home, entry.domain)
             self._round_robin.refresh(entry.domain)
         if entry.superseded:
             if before.superseded is not None:

@@ -212,6 +212,23 @@ class DomainStats(msgspec.Struct, frozen=True):
         return to_datetime_or_none(self.paused_until_us)
 
 
+class WorkerStats(msgspec.Struct, frozen=True):
+    """Connection that works on entries, or waits for work."""
+
+    name: str
+    """Address, or process and user; with the name of its access token."""
+    connected: int = 1
+    """0: the connection has ended, and its leases go on."""
+    worked_on: int = 0
+    """Entries that it has leased."""
+    since_us: int = 0
+    """Begin of the first of these leases; 0: it has none."""
+    domain: str = ""
+    """Domain of entries that it works on; there may be others."""
+    waiting: int = 0
+    """NEXTs of it that wait for work."""
+
+
 class DaemonStats(msgspec.Struct, frozen=True):
     """Counts of the whole daemon."""
 
@@ -247,6 +264,8 @@ class DaemonStats(msgspec.Struct, frozen=True):
     """Syncs of the command log."""
     sync_us: int = 0
     """Microseconds that these took together."""
+    workers: list[WorkerStats] = []
+    """At most 100, where they were asked for. Leases from before the start are nobody's."""
 
 
 class EntryStats(msgspec.Struct, frozen=True):
@@ -330,6 +349,12 @@ class EntryExplanation(EntryStats, frozen=True):
     modified_us: int = 0
     accessed_us: int = 0
     """When it was last read or delivered."""
+    worked_on_since_us: int = 0
+    """Begin of its lease, before it was renewed; not known from before the daemon's start."""
+    worked_on_by: str = ""
+    """Name of the connection that leased or renewed it last, as in ``WorkerStats``."""
+    worker_connected: int = 0
+    """0: that connection has ended, or is not known."""
     locked_since_us: int = 0
     delayed_until_us: int = 0
     """When it becomes due, while its state is ``delayed``."""

@@ -89,6 +89,7 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         context.store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         context.journal.touched(entry, now)
         return ""
-    context.jobs.extend(entry, context.tokens.issue([entry], now + request.ttl), now)
+    token = context.tokens.issue([entry], now + request.ttl)
+    context.jobs.extend(entry, token, session, now)
     context.journal.extended(entry, now)
     return Reply(timeout=entry.token)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import islice
+from typing import cast
 
 import msgspec
 
 from fastjournal.cmdlog.format.segments import unpack_position
-from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    OLDEST_DUE_LOOKS_MAX,
+    WORKER_LEASES_MAX,
+    WORKERS_MAX,
+)
 from fastjournal.protocol import (
     ErrorCode,
     Function,
@@ -27,6 +34,7 @@ from fastjournald.engine.handlers.delivery_state import (
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import STATE_NAMES
+from fastjournald.tables.leases import Worker
 
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
@@ -45,6 +53,8 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
     elif not key:
         facts = {**about_daemon(context.store, now), **_totals(context), **context.gauges(now)}
         facts["subscriptions"] = len(context.subscriptions)
+        if request.flags & META:
+            facts["workers"] = about_workers(context)
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     else:
@@ -78,6 +88,55 @@ def _totals(context: Context) -> dict[str, int]:
         "next_requests": requests[Function.NEXT],
         "delete_requests": requests[Function.DELETE],
         "leases_lost": context.store.leases.lost,
+    }
+
+
+def about_workers(context: Context) -> list[dict[str, object]]:
+    """Return the connections that hold leases or wait for work, those that hold some first.
+
+    Leases from before the start of the daemon are nobody's. If there are very many leases, those
+    that began first are looked at.
+    """
+    store = context.store
+    leases = store.leases
+    looks = WORKER_LEASES_MAX
+    found: dict[Worker, dict[str, object]] = {}
+    for token, holder in leases.holders.items():
+        # one lease operation may have entries of hundreds of domains
+        looks -= max(len(holder.domains), 1)
+        if looks < 0:
+            break
+        number = sum(domain.leases.number_of(token) for domain in holder.domains)
+        about = found.get(holder.worker)
+        if about is None:
+            if len(found) == WORKERS_MAX:
+                break
+            about = found[holder.worker] = _about_worker(holder.worker.name)
+            about["connected"] = int(holder.worker.connected)
+            about["since_us"] = holder.since
+            about["domain"] = key_text(holder.domains[0].name) if holder.domains else ""
+        about["worked_on"] = cast(int, about["worked_on"]) + number
+        about["since_us"] = min(cast(int, about["since_us"]), holder.since)
+    store.work += WORKER_LEASES_MAX - max(looks, 0)
+    rows = list(found.values())
+    for session, number in islice(context.waiters.numbers(), WORKERS_MAX - len(rows)):
+        worker = leases.worker_of(session)
+        about = found.get(worker) if worker is not None else None
+        if about is None:
+            about = _about_worker(leases.name_of(session))
+            rows.append(about)
+        about["waiting"] = number
+    return rows
+
+
+def _about_worker(name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "connected": 1,
+        "worked_on": 0,
+        "since_us": 0,
+        "domain": "",
+        "waiting": 0,
     }
 
 

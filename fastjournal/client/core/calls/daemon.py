@@ -90,9 +90,14 @@ def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]
     return Call(_stats(key, data=data), replies.json_object)
 
 
-def daemon_stats() -> Call[DaemonStats]:
-    """Return counts of the whole daemon."""
-    return Call(_stats(b"", data=False), replies.json_of(DaemonStats))
+def daemon_stats(*, workers: bool = False) -> Call[DaemonStats]:
+    """Return counts of the whole daemon.
+
+    Args:
+        workers: Tell also which connections work on entries, or wait for work.
+    """
+    request = Request(Function.STATS, flags=META if workers else 0)
+    return Call(request, replies.json_of(DaemonStats))
 
 
 def domain_stats(domain: str | bytes) -> Call[DomainStats]:

@@ -5,6 +5,8 @@ Entries that are chosen may change before they are leased: each is looked at aga
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from fastjournal import limits
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import WRITTEN_BYTES_A_UNIT
@@ -27,17 +29,21 @@ class Leasing:
     """Entries that a scan leases.
 
     Args:
+        session: Session that asked.
         request: The GET.
         page: Gets their pairs.
         eligibility: Which entries may be leased.
     """
 
     __slots__ = (
-        *("_chosen", "_eligibility", "_page", "_request", "_seen"),
+        *("_chosen", "_eligibility", "_page", "_request", "_seen", "_session"),
         *("handed_out", "no_room_for"),
     )
 
-    def __init__(self, request: Request, page: Page, eligibility: Eligibility) -> None:
+    def __init__(
+        self, session: Hashable, request: Request, page: Page, eligibility: Eligibility
+    ) -> None:
+        self._session = session
         self._request = request
         self._page = page
         self._eligibility = eligibility
@@ -149,7 +155,7 @@ class Leasing:
                 moved.append(entry)
             store.dequeue(entry)
         context.journal.leased(entries, token, now, touched=moved)
-        store.begin_work(entries, token)
+        store.begin_work(entries, token, self._session, now)
         for key, entry in leased:
             store.rules.hand_out(entry.domain, now)
             self._page.add(context, entry, key, now)

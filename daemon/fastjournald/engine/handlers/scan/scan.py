@@ -52,7 +52,7 @@ class Scan:
         self._plan = plan
         self._eligibility = Eligibility(session, request)
         self._page = Page(context, request, plan, leases=self._eligibility.leases)
-        self._leasing = Leasing(request, self._page, self._eligibility)
+        self._leasing = Leasing(session, request, self._page, self._eligibility)
         leases = self._eligibility.leases
         take = self._leasing.choose if leases else Reading(request, self._page).take
         self._search = Search(plan.keys, self._page, self._eligibility, take)
