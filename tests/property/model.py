@@ -312,7 +312,7 @@ class Model(Values, Keys, Work, Scans):
         self.waiters, self.ended, self.subscriptions = [], [], []
         for e in self.entries:
             self.unlock(e)
-            e.accessed, e.token_before = e.modified, e.token
+            e.accessed, e.token_before, e.renews = e.modified, e.token, 0
         self.leases = self.leases_logged
         self.handed_out = dict(self.handed_out_logged)
         self.update_turns()
@@ -355,7 +355,14 @@ class Model(Values, Keys, Work, Scans):
         if r.ttl is None:
             raise RefusedError("bad-request")
         if token is not None:
-            return Reply(timeout=self.lease([self.leased(session, r, token)], r.ttl))
+            e = self.writable(r.key, session)
+            if e.token and token and e.renews == token:
+                return Reply(timeout=e.token)
+            e = self.leased(session, r, token)
+            before = e.token
+            new = self.lease([e], r.ttl)
+            e.renews = before
+            return Reply(timeout=new)
         e = self.writable(r.key, session)
         e.expires = self.later(r.ttl)
         return Reply()

@@ -259,6 +259,7 @@ class State:
                 break
         for e in entries:
             e.token = e.token_before = token
+            e.renews = 0
         if any(e.persistent for e in entries):
             self.leases_logged = self.leases
         return token

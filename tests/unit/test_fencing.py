@@ -121,6 +121,12 @@ def test_extension_takes_the_token_before_it_away(s: Subject, ask: By) -> None:
     first = leased(s)
     second = s.touch(JOB, first, ttl=LEASE).timeout
     assert second is not None
+    if ask is FUNCTIONS["touch"]:
+        # a repeat of the extension: it says which token stands, and changes nothing
+        before = s.meta(JOB)
+        assert ask(s, JOB, first) == ""
+        assert s.meta(JOB) == before
+        return
     assert_lost(s, ask, first)
     assert ask(s, JOB, second) == ""
 

@@ -291,6 +291,39 @@ def test_touch_is_a_lease_operation(s: Subject) -> None:
     assert second == first + 1
 
 
+@pytest.mark.rule("Functions: a TOUCH with the token that the lease had before its last TO")
+def test_touch_repeated_with_the_token_before_changes_nothing(s: Subject) -> None:
+    s.set(JOB)
+    first = s.lease(timeout=SECOND)
+    second = s.touch(JOB, first, ttl=9 * SECOND).timeout
+    assert second is not None
+    s.later(3 * SECOND)
+    assert s.touch(JOB, first, ttl=60 * SECOND).timeout == second
+    assert s.meta(JOB).worked_on_until_us == second
+    # all else needs the token that stands
+    assert s.delete(JOB, token=first) == s.release(JOB, first) == "lease-lost"
+    third = s.touch(JOB, second, ttl=9 * SECOND).timeout
+    assert s.touch(JOB, first, ttl=SECOND).code == "lease-lost"
+    assert s.touch(JOB, second, ttl=SECOND).timeout == third
+    s.later(20 * SECOND)
+    assert s.touch(JOB, second, ttl=SECOND).code == "lease-lost"
+
+
+def test_touch_with_a_token_of_an_earlier_lease_is_no_repeat(s: Subject) -> None:
+    s.set(JOB)
+    first = s.lease(timeout=SECOND)
+    second = s.touch(JOB, first, ttl=9 * SECOND).timeout
+    assert second is not None
+    assert s.release(JOB, second) == ""
+    assert s.touch(JOB, first, ttl=SECOND).code == "lease-lost"
+    third = s.lease(timeout=SECOND)
+    for token in (first, second):
+        assert s.touch(JOB, token, ttl=SECOND).code == "lease-lost"
+    s.touch(JOB, third, ttl=SECOND)
+    for token in (first, second):
+        assert s.touch(JOB, token, ttl=SECOND).code == "lease-lost"
+
+
 def test_touch_can_shorten_a_lease(s: Subject) -> None:
     s.set(JOB)
     s.touch(JOB, s.lease(), ttl=SECOND)

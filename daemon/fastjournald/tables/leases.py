@@ -93,6 +93,8 @@ class Holder(msgspec.Struct, eq=False, gc=False):
     worker: Worker
     domains: list[Domain]
     """Domains that have entries of the token."""
+    renews: int = 0
+    """Token of the same lease before a TOUCH; 0: a lease that was not renewed."""
 
 
 class LeaseTable:
@@ -169,6 +171,13 @@ class LeaseTable:
         if entry.uri is not None:
             self.by_uri[entry.uri] = entry
 
+    def is_renewed_from(self, entry: Entry, token: int) -> bool:
+        """Whether a TOUCH with this token has made the entry's lease what it is. O(1)."""
+        holder = self.holders.get(entry.token)
+        return (
+            holder is not None and 0 < holder.renews == token and entry.extra.token_before == token
+        )
+
     def worker_of(self, session: Hashable) -> Worker | None:
         """Return the worker that a session is; None: it has leased nothing. O(1)."""
         return self._workers.get(session)
@@ -214,7 +223,9 @@ class LeaseTable:
         if worker is None:
             worker = self._workers[session] = Worker(self.name_of(session))
         since = entry.accessed if holder is None else holder.since
-        self.holders[token] = Holder(since, worker, [home])
+        # a token that two leases have by chance proves neither
+        renews = 0 if token in self.holders else extra.token
+        self.holders[token] = Holder(since, worker, [home], renews)
         if home.leases.discard(extra.token, entry):
             self._group_is_over(extra.token, home)
         if extra.superseded:

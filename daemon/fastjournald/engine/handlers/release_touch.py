@@ -82,6 +82,8 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         return _NO_TTL
     entry = entry_to_change(context, session, request.key, now, token)
     if isinstance(entry, str):
+        if entry == ErrorCode.LEASE_LOST and token is not None:
+            return _repeated(context, request.key, token, now)
         return entry
     if token is None:
         if context.read_only:
@@ -92,4 +94,16 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
     token = context.tokens.issue([entry], now + request.ttl)
     context.jobs.extend(entry, token, session, now)
     context.journal.extended(entry, now)
+    return Reply(timeout=entry.token)
+
+
+def _repeated(context: Context, key: bytes, token: int, now: int) -> str | Reply:
+    """Answer a TOUCH that comes again because its reply was lost: with the token that it made.
+
+    Only the worker of this lease knows the token before, so nobody else gets the new one.
+    """
+    entry = context.store.find(key)
+    leases = context.store.leases
+    if entry is None or entry.token <= now or not leases.is_renewed_from(entry, token):
+        return ErrorCode.LEASE_LOST.value
     return Reply(timeout=entry.token)

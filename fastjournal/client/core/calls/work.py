@@ -159,9 +159,9 @@ def release(
 def touch(key: str | bytes, token: int | None = None, *, ttl: Duration) -> Call[int | None]:
     """Renew a lease (with its token): it ends ``ttl`` from now; return the new token.
 
-    Without a token: the entry expires ``ttl`` from now, and None is returned. Where an extension
-    was sent again after a lost connection, ``lease-lost`` may also mean that the first one reached
-    the daemon (``maybe_done``): its token is not known, so the lease is as good as lost.
+    Without a token: the entry expires ``ttl`` from now, and None is returned. An extension that is
+    sent again after a lost connection gets the token that the first one made. Where the daemon was
+    restarted meanwhile it is ``lease-lost`` (``maybe_done``): that token is not known.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``, ``locked``.
