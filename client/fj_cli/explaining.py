@@ -64,7 +64,12 @@ def order_text(entry: EntryExplanation) -> str:
 
 def _leased(entry: EntryExplanation) -> Iterator[Reason]:
     key = _key(entry)
-    text = "leased to a worker"
+    gone = bool(entry.worked_on_by) and not entry.worker_connected
+    text = f"leased to the worker {entry.worked_on_by}" if entry.worked_on_by else "leased"
+    if gone:
+        text += ", whose connection has ended"
+    elif not entry.worked_on_by:
+        text += " since before the daemon's start"
     if entry.attempts:
         text += f", after {_times(entry.attempts, 'failed attempt')}"
     if entry.superseded:
@@ -76,7 +81,7 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
     yield Reason(
         code="leased",
         text=text,
-        since_us=entry.accessed_us,
+        since_us=entry.worked_on_since_us or None,
         until_us=entry.worked_on_until_us,
         advice=(
             "wait for its worker, or for the end of the lease",
@@ -182,7 +187,7 @@ def _held(entry: EntryExplanation) -> Iterator[Reason]:
             code="paused",
             text=f"the domain {entry.domain} is paused",
             until_us=entry.domain_paused_until_us,
-            advice=(f"fj-cli resume {domain}",),
+            advice=(f"wait, or end the pause: fj-cli resume {domain}",),
         )
     if entry.domain_waits_until_us > entry.now_us:
         interval = format_duration(entry.domain_interval_us)

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fastjournal.client.core.results import DaemonStats, DomainStats
+from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
 from fj_cli.instants import show_relative
 from fj_cli.output import show_bytes
 from fj_cli.text import safe_text
@@ -22,10 +22,17 @@ DOMAINS_MAX = 1000
 
 SORTS = ("due", "leased", "delayed", "buried", "oldest", "change", "name")
 _LINES_AROUND = 6
-"""Lines of the screen besides the rows of domains."""
+"""Lines of the screen besides the rows of its tables."""
+
+_WORKERS_HEAD = 3
+"""Lines of the head of the table of workers."""
+
+_WORKERS_SHARE = 3
+"""Part of the rows, one in so many, that workers have at most beside domains."""
 
 _NAME_CHARACTERS = 28
 _NAME_CHARACTERS_MIN = 8
+_WORKER_CHARACTERS = 32
 _HEADS = {"change": "+/s"}
 
 
@@ -83,6 +90,8 @@ class Screen:
         self.reverse = False
         self.frozen = False
         """The figures stay as they are."""
+        self.workers_only = False
+        """Workers have all rows."""
         self.typed: str | None = None
         """Filter that is being typed; None: none is."""
         self.error = ""
@@ -106,6 +115,8 @@ class Screen:
             self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
         elif key == "r":
             self.reverse = not self.reverse
+        elif key == "w":
+            self.workers_only = not self.workers_only
         elif key in ("p", " "):
             self.frozen = not self.frozen
         elif key in ("/", "f"):
@@ -157,8 +168,15 @@ class Screen:
         """Return the screen, at most that many lines and columns."""
         if self._sample is None:
             return Text(self.error or f"asking {self._server} ...")
-        rows = max(1, height - _LINES_AROUND)
-        return Group(*self._head(), self._table(rows, width), self._foot(rows))
+        rows, workers = max(1, height - _LINES_AROUND), self._workers()
+        if self.workers_only:
+            return Group(*self._head(), self._worker_table(workers[:rows], width), self._foot(0))
+        shown = workers[: max(0, rows // _WORKERS_SHARE - _WORKERS_HEAD + 1)]
+        if not shown:
+            return Group(*self._head(), self._table(rows, width), self._foot(rows))
+        rows -= len(shown) + _WORKERS_HEAD
+        parts = (self._table(rows, width), Text(""), self._worker_table(shown, width))
+        return Group(*self._head(), *parts, self._foot(rows))
 
     def _head(self) -> list[RenderableType]:
         assert self._sample is not None
@@ -195,6 +213,39 @@ class Screen:
             table.add_row(Text(show_bytes(domain.name, room)), *cells)
         return table
 
+    def _workers(self) -> list[WorkerStats]:
+        """Return the workers: those with most leases first, then those that wait."""
+        assert self._sample is not None
+        workers = self._sample.daemon.workers
+        return sorted(workers, key=lambda worker: (-worker.worked_on, worker.since_us, worker.name))
+
+    def _worker_table(self, workers: list[WorkerStats], width: int) -> Table:
+        """Return the table of workers; where room is short, names of domains give way."""
+        assert self._sample is not None
+        number = len(self._sample.daemon.workers)
+        heads = (f"worker ({len(workers)} of {number})", "leased", "since", "state")
+        rows = [
+            (
+                show_bytes(worker.name.encode(), _WORKER_CHARACTERS),
+                f"{worker.worked_on:,}",
+                format_duration(max(0, self._sample.at_us - worker.since_us)).split()[0]
+                if worker.since_us
+                else "",
+                "waits" if worker.waiting else "" if worker.connected else "disconnected",
+            )
+            for worker in workers
+        ]
+        taken = sum(max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True))
+        room = max(_NAME_CHARACTERS_MIN, width - taken - 2)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        for head in heads:
+            right = head in ("leased", "since")
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        table.add_column("domain", no_wrap=True)
+        for worker, row in zip(workers, rows, strict=True):
+            table.add_row(*map(Text, row), Text(show_bytes(worker.domain.encode(), room)))
+        return table
+
     def _figures_of(self, domain: DomainStats) -> list[str]:
         change = self._change_of(domain)
         counts = (domain.due, domain.worked_on, domain.delayed, domain.buried)
@@ -218,10 +269,12 @@ class Screen:
         assert self._sample is not None
         if self.typed is not None:
             return Text(safe_text(f"domains that begin with: {self.typed}_"), no_wrap=True)
+        state = "  PAUSED" if self.frozen else ""
+        if self.workers_only:
+            return Text(f"workers{state}  q quit  w domains  p pause", no_wrap=True)
         number = len(self._sample.domains)
         shown = f"{min(rows, number)} of {number}{'+' if number >= DOMAINS_MAX else ''} domains"
         if self.prefix:
             shown += f" {show_bytes(self.prefix, _NAME_CHARACTERS)}*"
-        state = "  PAUSED" if self.frozen else ""
-        keys = "q quit  s sort  r reverse  / filter  p pause"
+        keys = "q quit  s sort  r reverse  / filter  w workers  p pause"
         return Text(f"{shown}{state}  {keys}", no_wrap=True, overflow="ellipsis")

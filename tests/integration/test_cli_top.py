@@ -51,7 +51,8 @@ def terminal(request: pytest.FixtureRequest, cli: Cli, client: SyncClient) -> It
 def rows(lines: list[str]) -> list[str]:
     """Return the names of the domains on the screen, in order."""
     start = next(number for number, line in enumerate(lines) if "───" in line) + 1
-    return [line.split()[0] for line in lines[start:] if line.split() and "quit" not in line]
+    found = [line.split() for line in lines[start:]]
+    return [words[0] for words in found[: found.index([])]]
 
 
 def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Top) -> None:
@@ -63,7 +64,10 @@ def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Top) -> N
     assert re.search(r"a second: [\d,]+ requests, .* sync ", text)
     assert rows(lines)[0] == "pages", "the most due first"
     assert "of 62 domains" in text
-    assert len(rows(lines)) == min(62, terminal.lines - 6)
+    # a worker, with the head of its table
+    assert len(rows(lines)) == terminal.lines - 6 - 4
+    held = re.compile(r"pid=\d+ uid=\d+ gid=\d+ +1 .* mails$")
+    assert sum(held.match(line) is not None for line in lines) == 1
     terminal.press("q")
     assert terminal.end() == 0
     assert terminal.mode == terminal.mode_before
@@ -136,6 +140,12 @@ def test_top_without_a_terminal_writes_samples_as_json(cli: Cli, client: SyncCli
     client.set("pages:1:0:x", "v")
     first, second = cli.json("top", "--count", "2", "--interval", "100ms")
     assert [domain["domain"] for domain in first["domain_list"]] == ["pages"]
+    assert first["workers"] == []
+    client.next("pages")
+    [worker] = cli.json("top")[0]["workers"]
+    assert (worker["worked_on"], worker["connected"], worker["domain"]) == (1, 1, "pages")
+    assert worker["name"].startswith("pid=")
+    assert 0 < worker["since_us"] <= first["time_us"] + 60_000_000
     assert second["requests"] > first["requests"]
     assert second["requests_per_second"] > 0
     assert second["syncs"] >= 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rich.console import Console
 
-from fastjournal.client.core.results import DaemonStats, DomainStats
+from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
 from fj_cli.top_screen import Rates, Sample, Screen, rates_between
 
 SECOND = 1_000_000
@@ -21,7 +23,7 @@ LARGE = DomainStats(
 )
 
 
-def sample(at: int, *domains: DomainStats, **figures: int) -> Sample:
+def sample(at: int, *domains: DomainStats, **figures: Any) -> Sample:
     return Sample(at_us=at * SECOND, daemon=DaemonStats(**figures), domains=list(domains))
 
 
@@ -44,6 +46,29 @@ def test_screen_fits_and_cuts_no_figure(width: int, height: int) -> None:
     for figure in ("123,456", "12,345", "1,234,567", "1w", "paused 1 h"):
         assert figure in text
     assert lines[-1].startswith(f"{height - 6} of 101 domains")
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_screen_fits_workers_below_domains_or_alone(width: int, height: int) -> None:
+    name = "[2001:db8:1234:5678:9abc:def0:1234:5678]:65535 (a token \x1b[2J of many letters)"
+    workers = [
+        WorkerStats(name=name, worked_on=123_456 - number, since_us=SECOND, domain="d" * 200)
+        for number in range(99)
+    ]
+    daemon = DaemonStats(workers=[*workers, WorkerStats(name="pid=1 uid=0 gid=0", waiting=2)])
+    domains = [DomainStats(name=b"d%d" % number, due=number) for number in range(100)]
+    screen = Screen("unix:/run/x")
+    screen.take(Sample(at_us=1000 * SECOND, daemon=daemon, domains=domains))
+    beside = drawn(screen, width, height)
+    assert screen.press("w")
+    alone = drawn(screen, width, height)
+    for lines in (beside, alone):
+        assert len(lines) == height
+        assert max(map(len, lines)) <= width
+        assert "123,456" in "\n".join(lines)
+        assert "\x1b" not in "\n".join(lines)
+    assert sum("[2001:db8" in line for line in alone) == height - 6
+    assert 0 < sum("[2001:db8" in line for line in beside) < sum("d9" in line for line in beside)
 
 
 def test_screen_escapes_what_could_disturb_a_terminal() -> None:

@@ -207,12 +207,12 @@ def _write_text(
     elif reasons:
         write_line("Not delivered now:")
     for reason in reasons:
-        _write_reason(reason, now_us)
+        _write_reason(reason, now_us, log_is_read=log_directory is not None)
     if log_directory is not None:
         _write_history(events, now_us, log_directory)
 
 
-def _write_reason(reason: Reason, now_us: int) -> None:
+def _write_reason(reason: Reason, now_us: int, *, log_is_read: bool) -> None:
     from fj_cli.instants import show_instant
 
     write_line(f"  {reason.text}")
@@ -221,6 +221,8 @@ def _write_reason(reason: Reason, now_us: int) -> None:
         for word, instant in (("since", reason.since_us), ("until", reason.until_us))
         if instant is not None
     ]
+    if reason.since_us is None and reason.code in _BEGINS and not log_is_read:
+        times.append("since when: only the log has that (--log DIR)")
     if times:
         write_line(f"    {', '.join(times)}")
     for advice in reason.advice:

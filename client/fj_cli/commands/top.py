@@ -46,15 +46,17 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context, prefix: bytes, interval: int, count: int | None, as_json: bool | None
 ) -> int:
-    """Show domains, rates, leased entries and the sync time, live.
+    """Show domains, workers, rates, leased entries and the sync time, live.
 
     Only domains that begin with PREFIX are shown, at most 1,000. '+/s' is the growth of a
-    domain in entries a second. A daemon that goes away is waited for. Needs the right read; of
-    the daemon's figures: for everything.
+    domain in entries a second. Workers are connections that hold leases, with the number of these
+    and the begin of the first, or wait for work. A daemon that goes away is waited for. Needs the
+    right read; of the daemon's figures: for everything.
 
     \b
     Keys: q quit, s next order (due, leased, delayed, buried, oldest, change, name), r reverse,
-          / type the beginning of names (Enter ends, Esc cancels), p pause and go on.
+          / type the beginning of names (Enter ends, Esc cancels), w only workers or all,
+          p pause and go on.
 
     If standard input or output is no terminal, or with --json, each sample is one JSON object, and
     there is one unless --count says more. The first has no rates: they need two.
@@ -74,7 +76,8 @@ def _sample(client: SyncClient, prefix: bytes) -> Sample:
     from fj_cli.top_screen import DOMAINS_MAX, Sample
 
     domains = islice(client.domains(prefix, page=DOMAINS_MAX), DOMAINS_MAX)
-    return Sample(at_us=SystemClock().now_us(), daemon=client.daemon_stats(), domains=list(domains))
+    daemon = client.daemon_stats(workers=True)
+    return Sample(at_us=SystemClock().now_us(), daemon=daemon, domains=list(domains))
 
 
 def _write_samples(ctx: click.Context, prefix: bytes, interval_s: float, count: int) -> None:
@@ -99,7 +102,7 @@ def _fields(sample: Sample) -> dict[str, Any]:
         put_bytes(fields, "domain", domain.name)
         names = ("due", "worked_on", "delayed", "buried", "oldest_due_us", "paused_until_us")
         domains.append(fields | {name: getattr(domain, name) for name in names})
-    daemon = msgspec.structs.asdict(sample.daemon)
+    daemon = msgspec.to_builtins(sample.daemon)
     return {"time_us": sample.at_us, **daemon, "domain_list": domains}
 
 
