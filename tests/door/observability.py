@@ -8,6 +8,6 @@ from fastjournald.observability.http_server import HttpServer
 from fastjournald.observability.metric_values import histogram
 from fastjournald.observability.metrics import Metrics
 from fastjournald.observability.page_figures import Overview
-from fastjournald.observability.page_text import shown
+from fastjournald.observability.page_text import duration, shown
 from fastjournald.observability.shared_look import PART_MAX, SharedLook
 from fastjournald.observability.slices import Slices

@@ -7,69 +7,57 @@ writes those of the documentation, of a daemon with 10,000 domains and hostile n
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from fastjournal.client import SyncClient
-from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.browser import Browser
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.page_contents import fill_domains, fill_hostile, http_address
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WIDE: dict[str, Any] = {"width": 1280, "height": 1000}
+PHONE: dict[str, Any] = {"width": 390, "height": 844, "phone": True}
 
-VIEWS = {
-    "page-desktop": ("--window-size=1280,1000",),
-    "page-phone": ("--window-size=500,1000",),
-    "page-dark": ("--window-size=1280,1000", "--blink-settings=preferredColorScheme=0"),
+VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "page-desktop": ("/?refresh=0", WIDE),
+    "page-phone": ("/?refresh=0", PHONE),
+    "page-dark": ("/?refresh=0", WIDE | {"dark": True}),
+    "page-entry": ("/entry?key=host00002.example:128:0:0", {"width": 1280, "height": 760}),
 }
-"""Views by the name of their file."""
+"""Path and size of each view, by the name of its file."""
 
 
-def chromium(daemon: DaemonProcess, path: str, *options: str) -> str:
-    """Let the browser open a page; return what it writes."""
-    assert CHROMIUM is not None
+def url(daemon: DaemonProcess, path: str) -> str:
+    """Return the address of a page."""
     host, port = http_address(daemon)
-    with tempfile.TemporaryDirectory() as profile:
-        done = subprocess.run(
-            [
-                CHROMIUM,
-                *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-                *("--disable-dev-shm-usage", f"--user-data-dir={profile}"),
-                *("--timeout=5000", *options),
-                f"http://{host}:{port}{path}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=3 * START_S,
-            check=True,
-        )
-    return done.stdout
+    return f"http://{host}:{port}{path}"
 
 
-def screenshots(daemon: DaemonProcess, directory: Path) -> list[Path]:
-    """Write a screenshot of each view of the overview."""
+def screenshots(browser: Browser, daemon: DaemonProcess, directory: Path) -> list[Path]:
+    """Write a screenshot of each view."""
     files = []
-    for name, options in VIEWS.items():
+    for name, (path, size) in VIEWS.items():
+        browser.view(**size)
+        browser.open(url(daemon, path))
         file = directory / f"{name}.png"
-        chromium(daemon, "/?refresh=0", *options, f"--screenshot={file}")
+        browser.screenshot(file)
         files.append(file)
     return files
 
 
-def fill(daemon: DaemonProcess) -> None:
-    """Fill a daemon with 10,000 domains and hostile names."""
-    with closing(SyncClient(daemon.address)) as client:
-        fill_hostile(client)
-        fill_domains(client, 10_000)
-        for at in range(3):
-            for number in range(40 * (at + 1)):
-                client.set(f"host{at:05}.example:128:0:{number}", "x", persist=False)
-            client.next(f"host{at:05}.example", count=4)
-        client.pause("host00002.example", 300 * 86_400)
-        client.limit("host00001.example", jobs=2)
+def fill(client: SyncClient) -> None:
+    """Fill a daemon with 10,000 domains and hostile names; the client works on some entries."""
+    fill_hostile(client)
+    fill_domains(client, 10_000)
+    for at in range(3):
+        for number in range(40 * (at + 1)):
+            client.set(f"host{at:05}.example:128:0:{number}", "x", persist=False)
+        client.next(f"host{at:05}.example", count=4)
+    client.pause("host00002.example", 300 * 86_400)
+    client.limit("host00001.example", jobs=2)
 
 
 def main() -> None:
@@ -77,9 +65,11 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
         DaemonProcess(Path(directory), "--http", "127.0.0.1:0", "--cmdlog-sync", "os") as daemon,
+        closing(SyncClient(daemon.address)) as client,
+        Browser() as browser,
     ):
-        fill(daemon)
-        for file in screenshots(daemon, Path(sys.argv[1])):
+        fill(client)
+        for file in screenshots(browser, daemon, Path(sys.argv[1])):
             print(file, file.stat().st_size)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +16,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.page_contents import (
     HOSTILE,
@@ -21,6 +26,7 @@ from tests.integration.page_contents import (
     fill_hostile,
     get_page,
 )
+from tests.integration.worker_process import wait_until
 
 OPTIONS = ("--http", "127.0.0.1:0", "--cmdlog-sync", "os")
 LONG = 300 * 86_400
@@ -104,6 +110,15 @@ def test_entry_is_found_by_key_and_by_uri(daemon: DaemonProcess, client: SyncCli
         page = read(daemon, f"/entry?key={quote(key, safe='')}")
         assert page.text_of["state"] == client.stats("a:128:0:x", data=True)["state"]
     assert jobs.token is not None
+    [row] = read(daemon, "/").tables["leased-table"][1:]
+    page = read(daemon, f"/entry?key={job.key.decode()}")
+    facts = client.explain(job.key)
+    for name, instant in (("since", facts.worked_on_since_us), ("until", jobs.token)):
+        moment = datetime.fromtimestamp(instant // 1_000_000, UTC)
+        assert page.text_of[name] == f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    assert row[2].endswith(" s ago")
+    assert row[3] == page.text_of["worker"] == facts.worked_on_by
+    assert re.fullmatch(r"127\.0\.0\.1:\d+|pid=\d+ uid=\d+ gid=\d+", row[3])
     # the token of a lease, which is its end to the microsecond, stands on no page
     for path in ("/", "/domain?name=a", "/entry?key=a:128:0:x"):
         assert str(jobs.token) not in get_page(daemon, path)[1]
@@ -114,6 +129,36 @@ def test_entry_is_found_by_key_and_by_uri(daemon: DaemonProcess, client: SyncCli
     assert (page.text_of["error"], page.text_of["reason"]) == ("timed out", "gone for good")
     assert "none" in read(daemon, "/entry?key=a:128:0:z", 404).text_of
     assert "none" not in read(daemon, "/entry").text_of
+
+
+def test_page_tells_that_a_worker_has_gone_and_nothing_of_one_before_the_start(
+    daemon: DaemonProcess, client: SyncClient
+) -> None:
+    client.set("a:128:0:x", "x")
+    with closing(SyncClient(daemon.address)) as worker:
+        worker.next("a", lease=3600)
+    wait_until(lambda: "disconnected" in read(daemon, "/").tables["leased-table"][1][3])
+    assert "disconnected" in get_page(daemon, "/entry?key=a:128:0:x")[1]
+    daemon.stop()
+    daemon.start()
+    [row] = read(daemon, "/").tables["leased-table"][1:]
+    assert row[2:4] == ["before the start", "not known"]
+
+
+def test_entry_page_shows_a_command_that_explains_exactly_that_entry(
+    daemon: DaemonProcess, client: SyncClient, tmp_path: Path
+) -> None:
+    cli = Cli(tmp_path, daemon.address)
+    keys = [b"a:1:0:" + name[:2000] for name in HOSTILE] + [b"-x", b"a:1:0:it's $(touch x) `y`"]
+    for key in keys:
+        client.set(key, "x")
+        page = read(daemon, "/entry?key=" + quote(key, safe=""))
+        words = shlex.split(page.text_of["explain"])
+        assert words[:2] == ["fj-cli", "explain"]
+        given = b64decode(words[3]) if words[2] == "--b64" else os.fsencode(words[-1])
+        assert given == key
+    explained = cli.json(*words[1:])
+    assert explained[0]["keys"] == [keys[-1].decode()]
 
 
 def test_entry_page_finds_exactly_the_key_of_a_link_and_else_without_spaces(

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
-from itertools import islice
 from math import ceil
 
 import trio
@@ -139,14 +138,15 @@ class HtmlPages:
 
     async def _domain(self, request: PageRequest) -> PageResponse:
         name = request.fields.get(b"name", b"")
-        domain = self._context.store.scheduler.domains.get(name, Domain(name))
+        store = self._context.store
+        domain = store.scheduler.domains.get(name, Domain(name))
         values = {
             "name": name,
             "facts": about_domain(self._context, name, self._now()),
-            "leased": page_figures.first_leased(domain, PAGE_ENTRIES_MAX),
-            "buried": page_figures.first_buried(domain, PAGE_ENTRIES_MAX),
-            "ready": list(map(page_figures.row, islice(domain.ready, PAGE_ENTRIES_MAX))),
-            "delayed": list(map(page_figures.row, islice(domain.delayed, PAGE_ENTRIES_MAX))),
+            "leased": page_figures.first_leased(store, domain, PAGE_ENTRIES_MAX),
+            "buried": page_figures.first_buried(store, domain, PAGE_ENTRIES_MAX),
+            "ready": page_figures.rows_of(store, domain.ready),
+            "delayed": page_figures.rows_of(store, domain.delayed),
             "rows_max": PAGE_ENTRIES_MAX,
         }
         return await self._rendered("domain", values)
@@ -169,7 +169,7 @@ class HtmlPages:
         values = {
             "query": key,
             "facts": facts,
-            "row": page_figures.row(entry),
+            "row": page_figures.row(store, entry),
             "keys": entry.all_keys(),
             "journal": entry.journal,
             "domain": about_domain(self._context, entry.domain.name, now),
@@ -194,7 +194,10 @@ def _templates() -> dict[str, Template]:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for name in ("shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"):
+    for name in (
+        *("shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"),
+        "explain_command",
+    ):
         environment.filters[name] = getattr(page_text, name)
     for name in PARTS:
         environment.get_template(f"{name}.html")

@@ -6,7 +6,7 @@ loop. Figures of the daemon and of one domain are those of STATS, by the same fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -95,17 +95,22 @@ class Row(msgspec.Struct):
     """When it is due, or was; 0: at once."""
     until: int
     """End of its lease or delay; 0: it has none."""
-    seen: int
-    """When it was last delivered or read."""
+    since: int
+    """When its lease began; 0: it has none, or one from before the start of the daemon."""
+    worker: str
+    """Connection that works on it; empty: none, or it is not known."""
+    gone: bool
+    """The connection of that worker has ended."""
     state: str
     attempts: int
     error: bytes | None
     reason: bytes | None
 
 
-def row(entry: Entry) -> Row:
+def row(store: Store, entry: Entry) -> Row:
     """Return the row of an entry."""
     extra = entry.extra
+    holder = store.leases.holders.get(extra.token) if extra.token else None
     return Row(
         key=entry.key,
         uri=entry.uri,
@@ -113,12 +118,19 @@ def row(entry: Entry) -> Row:
         due=entry.not_before,
         # whole seconds: the instant to the microsecond is the token of the lease
         until=(extra.token or entry.delayed_until) // SECOND_US * SECOND_US,
-        seen=entry.accessed,
+        since=0 if holder is None else holder.since,
+        worker="" if holder is None else holder.worker.name,
+        gone=holder is not None and not holder.worker.connected,
         state=STATE_NAMES[entry.state],
         attempts=extra.attempts,
         error=extra.error,
         reason=extra.reason,
     )
+
+
+def rows_of(store: Store, entries: Iterable[Entry]) -> list[Row]:
+    """Return rows of the first of some entries, as many as a page shows."""
+    return [row(store, entry) for entry in islice(entries, PAGE_ENTRIES_MAX)]
 
 
 def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
@@ -136,23 +148,23 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
         if entry is not None and entry.key not in found:
             if len(found) == PAGE_ENTRIES_MAX:
                 return list(found.values()), True
-            found[entry.key] = row(entry)
+            found[entry.key] = row(store, entry)
     return list(found.values()), len(keys) == PAGE_LOOKS_MAX
 
 
-def first_leased(domain: Domain, number_max: int) -> list[Row]:
+def first_leased(store: Store, domain: Domain, number_max: int) -> list[Row]:
     """Return entries of a domain that are leased, those whose lease ends first."""
     found: list[Entry] = []
     for token in domain.leases.tokens():
         found += domain.leases.first_of(token, number_max - len(found))
         if len(found) >= number_max:
             break
-    return [row(entry) for entry in found]
+    return [row(store, entry) for entry in found]
 
 
-def first_buried(domain: Domain, number_max: int) -> list[Row]:
+def first_buried(store: Store, domain: Domain, number_max: int) -> list[Row]:
     """Return entries of a domain that are buried, in the order of work."""
-    return [row(entry) for entry in islice(domain.buried_order, number_max)]
+    return [row(store, entry) for entry in islice(domain.buried_order, number_max)]
 
 
 async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> list[Row]:
@@ -164,7 +176,7 @@ async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> l
     slices = Slices()
     share = max(1, PAGE_ENTRIES_MAX // max(1, len(names)))
     for domain in _standing(context, names):
-        found += (first_leased if leased else first_buried)(domain, share)
+        found += (first_leased if leased else first_buried)(context.store, domain, share)
         await slices.give_way()
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from base64 import b64encode
 from datetime import UTC, datetime
 from urllib.parse import quote_from_bytes
 
@@ -35,6 +37,14 @@ def short(data: bytes | None) -> str:
     """Return bytes as text for a table, cut where they are long."""
     text = shown(data and data[:_SHORT_BYTES])
     return text if len(text) <= PAGE_TEXT_MAX else f"{text[: PAGE_TEXT_MAX - 1]}…"
+
+
+def explain_command(key: bytes) -> str:
+    """Return the command that explains an entry, to be copied into a shell."""
+    text = typed(key)
+    if not text:
+        return f"fj-cli explain --b64 {b64encode(key).decode()}"
+    return f"fj-cli explain {'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
 
 
 def quoted(data: bytes) -> str:
