@@ -1,8 +1,24 @@
-"""Histogram: counts of values by powers of two, cheap enough for every commit."""
+"""Histograms: counts of values by powers of two, cheap enough for every commit. Pure.
+
+The latency of requests is measured a turn of the event loop at a time: there is no look at the
+clock for a request, nor for a batch. Requests that came together and are answered together are
+counted together, with one figure.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from itertools import accumulate
+from typing import TypeAlias
+
+OTHER = -1
+"""Stands for all functions that have no name."""
+
+_Run: TypeAlias = tuple[int, int, float]
+"""Requests that were answered together: function, number, and when they were received."""
+
+_BITS_MAX = 64
 
 
 class Histogram:
@@ -10,21 +26,113 @@ class Histogram:
 
     Args:
         exponent_max: Exponent of the last bound, 2**exponent_max; larger numbers are above all.
+        exponent_min: Exponent of the first bound; smaller numbers are below all.
     """
 
-    __slots__ = ("_counts", "total")
+    __slots__ = ("_counts", "_exponent_max", "exponent_min", "total")
 
-    def __init__(self, exponent_max: int) -> None:
-        self._counts = [0] * (exponent_max + 2)
+    def __init__(self, exponent_max: int, exponent_min: int = 0) -> None:
+        self._exponent_max = exponent_max
+        self.exponent_min = exponent_min
+        self._counts = [0] * _BITS_MAX
         self.total = 0
         """Sum of all values."""
 
-    def add(self, value: int) -> None:
-        """Count a natural number. O(1)."""
-        self.total += value
-        counts = self._counts
-        counts[min((value - 1).bit_length() if value else 0, len(counts) - 1)] += 1
+    def add(self, value: int, number: int = 1) -> None:
+        """Count a natural number, so many times. O(1).
+
+        Args:
+            value: Less than 2**63: a length in bytes or microseconds.
+            number: How often.
+        """
+        self.total += value * number
+        self._counts[(value - 1).bit_length() if value else 0] += number
 
     def cumulative(self) -> list[int]:
-        """Return how many values are at most 1, 2, 4 ... 2**exponent_max, then of all."""
-        return list(accumulate(self._counts))
+        """Return how many values are at most 2**exponent_min ... 2**exponent_max, then of all."""
+        counts = list(accumulate(self._counts))
+        return [*counts[self.exponent_min : self._exponent_max + 1], counts[-1]]
+
+
+class Latencies:
+    """Histograms of the latency of requests, by function.
+
+    The time of a request runs from the begin of the turn in which its bytes were received to the
+    end of the turn in which the log is settled up to its reply, which is when the reply leaves.
+
+    Args:
+        functions: Numbers of the functions. All others share one histogram, under ``OTHER``.
+    """
+
+    __slots__ = (
+        *("_runs", "arrived", "began", "by_function"),
+        *("function", "mark", "number", "unsettled"),
+    )
+
+    def __init__(self, functions: Iterable[int]) -> None:
+        self.by_function = {int(number): Histogram(24, 6) for number in (*functions, OTHER)}
+        """Microseconds, from 64 us to 16.8 s."""
+        self.began = 0.0
+        """Begin of this turn, in seconds of a clock."""
+        self.function = 0
+        """Function of the requests that were answered last in this turn."""
+        self.number = 0
+        """Number of them."""
+        self.arrived = 0.0
+        """When they were received."""
+        self.mark = 0
+        """Bytes of the log that have to be settled before the replies of this turn may leave."""
+        self._runs: list[_Run] = []
+        """Others of this turn."""
+        self.unsettled: deque[tuple[int, list[_Run]]] = deque()
+        """Those of turns before, each with its mark."""
+
+    def answered(self, function: int, number: int, arrived: float, mark: int) -> None:
+        """Count requests of a function whose replies wait for the log, or for nothing. O(1).
+
+        Args:
+            function: Its number.
+            number: So many of them.
+            arrived: Begin of the turn in which they were received.
+            mark: Bytes of the log that have to be settled before the replies may leave.
+        """
+        self.mark = mark
+        if function == self.function and arrived == self.arrived:
+            self.number += number
+        else:
+            if self.number:
+                self._runs.append((self.function, self.number, self.arrived))
+            self.function, self.number, self.arrived = function, number, arrived
+
+    def end_turn(self, now: float, settled: int) -> None:
+        """Count what was answered in this turn, or before, and may leave. O(runs).
+
+        It has nothing to do where ``number`` and ``unsettled`` are empty.
+
+        Args:
+            now: The present, on the clock of ``began``.
+            settled: Bytes of the log that are settled.
+        """
+        unsettled = self.unsettled
+        while unsettled and unsettled[0][0] <= settled:
+            self._count(unsettled.popleft()[1], now)
+        number = self.number
+        if not number:
+            return
+        self.number = 0
+        runs = self._runs
+        if runs or settled < self.mark:
+            runs.append((self.function, number, self.arrived))
+            self._runs = []
+            if settled < self.mark:
+                unsettled.append((self.mark, runs))
+            else:
+                self._count(runs, now)
+        else:
+            histogram = self.by_function.get(self.function) or self.by_function[OTHER]
+            histogram.add(int((now - self.arrived) * 1_000_000), number)
+
+    def _count(self, runs: list[_Run], now: float) -> None:
+        for function, number, arrived in runs:
+            histogram = self.by_function.get(function) or self.by_function[OTHER]
+            histogram.add(int((now - arrived) * 1_000_000), number)

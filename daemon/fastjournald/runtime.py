@@ -15,6 +15,7 @@ from fastjournal.clock import Clock
 from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk
+from fastjournal.protocol import Function
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
@@ -24,7 +25,7 @@ from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout
 from fastjournald.group_commit.commit import GroupCommit
-from fastjournald.histogram import Histogram
+from fastjournald.histogram import Histogram, Latencies
 
 
 class Counters:
@@ -36,6 +37,8 @@ class Counters:
         self.connections_refused = 0
         self.protocol_errors: Counter[str] = Counter()
         """Connections ended because of malformed bytes, by error code."""
+        self.latencies = Latencies(Function)
+        """Latency of requests, by function."""
         self.turn_us = Histogram(24)
         """Length of turns of the event loop, up to 16.8 s."""
         self.lag_us = Histogram(24)

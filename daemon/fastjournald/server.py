@@ -90,7 +90,9 @@ class Server:
             deliver=self._deliver,
             give_back=self._give_back,
         )
-        self.turn_scheduler = TurnScheduler(runtime.turns, runtime.counters.turn_us)
+        self.turn_scheduler = TurnScheduler(
+            runtime.turns, runtime.counters.turn_us, runtime.counters.latencies, writer
+        )
         self.value_loader = ValueLoader(runtime)
         self.evictor = Evictor(runtime)
         self.scan_runner = ScanRunner(runtime, self.value_loader.fetch, self.turn_scheduler.wait)

@@ -115,6 +115,8 @@ class LogWriter:
         """Bytes of them that the system has taken."""
         self.durable = 0
         """Bytes of them that survive a power loss."""
+        self.settled = 0
+        """How many bytes are as safe as the policy wants them before a client gets OK."""
         self.durable_at = 0
         """The position before which everything survives a power loss."""
         self._written_at = 0
@@ -126,7 +128,7 @@ class LogWriter:
         """Size from which on the active segment is sealed."""
         self._disk = disk
         self._directory = directory
-        self._policy = sync
+        self._syncs_always = sync is SyncPolicy.ALWAYS
         self._segment_start = segment_start
         self._failure: LogFailedError | None = None
         self._closed = False
@@ -167,10 +169,9 @@ class LogWriter:
         """Whether a write or sync failed; it is also true once the writer is closed."""
         return self._failure is not None
 
-    @property
-    def settled(self) -> int:
-        """How many bytes are as safe as the policy wants them before a client gets OK."""
-        return self.durable if self._policy is SyncPolicy.ALWAYS else self.written
+    def _settle(self) -> None:
+        # an attribute, and no property: it is read several times for each request
+        self.settled = self.durable if self._syncs_always else self.written
 
     @property
     def active(self) -> SegmentInfo | None:
@@ -238,6 +239,7 @@ class LogWriter:
             file.write(data)
             segment.crc = _extend_crc(segment.crc, data)
             self.written += len(data)
+            self._settle()
             self._written_at = segment.number << OFFSET_BITS | segment.bytes
 
     def sync(self) -> None:
@@ -287,7 +289,7 @@ class LogWriter:
             LogFailedError: It did not work, for ever.
         """
         self.write()
-        if self._policy is SyncPolicy.ALWAYS:
+        if self._syncs_always:
             self.sync()
 
     def roll(self) -> None:
@@ -385,6 +387,7 @@ class LogWriter:
             self._directory_dirty = False
         self._file.close()
         self.durable = self.written
+        self._settle()
         self.durable_at = pack_position(self._open.number + 1, 0)
         self.sealed.append(self._open.info())
         self._file = self._open = None
@@ -392,6 +395,7 @@ class LogWriter:
     def _count_durable(self, written: int, written_at: int) -> None:
         self._directory_dirty = False
         self.durable = written
+        self._settle()
         self.durable_at = written_at
 
     def _sync_file(self, file: DiskFile, *, directory: bool) -> None:

@@ -33,6 +33,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.protocol import ClientConnection, Flag, Function, Request, encode_request
 from tests.bench.one_connection import BATCH, BODY, DIRECTORY, WINDOW
 from tests.door.admission import MemoryBudget, TurnBudget
+from tests.door.daemon import Latencies
 from tests.door.engine import Engine, Handouts, Settings, engine_module, new_journal
 from tests.door.net import COMMIT, RECEIVE, Session, Shared
 
@@ -108,6 +109,7 @@ class HotPath:
             backpressure=NoBackpressure(),
             connections_closed=Counter(),
             protocol_errors=Counter(),
+            latencies=Latencies(Function),
             after_requests=lambda _now: None,
             wake_tasks=lambda: None,
             give_back=lambda _handouts: None,

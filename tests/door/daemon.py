@@ -10,7 +10,7 @@ from fastjournald.group_commit.commit import (
     SyncEstimate,
 )
 from fastjournald.group_commit.sync_thread import SyncThread
-from fastjournald.histogram import Histogram
+from fastjournald.histogram import Histogram, Latencies
 from fastjournald.main import _progress, main, new_command
 from fastjournald.runtime import Counters
 from fastjournald.server import Server

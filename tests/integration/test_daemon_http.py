@@ -98,6 +98,9 @@ def test_metrics_move_with_real_requests(daemon: DaemonProcess) -> None:
         "fastjournal_log_segments": 1,
     }
     assert {name: during[name] - before[name] for name in moved} == moved
+    for name, number in (("set", 10), ("next", 1), ("delete", 2)):
+        assert during[f"fastjournal_request_seconds_count{{{name}}}"] == number
+        assert 0 < during[f"fastjournal_request_seconds_sum{{{name}}}"] < number * START_S
     assert during["fastjournal_request_errors_total{not-found}{delete}"] == 1
     assert during["fastjournal_domain_waiting_entries{pages}"] == 7
     assert during["fastjournal_sync_seconds_count"] >= 13

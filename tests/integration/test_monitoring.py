@@ -66,6 +66,14 @@ SERIES = {
         'fastjournal_sync_seconds_bucket{le="0.5"} 0+10x70',
         'fastjournal_sync_seconds_bucket{le="+Inf"} 0+10x70',
     ],
+    "FastjournalRequestsSlow": [
+        'fastjournal_request_seconds_bucket{function="set",le="0.262144"} 0+1x70',
+        'fastjournal_request_seconds_bucket{function="set",le="0.524288"} 0+10x70',
+        'fastjournal_request_seconds_bucket{function="set",le="+Inf"} 0+10x70',
+        # a scan may take long
+        'fastjournal_request_seconds_bucket{function="get",le="8.388608"} 0+10x70',
+        'fastjournal_request_seconds_bucket{function="get",le="+Inf"} 0+10x70',
+    ],
     "FastjournalEventLoopLate": [
         'fastjournal_event_loop_lag_seconds_bucket{le="0.1"} 0+1x70',
         'fastjournal_event_loop_lag_seconds_bucket{le="1"} 0+10x70',

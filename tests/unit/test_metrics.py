@@ -390,6 +390,8 @@ def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s.set(b"a:1:0:x")
     s.ask(Function.DELETE, b"none")
     s.server.runtime.counters.protocol_errors["bad-request"] += 1
+    s.server.runtime.counters.latencies.answered(Function.SET, 1, 0.0, mark=0)
+    s.server.runtime.counters.latencies.end_turn(0.1, settled=0)
     families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
     served = set()
     for family in families:
@@ -445,6 +447,28 @@ def test_histogram_has_bounds_in_its_unit() -> None:
     counts = {x.labels["le"]: x.value for x in histogram("h", "t", values, 1e-6).samples[:-2]}
     assert list(counts)[:3] == ["1e-06", "2e-06", "4e-06"]
     assert (counts["4e-06"], counts["1.048576"], counts["+Inf"]) == (1, 1, 2)
+
+
+def test_histogram_of_latency_has_a_series_of_buckets_for_each_function_asked_for(
+    s: Subject,
+) -> None:
+    assert not [name for name in s.figures() if "request_seconds" in name]
+    latencies = s.server.runtime.counters.latencies
+    for function, number in ((Function.SET, 256), (Function.GET, 1), (4711, 1)):
+        latencies.answered(function, number, 1.0, mark=0)
+    latencies.end_turn(1.003, settled=0)
+    figures = s.figures()
+    counts = {name: v for name, v in figures.items() if "request_seconds_count" in name}
+    assert counts == {
+        "fastjournal_request_seconds_count{set}": 256,
+        "fastjournal_request_seconds_count{get}": 1,
+        "fastjournal_request_seconds_count{unknown}": 1,
+    }
+    assert figures["fastjournal_request_seconds_sum{set}"] == pytest.approx(0.768, rel=1e-3)
+    bounds = re.findall(r"request_seconds_bucket\{set,(.*?)\}", " ".join(figures))
+    assert bounds == [*(f"{2**at / 1e6:.9g}" for at in range(6, 25)), "+Inf"]
+    assert figures["fastjournal_request_seconds_bucket{set,0.002048}"] == 0
+    assert figures["fastjournal_request_seconds_bucket{set,0.004096}"] == 256
 
 
 def trouble_none(_subject: Subject) -> None:

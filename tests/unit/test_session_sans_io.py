@@ -15,6 +15,7 @@ from fastjournal import limits
 from fastjournal.protocol import ClientConnection, Flag, Function, encode_reply, encode_request
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.admission import MemoryBudget, TurnBudget
+from tests.door.daemon import Latencies
 from tests.door.engine import Grant, Grants, Handout, Handouts
 from tests.door.net import (
     CLOSE,
@@ -83,6 +84,7 @@ class Daemon:
         self.woken = self.told = 0
         self.closed: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
+        self.latencies = Latencies(Function)
         self.now = START
         self.shared = Shared(
             engine=self.engine,
@@ -93,6 +95,7 @@ class Daemon:
             backpressure=self.backpressure,
             connections_closed=self.closed,
             protocol_errors=self.errors,
+            latencies=self.latencies,
             after_requests=self._after_requests,
             wake_tasks=self._wake_tasks,
             give_back=self.given_back.extend,

@@ -12,7 +12,7 @@ import trio.testing
 
 from fastjournal.limits import ALONE_WORK, CREDIT_WORK, SLICE_WORK, TURN_WORK
 from tests.door.admission import Share, TurnBudget
-from tests.door.daemon import Histogram
+from tests.door.daemon import Histogram, Latencies
 from tests.door.engine import Store
 from tests.door.tasks import TurnScheduler
 
@@ -26,7 +26,8 @@ class Loop:
         self.store = SimpleNamespace(work=0)
         self.turn_us = Histogram(24)
         self.turns = TurnBudget(cast(Store, self.store))
-        self.scheduler = TurnScheduler(self.turns, self.turn_us)
+        log = SimpleNamespace(settled=0)
+        self.scheduler = TurnScheduler(self.turns, self.turn_us, Latencies([]), log)
         self.by_turn: Counter[int] = Counter()
         self.turn = 0
         self.order: list[str] = []

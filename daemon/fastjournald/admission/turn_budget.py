@@ -174,8 +174,8 @@ class TurnBudget:
 
     def begin_turn(self) -> None:
         """Give a new turn its budget, less what was used of it before."""
-        work = self._store.work
-        self._over = min(self._over + TURN_WORK, work + TURN_WORK)
+        work, over = self._store.work, self._over
+        self._over = (over if over < work else work) + TURN_WORK
 
     @property
     def awaited(self) -> bool:

@@ -293,7 +293,9 @@ class Engine:
     def _tick(self, now: int) -> int:
         """Take note of the clock; return the instant that counts."""
         context = self.context
-        context.now = now = max(now, context.now)
+        if now <= context.now:
+            return context.now
+        context.now = now
         return now
 
     def _advance_if_due(self, now: int) -> None:

@@ -63,6 +63,7 @@ class Connections:
             backpressure=runtime.backpressure,
             connections_closed=runtime.counters.connections_closed,
             protocol_errors=runtime.counters.protocol_errors,
+            latencies=runtime.counters.latencies,
             after_requests=runtime.after_requests,
             wake_tasks=runtime.wake_tasks,
             give_back=runtime.give_back,

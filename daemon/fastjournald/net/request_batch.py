@@ -58,6 +58,8 @@ class RequestBatch:
     ) -> None:
         self.mark = 0
         """Bytes of the log that have to be settled before the replies may leave."""
+        self.arrived = 0.0
+        """Begin of the turn in which the requests were received. The session notes it."""
         self.unknown = shared.engine.context.grants is not None
         """AUTH has not succeeded so far, and has to."""
         self.quit = False
@@ -84,6 +86,13 @@ class RequestBatch:
         """Replies that are not in the outbox so far."""
         self._reply_room = 0
         """Bytes of replies until they have to be sent."""
+        self._latencies = shared.latencies
+        self._function = 0
+        """Function of the requests that were answered last, for their latency."""
+        self._answered = 0
+        """Number of them."""
+        self._answered_before: list[tuple[int, int]] = []
+        """Functions and numbers of those before them, with the same mark."""
         self._room = LogRoom(shared.backpressure, account, shared.engine.store.find)
         self._then: _State = RequestBatch._handle
         """State behind the wait for room in the log."""
@@ -162,6 +171,9 @@ class RequestBatch:
                 and (done := self._handle_bulk(session, at, work_over, now))
             ):
                 at += done
+                if function != self._function:
+                    self._count_function(function)
+                self._answered += done
             else:
                 at += 1
                 if function == _SNAPSHOT:
@@ -176,6 +188,9 @@ class RequestBatch:
                     self._longer = reply
                     return self._commit(session, now, RequestBatch._begin_longer)
                 replies.append(reply)
+                if function != self._function:
+                    self._count_function(function)
+                self._answered += 1
                 self._reply_room -= len(reply)
                 if function == _QUIT:
                     self.quit = True
@@ -251,6 +266,12 @@ class RequestBatch:
     def _done(self, _session: Hashable, _now: int) -> None:
         return None
 
+    def _count_function(self, function: int) -> None:
+        """Count answers to requests of this function from here on."""
+        if self._answered:
+            self._answered_before.append((self._function, self._answered))
+        self._function, self._answered = function, 0
+
     # --- replies --------------------------------------------------------------------------------
 
     def _put_replies(self, session: Hashable, now: int) -> None:
@@ -268,13 +289,23 @@ class RequestBatch:
         self._put_replies(session, now)
         if self._requests:
             self._hold_requests()
-        self.mark = self._shared.log.appended
+        self.mark = mark = self._shared.log.appended
+        if self._answered:
+            answered = self._latencies.answered
+            answered(self._function, self._answered, self.arrived, mark)
+            self._answered = 0
+            if self._answered_before:
+                for function, number in self._answered_before:
+                    answered(function, number, self.arrived, mark)
+                self._answered_before.clear()
         self._next = then
         return COMMIT
 
     # --- requests that take longer --------------------------------------------------------------
 
     def _take_snapshot(self, _session: Hashable, _now: int) -> Step:
+        self._count_function(_SNAPSHOT)
+        self._answered = 1
         self._next = RequestBatch._go_on
         return TakeSnapshot(self._requests[self._at - 1])
 
@@ -286,6 +317,8 @@ class RequestBatch:
         longer = self._longer
         if isinstance(longer, Scan):
             self._next = RequestBatch._end_longer
+            self._count_function(longer.request.function)
+            self._answered = 1
             return RunScan(longer)
         assert longer is not None
         place = longer.entries[0].state
@@ -311,6 +344,8 @@ class RequestBatch:
             return self._take_longer(session, now)
         if reply is not None:
             self._replies.append(reply)
+            self._count_function(request.function)
+            self._answered = 1
         return self._end_longer(session, now)
 
     def _end_longer(self, session: Hashable, now: int) -> Step | None:

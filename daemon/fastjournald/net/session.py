@@ -57,6 +57,7 @@ class Session:
         self._is_notified = shared.engine.subscriptions.has_notifications
         self._listeners = shared.engine.subscriptions.listeners
         self._notifications = shared.engine.notifications
+        self._latencies = shared.latencies
         self._memory = memory
         self._connection = ServerConnection(
             value_bytes_max=shared.engine.context.settings.value_bytes_max
@@ -265,6 +266,7 @@ class Session:
     def receive_data(self, data: bytes | bytearray) -> None:
         """Take what was received, once for each step RECEIVE; ``b""`` is the end of the stream."""
         self.receiving_since = NEVER
+        self.batch.arrived = self._latencies.began
         if self._memory.scarce:
             data = self._within_ration(data)
         if self._turns.admits(self.share, len(data) // limits.READ_BYTES_A_UNIT):

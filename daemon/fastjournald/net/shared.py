@@ -12,6 +12,7 @@ from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.histogram import Latencies
 from fastjournald.net.outbox import Log
 
 
@@ -26,6 +27,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     backpressure: WriterQueue
     connections_closed: Counter[str]
     protocol_errors: Counter[str]
+    latencies: Latencies
     after_requests: Callable[[int], None]
     """Called when requests have set signals, or have made the log grow by much."""
     wake_tasks: Callable[[], None]

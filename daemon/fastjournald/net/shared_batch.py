@@ -91,6 +91,9 @@ class SharedBatch:
             mark = self._shared.log.appended
             for member, reply in zip(members[at:], replies, strict=False):
                 member.answer(reply, mark)
+            if replies:
+                latencies = self._shared.latencies
+                latencies.answered(requests[at].function, len(replies), latencies.began, mark)
             at += len(replies)
             misses = 0 if len(replies) > 1 else misses + 1
             left.update(members[at : at + (1 << misses)])

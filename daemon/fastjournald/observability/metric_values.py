@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from fastjournal.protocol import Function
-from fastjournald.histogram import Histogram
+from fastjournald.histogram import Histogram, Latencies
 
 
 def function_name(function: int) -> str:
@@ -17,11 +17,27 @@ def function_name(function: int) -> str:
 
 def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
     """Return a histogram; its values are multiples of ``unit``."""
+    return HistogramMetricFamily(name, text, _buckets(values, unit), values.total * unit)
+
+
+def latency_histogram(name: str, text: str, latencies: Latencies) -> Metric:
+    """Return a histogram for each function that was asked for: others would be series of zeros."""
+    family = HistogramMetricFamily(name, text, labels=["function"])
+    for function, values in sorted(latencies.by_function.items()):
+        buckets = _buckets(values, 1e-6)
+        if buckets[-1][1]:
+            family.add_metric([function_name(function)], buckets, values.total * 1e-6)
+    return family
+
+
+def _buckets(values: Histogram, unit: float) -> list[tuple[str, float]]:
+    """Return the cumulative counts of a histogram with their bounds."""
     *bounded, count = values.cumulative()
-    buckets = [(f"{2**at * unit:.9g}", float(number)) for at, number in enumerate(bounded)]
-    return HistogramMetricFamily(
-        name, text, [*buckets, ("+Inf", float(count))], values.total * unit
-    )
+    buckets = [
+        (f"{2**exponent * unit:.9g}", float(number))
+        for exponent, number in enumerate(bounded, values.exponent_min)
+    ]
+    return [*buckets, ("+Inf", float(count))]
 
 
 def labelled_counter(

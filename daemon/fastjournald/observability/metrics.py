@@ -28,6 +28,7 @@ from fastjournald.observability.metric_values import (
     function_name,
     histogram,
     labelled_counter,
+    latency_histogram,
 )
 from fastjournald.observability.page_text import shown
 from fastjournald.observability.process_metrics import (
@@ -98,6 +99,11 @@ class Metrics(Collector):
             "Requests with an error reply, by function and error code.",
             ["function", "code"],
             (((function_name(number), code), count) for (number, code), count in errors),
+        )
+        yield latency_histogram(
+            "fastjournal_request_seconds",
+            "Histogram of the latency of requests, by function: from arrival to reply.",
+            counters.latencies,
         )
         yield labelled_counter(
             "fastjournal_protocol_errors",

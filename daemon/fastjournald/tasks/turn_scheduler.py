@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Protocol
 
 import trio
 
 from fastjournal.limits import TURN_WORK
 from fastjournald.admission.turn_budget import Share, TurnBudget, Waiting
-from fastjournald.histogram import Histogram
+from fastjournald.histogram import Histogram, Latencies
+
+
+class SettledLog(Protocol):
+    """The log, as far as the end of a turn is concerned."""
+
+    @property
+    def settled(self) -> int:
+        """Bytes that are as safe as the sync policy asks."""
 
 
 class TurnScheduler(trio.abc.Instrument):
@@ -21,11 +30,17 @@ class TurnScheduler(trio.abc.Instrument):
     Args:
         budget: Budget of work, for each turn.
         turn_us: Gets the length of each turn.
+        latencies: Is told begin and end of each turn.
+        log: Replies leave when it is settled up to them.
     """
 
-    def __init__(self, budget: TurnBudget, turn_us: Histogram) -> None:
+    def __init__(
+        self, budget: TurnBudget, turn_us: Histogram, latencies: Latencies, log: SettledLog
+    ) -> None:
         self._budget = budget
         self._turn_us = turn_us
+        self._latencies = latencies
+        self._log = log
         self._some = trio.Event()
         self._woke = perf_counter()
 
@@ -84,9 +99,12 @@ class TurnScheduler(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         """Begin a turn."""
-        self._woke = perf_counter()
+        self._woke = self._latencies.began = perf_counter()
         self._budget.begin_turn()
 
     def before_io_wait(self, timeout: float) -> None:
         """End a turn."""
-        self._turn_us.add(round((perf_counter() - self._woke) * 1_000_000))
+        now, latencies = perf_counter(), self._latencies
+        self._turn_us.add(int((now - self._woke) * 1_000_000))
+        if latencies.number or latencies.unsettled:
+            latencies.end_turn(now, self._log.settled)
