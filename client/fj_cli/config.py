@@ -94,6 +94,8 @@ def _read(file: Path) -> dict[str, str] | None:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"is not TOML: {error}", path=file) from error
+    except RecursionError:
+        raise ConfigError("is not TOML that can be read: nested too deep", path=file) from None
     for name, value in content.items():
         if name not in NAMES:
             names = ", ".join(NAMES)

@@ -66,7 +66,8 @@ class Reloader:
             sdnotify.notify_reloading()
             status = SERVING
             try:
-                config, security = await trio.to_thread.run_sync(self._read)
+                # a file that is a pipe, or on a network that hangs, does not hold up the stop
+                config, security = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             except ConfigError as error:
                 LOG.error("event=reload-failed error=%r kept='the options before'", str(error))
                 status += ", with the options before a reload that failed: see the log"

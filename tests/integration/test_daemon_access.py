@@ -324,6 +324,11 @@ def test_certificate_that_is_renewed_counts_after_sighup_for_new_connections(
         hang_up(daemon)
         assert "event=reload-failed" in daemon.said()
         ask(daemon.address, tls=renewing.path)
+        Path(files.cert).unlink()
+        os.mkfifo(files.cert)
+        os.kill(daemon.pid, signal.SIGHUP)
+        ask(daemon.address, tls=renewing.path)
+        assert daemon.stop() == 0, "the reload that waits for the pipe holds up the stop"
 
 
 @pytest.mark.rule("STATS: `connections`")
@@ -534,6 +539,7 @@ BAD_TOKENS = {
     "an unknown name": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\nuser='x'",
     "a bad name": f"name='a b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",
     "not TOML": f"name='a'\ntoken={ALL}\n",
+    "nested too deep": f"name='a'\ntoken='{ALL}'\nrights={'[' * 5000}",
     "the same twice": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\n[[token]]\n"
     f"name='b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",
     "one name twice": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\n[[token]]\n"

@@ -272,7 +272,18 @@ def test_address_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "listen" in refusal(capsys, "--config", str(file))
 
 
-@pytest.mark.parametrize("content", [b"max_value = ", b"= 3", b"\xff\xfe", b"a = 1\na = 2\n"])
+NOT_TOML = {
+    "no value": b"max_value = ",
+    "no name": b"= 3",
+    "not UTF-8": b"\xff\xfe",
+    "twice": b"a = 1\na = 2\n",
+    "nested too deep": b"a = " + b"[" * 5000,
+    "NUL in a path": b'tls_cert = "\\u0000"\n',
+    "NUL in an address": b'listen = ["a", "unix:/\\u0000"]\n',
+}
+
+
+@pytest.mark.parametrize("content", NOT_TOML.values(), ids=NOT_TOML)
 def test_file_that_is_not_toml_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:

@@ -159,6 +159,8 @@ def load_config(
             raise ConfigError(f"cannot read: {error.strerror}", path=file) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"not TOML: {error}", path=file) from error
+        except RecursionError:
+            raise ConfigError("not TOML that can be read: nested too deep", path=file) from None
         _convert(given, file)
     options = given | flags
     config = _convert(options, None)
@@ -266,6 +268,11 @@ def _convert(values: dict[str, object], file: str | None) -> Config:
     if unknown:
         allowed = ", ".join(Config.__struct_fields__)
         raise ConfigError(f"{unknown[0]}: no such option", path=file, hint=f"there are: {allowed}")
+    for name, value in values.items():
+        texts = value if isinstance(value, list) else [value]
+        if any("\0" in text for text in texts if isinstance(text, str)):
+            # no path and no address has one
+            raise ConfigError(f"{name}: it has a NUL character", path=file, hint="remove that")
     try:
         return msgspec.convert(values, Config)
     except msgspec.ValidationError as error:

@@ -118,6 +118,8 @@ def load_grants(path: str) -> Grants:
         raise ConfigError(f"--auth-tokens: not TOML, {where}", path=path) from None
     except UnicodeDecodeError:
         raise ConfigError("--auth-tokens: not UTF-8", path=path) from None
+    except RecursionError:
+        raise ConfigError("--auth-tokens: nested too deep", path=path) from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"--auth-tokens: {error}", path=path) from error
     grants = [_grant(token, path) for token in file.token]
