@@ -11,7 +11,7 @@ from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import Flag, Function, encode_request
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.engine import Grants, Scan
-from tests.door.net import CLOSE, COMMIT, RECEIVE, SharedBatch, WaitTurn
+from tests.door.net import CLOSE, COMMIT, RECEIVE, SharedBatch, WaitRoom, WaitTurn
 from tests.property.subject import LOG, SECOND, START, request
 from tests.property.test_bulk_requests import GRANTS, TOKENS
 from tests.unit.test_session_sans_io import Client, Daemon, codes, encode, set_
@@ -230,6 +230,20 @@ def test_shared_batch_takes_nothing_while_writers_wait_for_room() -> None:
     client.session.receive_data(encode(set_(b"k")))
     assert not client.session.join(clients.together)
     assert not clients.together.waits
+
+
+def test_shared_batch_leaves_its_requests_to_sessions_when_writers_begin_to_wait() -> None:
+    """Another request of the round, or its first run, has made the log far too large."""
+    clients = Round(4)
+    for at, client in enumerate(clients.clients):
+        client.session.receive_data(encode(set_(b"a:1:0:%d" % at)))
+        assert client.session.join(clients.together)
+    clients.daemon.backpressure.closed = True
+    left = clients.together.carry_out(START)
+    assert left == {client.session for client in clients.clients}
+    for client in clients.clients:
+        client.session.leave()
+        assert isinstance(client.step(), WaitRoom)
 
 
 def test_requests_of_a_shared_batch_use_the_budget_of_the_turn() -> None:

@@ -77,7 +77,11 @@ class SharedBatch:
         left: set[Member] = set()
         for run in self._runs.values():
             if run.requests:
-                self._carry_out(run, now, left)
+                if self._shared.backpressure.closed:
+                    # since they were taken: their sessions wait for room
+                    left.update(run.members)
+                else:
+                    self._carry_out(run, now, left)
                 run.members, run.requests, run.grant = [], [], None
         return left
 
