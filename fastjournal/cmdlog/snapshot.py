@@ -183,13 +183,18 @@ def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
     return removed
 
 
-def prune_snapshots(disk: Disk, snapshot_directory: str, keep: int) -> list[str]:
+def prune_snapshots(
+    disk: Disk, snapshot_directory: str, keep: int, taken: str | None = None
+) -> list[str]:
     """Remove the oldest snapshots of more than ``keep``; what holds anything else stays.
 
     Args:
         disk: Where they are.
         snapshot_directory: Where snapshots are kept.
         keep: How many of the newest stay, at least 1.
+        taken: The path of the one taken just now, which is the newest whatever the names say: one
+            that is named after a later instant was taken before the clock was set back, and goes
+            first.
 
     Returns:
         The paths removed, oldest first.
@@ -200,6 +205,8 @@ def prune_snapshots(disk: Disk, snapshot_directory: str, keep: int) -> list[str]
     """
     removed = []
     untouched = [p for p in list_snapshots(disk, snapshot_directory) if _is_untouched(disk, p)]
+    if taken is not None:
+        untouched.sort(key=lambda path: (path <= taken, path))
     for path in untouched[: -max(keep, 1)]:
         partial = path + _PARTIAL_SUFFIX
         disk.rename(path, partial)

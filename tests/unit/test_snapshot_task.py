@@ -57,3 +57,26 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
     assert len(snapshots) == (3 if call in ("link", "create", "rename") else 1)
     for path in snapshots:
         verify_snapshot(disk, path)
+
+
+async def test_snapshot_taken_after_the_clock_was_set_back_stays_and_those_before_it_go() -> None:
+    house = ServerFixture()
+    with trio.fail_after(SILENCE_S):
+        async with house.open():
+            peer = await house.connect()
+
+            async def taken(count: int | None = None) -> str:
+                house.clock.instant_us += 1
+                reply = await peer.ask(request(Function.SNAPSHOT, count=count))
+                assert reply.code == ""
+                return reply.pairs[0].value.decode()
+
+            before = [await taken() for _ in range(2)]
+            house.clock.instant_us -= 3600 * 1_000_000
+            first = await taken(2)
+            assert list_snapshots(house.disk, SNAPSHOTS) == [first, before[1]]
+            second = await taken(2)
+            assert list_snapshots(house.disk, SNAPSHOTS) == [first, second]
+            third = await taken(1)
+            assert list_snapshots(house.disk, SNAPSHOTS) == [third]
+            verify_snapshot(house.disk, third)

@@ -37,7 +37,7 @@ class Snapshots:
     def __init__(self, runtime: Runtime, archive_sealed: Callable[[], Awaitable[None]]) -> None:
         self._runtime = runtime
         self._archive_sealed = archive_sealed
-        self._pruning = trio.Lock()
+        self._one_at_a_time = trio.Lock()
 
     async def take(self, session: Hashable, request: Request) -> bytes:
         """Seal the active segment, link all segments into a new snapshot, and tell its path.
@@ -54,16 +54,16 @@ class Snapshots:
             return refusal
         engine.counters.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
-        async with runtime.segments_free:
-            await self._link(reply)
-        if request.count and reply.pairs:
-            # may take long, for the space of large files: compaction goes on
-            async with self._pruning:
-                await self._prune(request.count)
+        async with self._one_at_a_time:
+            async with runtime.segments_free:
+                path = await self._link(reply)
+            if request.count and path is not None:
+                # may take long, for the space of large files: compaction goes on
+                await self._prune(request.count, path)
         return encode_reply(reply)
 
-    async def _link(self, reply: Reply) -> None:
-        """Take the snapshot, and put its path or an error into the reply."""
+    async def _link(self, reply: Reply) -> str | None:
+        """Take the snapshot, and put its path or an error into the reply; return the path."""
         runtime = self._runtime
         await runtime.commit.wait_settled(runtime.writer.appended)
         segments = await runtime.commit.roll()
@@ -84,15 +84,16 @@ class Snapshots:
             LOG.error("event=snapshot-failed error=%r", str(error))
             reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
             runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
-        else:
-            LOG.info("event=snapshot path=%s segments=%d", field_text(path), len(segments))
-            reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
+            return None
+        LOG.info("event=snapshot path=%s segments=%d", field_text(path), len(segments))
+        reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
+        return path
 
-    async def _prune(self, keep: int) -> None:
+    async def _prune(self, keep: int, taken: str) -> None:
         runtime = self._runtime
         try:
             removed = await trio.to_thread.run_sync(
-                prune_snapshots, runtime.disk, runtime.config.snapshot_directory, keep
+                prune_snapshots, runtime.disk, runtime.config.snapshot_directory, keep, taken
             )
         except LogFailedError as error:
             # the new one is whole, and that is what was asked for
