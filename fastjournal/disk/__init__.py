@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fastjournal.disk.interface import Disk, DiskFile, DiskLock
 from fastjournal.disk.os_disk import OsDisk, OsFile, OsLock
-from fastjournal.disk.os_errors import failed, translating
+from fastjournal.disk.os_errors import failed, lacks_room, translating
 
 __all__ = [
     "Disk",
@@ -23,5 +23,6 @@ __all__ = [
     "OsFile",
     "OsLock",
     "failed",
+    "lacks_room",
     "translating",
 ]

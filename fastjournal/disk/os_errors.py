@@ -36,6 +36,12 @@ def failed(action: str, path: str, error: OSError) -> LogFailedError:
     )
 
 
+def lacks_room(error: LogFailedError) -> bool:
+    """Whether a call failed because the disk, or the quota of the user, has no room."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def translating(action: str, path: str) -> Iterator[None]:
     """Raise every ``OSError`` of the block as the ``LogFailedError`` that stands for it."""

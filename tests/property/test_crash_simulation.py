@@ -180,8 +180,16 @@ def test_disk_without_room_for_the_copy_does_not_stop_the_start(
     daemon.be_killed()
     (name,) = (name for name in daemon.disk.listdir(LOG) if name.endswith(".log"))
     size = daemon.disk.size(f"{LOG}/{name}")
-    for room, said in ((size, False), (size - 1, True)):
+    for room, error, said in (
+        (size, 0, False),
+        (size - 1, 0, True),
+        # inodes, or a quota, which the free space does not tell
+        (size, errno.ENOSPC, True),
+        (size, errno.EDQUOT, True),
+    ):
         daemon.disk.capacity_bytes = size + room
+        if error:
+            daemon.disk.fail_at(1, "create", error)
         caplog.clear()
         daemon.recover()
         assert ("not-written-anew" in caplog.text) is said

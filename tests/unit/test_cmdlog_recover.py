@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import google_crc32c
@@ -248,6 +249,41 @@ def test_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
         kept,
     )
     assert disk.read(kept) == b"\x01half a record"
+
+
+@pytest.mark.parametrize("inodes", [False, True])
+@pytest.mark.parametrize("whole", [True, False], ids=["records before it", "nothing before it"])
+def test_torn_tail_on_a_full_disk_is_cut_and_kept_in_its_room(whole: bool, inodes: bool) -> None:
+    log = sample()
+    tail = b"\x01half a record"
+    disk = a_disk(s1=log, **({} if whole else {"s2": SEGMENT_HEADER + b"half"}))
+    if whole:
+        disk.open_append(f"{LOG}/000000001.log").write(tail)
+    else:
+        tail = SEGMENT_HEADER + b"half"
+    expected = contents(recovered(disk.kill()).state)
+    disk.capacity_bytes = sum(map(len, files(disk).values()))
+    if not inodes:
+        for count in (1, 2):
+            disk.fail_at(count, "create", errno.ENOSPC)
+    result = recovered(disk)
+    assert contents(result.state) == expected
+    assert contents(recovered(disk.crash(1)).state) == expected
+    (found,) = result.diagnostics
+    kept = [data for name, data in files(disk).items() if ".torn-" in name]
+    assert kept == ([tail] if inodes else [])
+    assert (found.kept is None) is not inodes
+    assert ("no room to keep the bytes" in found.message) is not inodes
+    assert recovered(disk).diagnostics == []
+
+
+def test_torn_tail_that_cannot_be_kept_for_another_reason_is_not_cut() -> None:
+    disk = a_disk(s1=bytes(sample()) + b"\x01half a record")
+    before = files(disk)
+    disk.fail_at(1, "create", errno.EIO)
+    with pytest.raises(LogFailedError):
+        recovered(disk)
+    assert files(disk) == before
 
 
 @pytest.mark.parametrize("zeros", [1, 40, 4096])

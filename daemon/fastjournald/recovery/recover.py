@@ -15,7 +15,8 @@ from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
-from fastjournal.disk import Disk
+from fastjournal.disk import Disk, lacks_room
+from fastjournal.errors import LogFailedError
 from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
 from fastjournald.engine.context import new_journal
@@ -178,11 +179,18 @@ def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
     else:
         return False
     path = f"{directory}/{last.name}"
-    if disk.free_bytes(directory) < last.bytes:
+    try:
+        has_room = disk.free_bytes(directory) >= last.bytes
+        if has_room:
+            write_file(disk, f"{path}.rw", disk.read(path), like=path)
+    except LogFailedError as error:
+        if not lacks_room(error):
+            raise
+        has_room = False
+    if not has_room:
         # on a full disk workers must still be able to finish
         LOG.warning("event=not-written-anew path=%s reason='the disk is full'", field_text(path))
         return False
-    write_file(disk, f"{path}.rw", disk.read(path), like=path)
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)
     return True

@@ -25,8 +25,8 @@ from fastjournal.cmdlog.recovery.repair import keep_aside, repair_segments
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.segment_reader import StartWorker
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
-from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError
+from fastjournal.disk import Disk, lacks_room
+from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_BYTES_MAX, TOMBSTONES_MAX
 
 __all__ = ["Diagnostic", "Progress", "Recovered", "recover", "verify"]
@@ -163,15 +163,34 @@ def _settle(disk: Disk, diagnostic: Diagnostic, now_us: int) -> Diagnostic:
     if diagnostic.kind == "leftover":
         disk.unlink(path)
         return diagnostic
+    directory = path.rpartition("/")[0]
     data = disk.read_slice(path, diagnostic.offset, diagnostic.bytes)
-    kept = None
-    if not (diagnostic.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0"))):
-        stamp = format_time(now_us).replace("-", "").replace(":", "")
-        kept = keep_aside(disk, f"{path}.torn-{stamp}", data, like=path)
-        directory = path.rpartition("/")[0]
+    if diagnostic.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0")):
+        disk.unlink(path)
+        return diagnostic
+    stamp = format_time(now_us).replace("-", "").replace(":", "")
+    aside = f"{path}.torn-{stamp}"
+    kept = _keep_if_room(disk, aside, data, like=path)
+    if kept is not None:
         disk.sync_directory(directory)
     if diagnostic.kind == "empty":
         disk.unlink(path)
     else:
         disk.truncate(path, diagnostic.offset)
-    return msgspec.structs.replace(diagnostic, kept=kept)
+    message = diagnostic.message
+    if kept is None:
+        # on a full disk workers must still be able to finish: it has the room of the tail itself
+        like = directory if diagnostic.kind == "empty" else path
+        kept = _keep_if_room(disk, aside, data, like=like)
+        message += "" if kept else "; there is no room to keep the bytes"
+    return msgspec.structs.replace(diagnostic, kept=kept, message=message)
+
+
+def _keep_if_room(disk: Disk, path: str, data: bytes, *, like: str) -> str | None:
+    """Write the end of a segment to a new file; return its path, None where there is no room."""
+    try:
+        return keep_aside(disk, path, data, like=like)
+    except LogFailedError as error:
+        if not lacks_room(error):
+            raise
+        return None
