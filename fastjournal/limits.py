@@ -481,6 +481,10 @@ the handshakes come on top."""
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""
 
+FREE_INODES_MIN = 64
+"""With fewer free inodes the file system of the log counts as full: workers that finish on it need
+new segments, and compaction files beside these."""
+
 # --- daemon: units of work -----------------------------------------------------------------------
 
 # One currency for all that holds the event loop: units of about a microsecond, counted where the

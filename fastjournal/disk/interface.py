@@ -97,4 +97,7 @@ class Disk(Protocol):
         """
 
     def free_bytes(self, path: str) -> int:
-        """Return what an ordinary user may still write on this file system."""
+        """Return what an ordinary user may still write on this file system.
+
+        0 also where only few inodes are free (``limits.FREE_INODES_MIN``): new files need them.
+        """

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from fastjournal.disk.os_errors import failed, translating
 from fastjournal.errors import LogFailedError, LogLockedError
+from fastjournal.limits import FREE_INODES_MIN
 
 
 class OsFile:
@@ -271,7 +272,10 @@ class OsDisk:
             return OsLock(descriptor)
 
     def free_bytes(self, path: str) -> int:
-        """Return what an ordinary user may still write on this file system."""
+        """Return what an ordinary user may still write on this file system; see ``Disk``."""
         with translating("read free space", path):
             status = os.statvfs(path)
+            # a file system that makes inodes as they are needed tells none at all
+            if status.f_files and status.f_favail < FREE_INODES_MIN:
+                return 0
             return status.f_bavail * status.f_frsize

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fastjournal.errors import LogFailedError
 
 _HINTS = {
-    errno.ENOSPC: "free some space on this file system",
+    errno.ENOSPC: "free some space on this file system, or inodes (df -i)",
     errno.EDQUOT: "raise the quota of this user",
     errno.EACCES: "check the owner and mode of the directory",
     errno.EPERM: "check the owner and mode of the directory",

@@ -37,10 +37,12 @@ VALUE = b"v" * 10_000
 WINDOW = 20
 LEASE_US = 3_600_000_000
 POLL_S = 0.01
+INODES = 200
 MOUNTS = {
     "tmpfs": f"mount -t tmpfs -o size={DISK_BYTES},mode=0700 none {{path}}",
     "ext4": "mount -o loop {image} {path}",
 }
+FEW_INODES = f"mount -t tmpfs -o size={DISK_BYTES},nr_inodes={INODES},mode=0700 none {{path}}"
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def mounted(kind: str, directory: Path) -> Iterator[Path]:
         image.write_bytes(b"")
         os.truncate(image, DISK_BYTES)
         subprocess.run([mkfs, "-q", "-F", "-m", "0", str(image)], check=True)
-    mount = MOUNTS[kind].format(image=image, path=path)
+    mount = (FEW_INODES if kind == "few inodes" else MOUNTS[kind]).format(image=image, path=path)
     with subprocess.Popen(
         [
             *(unshare, "--mount", *(() if root else ("--user", "--map-root-user"))),
@@ -256,6 +258,34 @@ def test_daemon_starts_on_a_full_disk_and_lets_workers_finish(disk: Path) -> Non
             wait_code(client, "")
             assert client.ask(build(Function.GET, b"a:1:0:0")).code == "not-found"
         assert full.stop() == 0
+
+
+def test_disk_without_inodes_makes_the_daemon_read_only_and_it_starts_on_it(tmp_path: Path) -> None:
+    options = ("--cmdlog-seg-size", "65536", "--min-free-bytes", str(MIB))
+    with mounted("few inodes", tmp_path) as disk:
+        others = disk / "others"
+        others.mkdir()
+        with DaemonProcess(disk, *options) as daemon:
+            with RawClient(daemon.address) as client:
+                for number in range(40):
+                    assert client.ask(set_request(b"a:1:0:%d" % number, VALUE)).code == ""
+                leased = client.ask(build(Function.NEXT, b"a", count=20))
+                # fewer than the daemon keeps for itself, and enough for the segments of deletions
+                for number in range(os.statvfs(disk).f_favail - 20):
+                    (others / str(number)).touch()
+                wait_code(client, "read-only")
+                assert client.ask(build(Function.GET, b"a:1:0:39")).code == ""
+            daemon.kill()
+            daemon.start()
+            assert "event=not-written-anew" in daemon.said()
+            with RawClient(daemon.address) as client:
+                assert client.ask(set_request(b"a:1:0:no")).code == "read-only"
+                for pair in leased.pairs or ():
+                    token = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
+                    assert client.ask(build(Function.DELETE, pair.key, **token)).code == ""
+                shutil.rmtree(others)
+                wait_code(client, "")
+            assert daemon.stop() == 0
 
 
 def test_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk: Path) -> None:

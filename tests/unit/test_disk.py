@@ -246,5 +246,5 @@ def test_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write(OsDisk(), str(tmp_path / "a"), b"x")
     assert str(caught.value) == (
         f"{tmp_path}/a: cannot sync: No space left on device (ENOSPC)"
-        " (free some space on this file system)"
+        " (free some space on this file system, or inodes (df -i))"
     )
