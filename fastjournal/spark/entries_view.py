@@ -6,7 +6,7 @@
    steps Spark moves parcels of rows (``spark.shard_rows``). Nothing comes to the driver.
 3. Executors fetch the chosen records from their segments. Entries that other records changed, or
    that share keys with other live ones, are replayed by the daemon's own rules
-   (``spark.partition_replay``), those of one component in one place.
+   (``spark.label_replay``), those of one component in one place (``spark.replay_parcels``).
 
 All of this is one plan without an action: Spark computes it when rows are asked for. Parts that it
 needs several times it computes once, because it reuses equal shuffles.
@@ -27,15 +27,14 @@ from pyspark import StorageLevel
 from fastjournal.spark.columns import sql_schema
 from fastjournal.spark.entry_facts import PLACE_BITS, offset_of
 from fastjournal.spark.entry_fetch import (
-    REPLAYED_COLUMNS,
     Base,
     read_entries,
     read_replayed,
-    replay_labels,
 )
 from fastjournal.spark.entry_shards import find_records, send_facts
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.replay_parcels import by_label, replay_parcels
 from fastjournal.spark.shard import Shard, Step
 from fastjournal.spark.shard_rows import (
     PARCEL_COLUMNS,
@@ -114,13 +113,10 @@ def entries(
     chosen = _choose(spark, log, source, parts, permissive=permissive)
     plain = chosen.mapInArrow(partial(fetch_entries, log=log, names=names), schema)
     records = chosen.mapInArrow(
-        partial(fetch_records, log=log, permissive=permissive), REPLAYED_COLUMNS
+        partial(send_records, log=log, shards=parts, permissive=permissive), PARCEL_COLUMNS
     )
-    replayed = (
-        records.repartition(parts, "label")
-        .sortWithinPartitions("label", "segment", "offset")
-        .mapInArrow(partial(replay_labels, names=names), schema)
-    )
+    replay = partial(replay_parcels, names=names)
+    replayed = _Shards(records, parts).frame.mapInArrow(replay, schema)
     found = plain.unionByName(replayed)
     if permissive:
         damage = chosen.mapInArrow(_tell_damage, _DAMAGE_COLUMNS)
@@ -215,10 +211,10 @@ def fetch_entries(
             yield from read_entries(files, log.segments[number], _offsets(table), names)
 
 
-def fetch_records(
-    batches: Iterable[pa.RecordBatch], *, log: LogFiles, permissive: bool
+def send_records(
+    batches: Iterable[pa.RecordBatch], *, log: LogFiles, shards: int, permissive: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records at places, to be replayed."""
+    """Read the records at places, and send them to where they are replayed."""
     files, _ = resolve(log.uri)
     for given in unpack_parcels(batches).values():
         bases = {
@@ -226,7 +222,7 @@ def fetch_records(
             for row in given["bases"].to_pylist()
         }
         for number, table in _places(given, "replayed"):
-            yield from read_replayed(
+            records = read_replayed(
                 files,
                 log.segments[number],
                 _offsets(table),
@@ -234,6 +230,7 @@ def fetch_records(
                 bases[number],
                 permissive=permissive,
             )
+            yield from pack_parcels(by_label(records, shards))
 
 
 def _tell_damage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ records. Values are read only here, and only those of records that are chosen. N
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,7 @@ import pyarrow as pa
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.entry_facts import Arrivals, serial_numbers
 from fastjournal.spark.files import LOG_IN_USE, SegmentFile
-from fastjournal.spark.partition_replay import (
-    ENTRY_ARROW_SCHEMA,
-    PartReplay,
-    chunked,
-    to_batch,
-)
+from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA, PartReplay, to_batch
 from fastjournal.spark.rows import decode_row, read_bytes
 from fastjournal.spark.vectorised.byte_arrays import (
     Integers,
@@ -48,18 +43,8 @@ REPLAYED_SCHEMA = pa.schema(
     ]
 )
 """Records to replay. ``serial``: serial number of a job of workq's own."""
-REPLAYED_COLUMNS = (
-    "label BIGINT, segment INT, offset BIGINT, raw BINARY, token BINARY, ours BOOLEAN, "
-    "serial BIGINT, doubt INT"
-)
-LABELS_RECORDS = 4096
-LABELS_BYTES = 8 * 1024 * 1024
-"""Records and bytes of records that are replayed together, if they are of many labels: what is live
-is in memory."""
 _STATES = pa.array(["waiting", "worked_on", "buried"])
 _RAW = ("segment", "offset", "_raw", "_token", "_ours", "_doubt")
-_BATCH_ROWS = 8192
-_BATCH_BYTES = 8 * 1024 * 1024
 
 
 class Base(NamedTuple):
@@ -96,7 +81,7 @@ def read_entries(
         records = RecordArrays(arrays, start[part], body[part], end[part])
         records.decode(contents=True, operations=True)
         irregular = records.irregular.copy()
-        batch = _columns(Chunk(records, segment.number), names)
+        batch = entry_columns(Chunk(records, segment.number), names)
         if irregular.any():
             batch = batch.filter(pa.array(~irregular))
             yield _by_replay(data, segment, records, np.flatnonzero(irregular), names)
@@ -117,7 +102,13 @@ def _choose(frames: Frames, offsets: Offsets, segment: SegmentFile) -> Frames:
     return Frames(frames.start[index], frames.body[index], frames.end[index])
 
 
-def _columns(chunk: Chunk, names: Sequence[str]) -> pa.RecordBatch:
+def entry_columns(chunk: Chunk, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the columns of records that are entries as they stand.
+
+    Args:
+        chunk: The records.
+        names: Columns to build, from ``partition_replay.ENTRY_COLUMNS``.
+    """
     schema = pa.schema([ENTRY_ARROW_SCHEMA.field(name) for name in names])
     columns = [
         _state(chunk) if name == "state" else VECTOR_COLUMNS[name].array(chunk) for name in names
@@ -202,34 +193,3 @@ def _labels_at(labels: Numbers, index: Offsets, chosen: Offsets) -> Numbers:
     found = np.zeros(len(index), np.int64)
     found[chosen] = labels[index[chosen]]
     return found
-
-
-def replay_labels(
-    batches: Iterable[pa.RecordBatch], names: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the entries that records leave, by the daemon's own rules.
-
-    Args:
-        batches: Records as in ``REPLAYED_SCHEMA``, in the order of label, segment and offset.
-        names: Columns to build, from ``partition_replay.ENTRY_COLUMNS``.
-
-    Raises:
-        LogCorruptError: A record cannot be understood.
-    """
-    replay, records, size, last = PartReplay(), 0, 0, None
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in REPLAYED_SCHEMA.names)
-        for label, segment, offset, raw, token, ours, serial, doubt in zip(*columns, strict=True):
-            if label != last and (records >= LABELS_RECORDS or size >= LABELS_BYTES):
-                yield from _finished(replay, names)
-                replay, records, size = PartReplay(), 0, 0
-            last = label
-            records, size = records + 1, size + len(raw)
-            lease = None if token is None else int.from_bytes(token, "big")
-            replay.feed(segment, offset, raw, token=lease, ours=ours, serial=serial, doubt=doubt)
-    yield from _finished(replay, names)
-
-
-def _finished(replay: PartReplay, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for found in chunked(replay.finish(), rows=_BATCH_ROWS, size=_BATCH_BYTES):
-        yield to_batch(found).select(names)

@@ -6,10 +6,11 @@ Replay is sequential, but an entry depends only on jobs that share a key, a URI 
 with it. From the facts of the records (``fastjournal.spark.entry_facts``):
 
 1. ``jobs``: one row a job. A job is *gone* if its entry was made once, and a removal follows.
-2. An entry that is not gone is *independent* where all others with one of its terms are gone, came
-   before it and are no newer: replay of the others leaves nothing that it meets. So it is what its
-   own records say. With no record but its first, it is *plain*: its columns are those of the
-   record. Otherwise its own records are replayed.
+2. An entry that is not gone is *independent* where all others with one of its terms are gone, and
+   each term tells one of two things: they had gone before its first record, or they came before it
+   and are no newer, and it has no links and was not renamed. Replay of the others leaves nothing
+   that it meets. So it is what its own records say. With no record but its first, it is *plain*:
+   its columns are those of the record. Otherwise its own records are replayed.
 3. The others are joined with all jobs that share terms with them, directly or by way of more: first
    a breadth-first search, then connected components by large-star and small-star rounds (Kiveris et
    al., 2014). Each round is one statement. After the last one, components that are not complete
@@ -75,7 +76,9 @@ def find_members(engine: DuckDb, facts: str, *, permissive: bool) -> tuple[str, 
     named = [Kind.LINK, Kind.RENAME, *([Kind.REMOVAL, Kind.DOUBTFUL] if permissive else [])]
     kinds = ", ".join(str(int(kind)) for kind in named)
     further = engine.query(_FURTHER, facts=facts, jobs=jobs, named=kinds)
-    return jobs, engine.store("members", _MEMBERS, jobs=jobs, further=further)
+    # one that is not applied may be, by a later one that names its key
+    ended = _NEVER if permissive else _ENDED
+    return jobs, engine.store("members", _MEMBERS, jobs=jobs, further=further, ended=ended)
 
 
 def find_replayed(engine: DuckDb, facts: str, jobs: str, labels: str, kept: str) -> str:
@@ -168,7 +171,9 @@ SELECT high, low, unnest(terms) AS term FROM (
     WHERE f.kind IN ({{named}}) OR ({_IS_ENTRY} AND (f.links IS NOT NULL OR j.high IS NOT NULL))
 ) AS found
 """
-_ROW = f"""node, added, timestamp, {GONE} AS gone,
+_ENDED = "CASE WHEN entries = 1 THEN removed END"
+_NEVER = "CAST(9223372036854775807 AS BIGINT)"
+_ROW = f"""node, added, timestamp, {GONE} AS gone, {{ended}} AS ended,
     (entries > 1 OR ties > 0 OR form = {Kind.LINKED:d}) AS strict"""
 _MEMBERS = f"""
 SELECT * FROM (
@@ -179,7 +184,8 @@ SELECT * FROM (
 ) AS found
 WHERE term IS NOT NULL
 """
-"""Pairs of job and term. A job is ``strict`` if it may meet others after it was added."""
+"""Pairs of job and term. A job is ``strict`` if it may meet others after it was added; ``ended``:
+behind this place one that is gone meets no other; null: it never did."""
 
 TERM_FACTS = {
     "first_live": "min(CASE WHEN NOT gone THEN node END)",
@@ -191,10 +197,12 @@ TERM_FACTS = {
     "live_newest": "max(CASE WHEN NOT gone THEN added END)",
     "latest": "max(timestamp)",
     "live_latest": "max(CASE WHEN NOT gone THEN timestamp END)",
+    "last_ended": "max(CASE WHEN gone THEN ended END)",
 }
 """Aggregates of the members with one term, which tell whether its live job is independent."""
-IS_BAD = """({first_live} <> {last_live} OR ({first_node} <> {last_node} AND (
-    {is_strict} = 1 OR {newest} > {live_newest} OR {latest} > {live_latest})))"""
+IS_BAD = """({first_live} <> {last_live} OR ({first_node} <> {last_node}
+    AND coalesce({last_ended} > {first_live}, FALSE)
+    AND ({is_strict} = 1 OR {newest} > {live_newest} OR {latest} > {live_latest})))"""
 _TANGLED = f"""
 SELECT DISTINCT m.node FROM {{members}} AS m JOIN (
     SELECT term FROM {{members}} GROUP BY term HAVING {IS_BAD.format(**TERM_FACTS)}
@@ -261,15 +269,15 @@ SELECT high, low, label FROM (
 ) AS bounded
 WHERE stays OR coalesce(timestamp > oldest, FALSE)
 """
+_STANDS = f"(j.entries = 1 AND j.form <> {Kind.FOREIGN:d} AND j.changes = 0)"
 PLAIN = f"""
 SELECT j.added AS place FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
-WHERE j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0 AND NOT {GONE}
+WHERE {_STANDS} AND NOT {GONE}
 """
 _OWN = f"""
 SELECT j.high, j.low, j.node AS label
 FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
-WHERE j.entries >= 1 AND NOT (j.entries = 1 AND j.form = {Kind.ENTRY:d} AND j.changes = 0)
-    AND NOT {GONE}
+WHERE j.entries >= 1 AND NOT {_STANDS} AND NOT {GONE}
 """
 _REPLAYED = f"""
 SELECT f.place, k.label FROM {{facts}} AS f JOIN (

@@ -14,8 +14,9 @@ import pyarrow.parquet
 
 from fastjournal.spark.domain_runs import write_entry_runs
 from fastjournal.spark.entry_facts import FACTS_SCHEMA, read_facts
-from fastjournal.spark.entry_fetch import Base, read_entries, read_replayed, replay_labels
+from fastjournal.spark.entry_fetch import Base, read_entries, read_replayed
 from fastjournal.spark.files import SegmentFile, resolve
+from fastjournal.spark.label_replay import replay_labels
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.replay_runs import ReplayRange, read_range, write_record_runs
 from fastjournal.spark.vectorised.byte_arrays import Numbers, Offsets

@@ -74,15 +74,20 @@ def pack_parcels(sent: Iterable[Sent]) -> Iterator[pa.RecordBatch]:
 def unpack_parcels(batches: Iterable[pa.RecordBatch]) -> dict[int, Given]:
     """Return the relations in parcels, by shard."""
     found: dict[int, dict[str, list[pa.Table]]] = {}
-    for batch in batches:
-        shards, names = batch.column("shard").to_pylist(), batch.column("name").to_pylist()
-        for shard, name, rows in zip(shards, names, batch.column("rows"), strict=True):
-            table = pa.ipc.open_stream(rows.as_buffer()).read_all()
-            found.setdefault(shard, {}).setdefault(name, []).append(table)
+    for shard, name, table in open_parcels(batches):
+        found.setdefault(shard, {}).setdefault(name, []).append(table)
     return {
         shard: {name: pa.concat_tables(tables) for name, tables in named.items()}
         for shard, named in found.items()
     }
+
+
+def open_parcels(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Table]]:
+    """Yield the shard, the name and the rows of each parcel."""
+    for batch in batches:
+        shards, names = batch.column("shard").to_pylist(), batch.column("name").to_pylist()
+        for shard, name, rows in zip(shards, names, batch.column("rows"), strict=True):
+            yield shard, name, pa.ipc.open_stream(rows.as_buffer()).read_all()
 
 
 def cut_rows(table: pa.Table, shards: Numbers) -> Iterator[tuple[int, pa.Table]]:

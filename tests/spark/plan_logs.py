@@ -32,6 +32,20 @@ def linked_chain(length: int) -> SegmentBuilder:
     return segment
 
 
+def ended_chain(length: int) -> SegmentBuilder:
+    """Return a segment of entries that each take over a link of the one before, which is gone."""
+    segment = SegmentBuilder()
+    for number in range(length):
+        key = b"key %d" % number
+        job = segment.entry(key)
+        for link in (number, number + 1):
+            segment.operation(Link(job, b"link %d" % link))
+        if number + 1 < length:
+            segment.complete(job, key)
+        segment.now_us += SECOND
+    return segment
+
+
 def hot_uri(sets: int, *, leased: int) -> SegmentBuilder:
     """Return a segment in which each SET takes one URI over, and one of them is leased meanwhile.
 

@@ -156,3 +156,32 @@ def replayed(directory: Path) -> list[tuple[Any, ...]]:
 def by_position(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Sort rows of entries by segment and offset, their last two columns."""
     return sorted(rows, key=lambda row: row[-2:])
+
+
+def write_linked_log(directory: Path, seed: int) -> None:
+    """Write a log of entries and links, most of which meet nothing else."""
+    draw = random.Random(seed)
+    directory.mkdir(parents=True)
+    jobs: list[tuple[bytes, bytes]] = []
+    keys = draw.choice((12, 60, 400))
+    others = draw.choice((0, 0, 0.03, 0.2))
+
+    def key() -> bytes:
+        form = draw.choice((b"plain %d", b"a:1:0:x%d", b"link %d", b"link %d"))
+        return form % draw.randrange(keys)
+
+    for number in range(1, 3):
+        builder = SegmentBuilder(number - 1, ids_from=number * 1_000_000)
+        for _ in range(60):
+            builder.now_us += draw.choice((0, SECOND))
+            if jobs and draw.random() < others:
+                job, name = draw.choice(jobs)
+                builder.complete(job, name) if draw.random() < 0.7 else builder.lease([job], 77)
+            elif jobs and draw.random() < 0.6:
+                builder.operation(Link(draw.choice(jobs[-20:])[0], key()))
+            else:
+                name = key()
+                links = [key() for _ in range(draw.choice((0, 0, 0, 1, 3)))]
+                uri = draw.choice((None, key()))
+                jobs.append((builder.entry(name, uri=uri, links=links), name))
+        (directory / segment_name(number)).write_bytes(bytes(builder))

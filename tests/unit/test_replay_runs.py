@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.spark import duckdb_engine, entry_fetch, replay_runs
+from fastjournal.spark import duckdb_engine, label_replay, replay_runs
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.entry_fetch import REPLAYED_SCHEMA
 from fastjournal.spark.files import LogDirectory
@@ -110,7 +110,7 @@ def test_export_of_large_leased_values_needs_no_sort_of_values(
 def test_replay_of_few_bytes_at_once_equals_the_replay(
     log: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entry_fetch, "LABELS_BYTES", 1)
+    monkeypatch.setattr(label_replay, "LABELS_BYTES", 1)
     monkeypatch.setattr(replay_runs, "RANGE_BYTES", 1)
     write_random_log(log, 3, segments=3, records=80)
     assert sorted(rows_of(export(log, scratch)), key=repr) == sorted(replayed(log), key=repr)

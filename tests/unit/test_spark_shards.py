@@ -12,23 +12,25 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark import entries_view, shard
+from fastjournal.spark import entries_view, label_replay, replay_runs, shard
+from fastjournal.spark import replay_parcels as replay_module
 from fastjournal.spark.duckdb_engine import DuckDb
 from fastjournal.spark.entries_view import (
     LogFiles,
     fetch_entries,
-    fetch_records,
     run_step,
+    send_records,
     send_segments,
 )
-from fastjournal.spark.entry_fetch import replay_labels
 from fastjournal.spark.entry_shards import find_records
 from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.linked_entries import resolve_links
 from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.replay_parcels import replay_parcels
 from fastjournal.spark.shard import Step
 from fastjournal.spark.shard_rows import unpack_parcels
-from tests.spark.plan_logs import hot_uri, linked_chain, write_log
-from tests.spark.random_logs import by_position, replayed, write_random_log
+from tests.spark.plan_logs import ended_chain, hot_uri, linked_chain, write_log
+from tests.spark.random_logs import by_position, replayed, write_linked_log, write_random_log
 
 NUMBERS = count()
 
@@ -107,14 +109,13 @@ def rows_of(log: Path, parts: list[list[pa.RecordBatch]]) -> list[tuple[Any, ...
     names = ENTRY_ARROW_SCHEMA.names
 
     def batches() -> Iterator[pa.RecordBatch]:
-        records = []
+        sent: list[pa.RecordBatch] = []
         for part in parts:
             yield from fetch_entries(part, log=files, names=names)
-            records += list(fetch_records(part, log=files, permissive=False))
-        if records:
-            order = [(name, "ascending") for name in ("label", "segment", "offset")]
-            table = pa.Table.from_batches(records).sort_by(order)
-            yield from replay_labels(table.to_batches(), names)
+            sent += send_records(part, log=files, shards=len(parts), permissive=False)
+        # the last ones first, as Spark may move them
+        for part in ShardsHere(sent[::-1], len(parts)).parts:
+            yield from replay_parcels(part, names=names)
 
     rows: list[tuple[Any, ...]] = []
     for batch in batches():
@@ -128,6 +129,46 @@ def test_plan_on_shards_equals_the_replay_of_colliding_records(seed: int, tmp_pa
     expected = replayed(tmp_path)
     assert expected
     assert rows_of(tmp_path, choose(tmp_path, 1 + seed % 4)) == expected
+
+
+def test_plan_on_shards_equals_the_replay_of_entries_with_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = [0, 0]
+
+    def counted(*arguments: Any) -> Any:
+        found = resolve_links(*arguments)
+        resolved[0] += int(found[0].sum())
+        resolved[1] += len(found[0])
+        return found
+
+    monkeypatch.setattr(label_replay, "resolve_links", counted)
+    for seed in range(6):
+        monkeypatch.setattr(label_replay, "LABELS_RECORDS", (1, 20, 10_000)[seed % 3])
+        log = tmp_path / str(seed)
+        write_linked_log(log, seed)
+        assert rows_of(log, choose(log, 1 + seed % 3)) == replayed(log), seed
+    assert 50 < resolved[0] < resolved[1]
+
+
+def test_replay_of_a_shard_with_many_records_sorts_them_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_runs, "RANGE_BYTES", 2000)
+    for seed in range(3):
+        monkeypatch.setattr(replay_module, "MEMORY_BYTES", (0, 3000)[seed % 2])
+        log = tmp_path / str(seed)
+        write_random_log(log, seed, segments=4, records=60)
+        assert rows_of(log, choose(log, 1 + seed % 2)) == replayed(log), seed
+
+
+def test_links_of_entries_that_were_gone_replay_the_one_that_is_live(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", ended_chain(50))
+    chosen = choose(log, 3)
+    assert records_of(chosen) == 3
+    (row,) = rows_of(log, chosen)
+    assert row[2] == [b"link 49", b"link 50"]
+    assert [row] == replayed(log)
 
 
 def test_chain_of_links_over_shards_is_one_component_whatever_its_length(tmp_path: Path) -> None:

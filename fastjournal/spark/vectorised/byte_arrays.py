@@ -68,6 +68,11 @@ class Slices(NamedTuple):
     none: Mask | None = None
     """Which are nil; None: no one."""
 
+    @property
+    def nils(self) -> Mask:
+        """Which are nil."""
+        return np.zeros(len(self.start), np.bool_) if self.none is None else self.none
+
 
 class Times(NamedTuple):
     """Instants in microseconds since the Unix epoch."""

@@ -37,7 +37,7 @@ class Places(NamedTuple):
 
 
 class KeyParts(NamedTuple):
-    """Parts of the keys that are journal keys."""
+    """Parts of the keys of entries and completions that are journal keys."""
 
     is_journal: Mask
     colons: tuple[Offsets, Offsets, Offsets]
@@ -93,8 +93,15 @@ class Chunk:
         return self.arrays.segment.hexadecimal(at, JOB_ID_BYTES // 8)
 
     @cached_property
+    def target(self) -> pa.Array:
+        """Ids of the jobs that the records concern, as text."""
+        if not len(self.arrays.link_operations.rows):
+            return self.job_id
+        return self.arrays.segment.hexadecimal(self.arrays.target, JOB_ID_BYTES // 8)
+
+    @cached_property
     def keys(self) -> Places:
-        """Keys of entries and of completions."""
+        """Keys of entries and of completions, and those that links give."""
         arrays = self.arrays
         places = self._places()
         key = arrays.entries.fields["key"]
@@ -103,11 +110,13 @@ class Chunk:
         results = arrays.results
         is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
         _put(places, results.rows, results.content, is_completion)
+        links = arrays.link_operations
+        _put(places, links.rows, links.key, links.key.valid)
         return places
 
     @cached_property
     def key_parts(self) -> KeyParts:
-        """Parts of the keys that are journal keys."""
+        """Parts of the keys of entries and completions that are journal keys."""
         start, end, missing = self.keys
         segment = self.arrays.segment
         base, stop = int(start[0]), int(end[-1])
@@ -117,6 +126,8 @@ class Chunk:
         colons = tuple(places[first + index] for index in range(3))
         one, two, three = colons
         is_journal = ~missing & (three < end) & (one > start)
+        # those of links are not looked at
+        is_journal[self.arrays.link_operations.rows] = False
         digits = two - one - 1
         is_journal &= (digits >= 1) & (digits <= 3)
         priority = np.zeros(len(start), np.int64)

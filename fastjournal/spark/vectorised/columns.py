@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from fastjournal.cmdlog.format.layout import JOB_ID_AT, JOB_ID_BYTES, Command
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
 from fastjournal.spark.columns import ARROW_TYPES, COMMAND_NAMES, MICROSECONDS_MAX, TIMESTAMPS
 from fastjournal.spark.vectorised.byte_arrays import (
     as_latin1,
@@ -58,18 +58,22 @@ def _job_id(chunk: Chunk) -> pa.Array:
     return chunk.job_id
 
 
+def _target(chunk: Chunk) -> pa.Array:
+    return chunk.target
+
+
 def _raw(chunk: Chunk) -> pa.Array:
     return chunk.arrays.segment.binary(chunk.arrays.start, chunk.arrays.behind)
 
 
-def _raw_job_id(chunk: Chunk) -> pa.Array:
-    at = chunk.arrays.body + JOB_ID_AT
+def _raw_target(chunk: Chunk) -> pa.Array:
+    at = chunk.arrays.target
     return chunk.arrays.segment.binary(at, at + JOB_ID_BYTES)
 
 
 def _half(first: int) -> Callable[[Chunk], pa.Array]:
     def column(chunk: Chunk) -> pa.Array:
-        at = chunk.arrays.body + JOB_ID_AT + first
+        at = chunk.arrays.target + first
         return pa.array(chunk.arrays.segment.unsigned64(at).view(np.int64))
 
     return column
@@ -123,7 +127,8 @@ def _operation(chunk: Chunk) -> pa.Array:
     heads = chunk.arrays.heads
     indices = np.zeros(len(chunk.arrays), np.int32)
     indices[heads.rows] = np.where(heads.lease, 1, 2)
-    return pa.array([None, "lease", "batch"], pa.string()).take(pa.array(indices))
+    indices[chunk.arrays.link_operations.rows] = 3
+    return pa.array([None, "lease", "batch", "link"], pa.string()).take(pa.array(indices))
 
 
 def _following(chunk: Chunk) -> pa.Array:
@@ -166,8 +171,8 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "scheduled_us": VectorColumn(_time_of_job("not_before")),
     "job_created_us": VectorColumn(_time_of_job("created")),
     "result": VectorColumn(_result),
-    "target": VectorColumn(_job_id, operations=True),
-    "_target": VectorColumn(_raw_job_id, operations=True),
+    "target": VectorColumn(_target, operations=True),
+    "_target": VectorColumn(_raw_target, operations=True),
     "_high": VectorColumn(_half(0), operations=True),
     "_low": VectorColumn(_half(8), operations=True),
     "operation": VectorColumn(_operation, operations=True),

@@ -1,11 +1,11 @@
 """Vectorised decoder: the fields of many log records at once, as arrays of numbers and offsets.
 
 A ``RecordArrays`` holds neighbouring records of one segment. It finds the fields of jobs, results,
-envelopes and of the operations that lead a group (lease, batch) when a column asks for them. A
-record of any other form, such as a job of workq's own, another operation, or an envelope with
-links, is in ``irregular``: the record by record reader decodes it.
+envelopes and of the operations that lead a group (lease, batch) or give a job one more key (link)
+when a column asks for them. A record of any other form, such as a job of workq's own or another
+operation, is in ``irregular``: the record by record reader decodes it.
 
-Layouts: ``cmdlog.format.layout``, ``cmdlog.format.envelope``, ``cmdlog.format.operation_records``.
+Layouts: ``cmdlog.format.layout``, ``cmdlog.format.operation_records``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Envelope
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES
 from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
     FIELDS_AT,
+    JOB_ID_AT,
+    JOB_ID_BYTES,
     SHORT_FIELD_AT,
     SHORT_MAX,
     SIMPLE_BODY_BYTES,
@@ -35,28 +37,24 @@ from fastjournal.spark.vectorised.byte_arrays import (
     Times,
     Unsigned,
 )
-from fastjournal.spark.vectorised.fields import Entries, Heads, Jobs, Results
+from fastjournal.spark.vectorised.envelopes import (
+    ENVELOPE_FIELDS,
+    INT32_MAX,
+    decode_envelopes,
+)
+from fastjournal.spark.vectorised.fields import Entries, Heads, Jobs, LinkOperations, Results
 
-INT32_MAX = 2**31 - 1
-_ARRIVAL_MAX = 1 << 62
 _MAGIC = np.uint32(int.from_bytes(MAGIC, "big"))
 _TAG_BYTES = 7
 """The head of an operation's array, and its tag of five letters with its length."""
 _TAG_MASK = np.uint64((1 << 8 * (_TAG_BYTES - 1)) - 1)
 LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
 BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
+_LINK_HEAD = b"\x93\xa4link\xc4" + bytes((JOB_ID_BYTES,))
+"""How the array of a link operation begins, up to the id of its job: 8 bytes."""
+_LINK = np.uint64(int.from_bytes(_LINK_HEAD, "big"))
 _EMPTY_ARRAY = 0x90
 _FALSE, _TRUE = 0xC2, 0xC3
-
-ENVELOPE_FIELDS = Envelope.__struct_fields__
-_FIELDS_MIN = 9
-"""Fields of the shortest envelope: those without a default."""
-_BYTES, _OPTIONAL, _NONE_YET, _BYTE, _NUMBER, _FLAG = range(6)
-_KINDS = {
-    "key": _BYTES, "uri": _OPTIONAL, "links": _NONE_YET, "value_type": _BYTE, "value": _BYTES,
-    "reason": _OPTIONAL, "taken": _NONE_YET, "erases": _FLAG, "error": _OPTIONAL,
-}  # fmt: skip
-"""Forms of the fields of an envelope; the others are numbers. ``_NONE_YET``: an empty array."""
 
 
 class RecordArrays:
@@ -175,8 +173,28 @@ class RecordArrays:
         return is_named & self._is_ours(jobs.payload)
 
     @cached_property
+    def link_operations(self) -> LinkOperations:
+        """Operations that give a job one more key."""
+        segment, jobs = self.segment, self.jobs
+        chosen = np.flatnonzero(self._operations)
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        is_link = segment.unsigned64(at) == _LINK
+        chosen, job_id = chosen[is_link], at[is_link] + len(_LINK_HEAD)
+        key = segment.msgpack_bytes(job_id + JOB_ID_BYTES)
+        regular = key.valid & ~key.nils & (key.end == jobs.payload.end[chosen])
+        place = Slices(key.start[regular], key.end[regular], regular[regular])
+        return LinkOperations(jobs.rows[chosen[regular]], job_id[regular], place)
+
+    @cached_property
+    def target(self) -> Offsets:
+        """Where the id of the job stands that a record concerns."""
+        at: Offsets = self.body + JOB_ID_AT
+        at[self.link_operations.rows] = self.link_operations.job_id
+        return at
+
+    @cached_property
     def heads(self) -> Heads:
-        """Operations that lead a group; all other operations are irregular."""
+        """Operations that lead a group; but for links, all other operations are irregular."""
         segment, jobs = self.segment, self.jobs
         chosen = np.flatnonzero(self._operations)
         rows = jobs.rows[chosen]
@@ -194,7 +212,8 @@ class RecordArrays:
         behind = behind + again
         regular = (is_lease & token.valid) | is_batch
         regular &= following.valid & (following.numbers <= INT32_MAX) & (behind == end)
-        self.irregular[rows[~regular]] = True
+        regular_links = np.isin(rows, self.link_operations.rows, assume_unique=True)
+        self.irregular[rows[~regular & ~regular_links]] = True
         return Heads(
             rows[regular],
             is_lease[regular],
@@ -229,71 +248,18 @@ class RecordArrays:
     @cached_property
     def entries(self) -> Entries:
         """Fields of the envelopes, up to the last one that is asked for."""
-        segment, jobs = self.segment, self.jobs
+        jobs = self.jobs
         ours = self._is_ours(jobs.payload)
         self.irregular[jobs.rows[~ours]] = True
         chosen = ours & ~self._operations
-        rows = jobs.rows[chosen]
         at = jobs.payload.start[chosen] + MAGIC_BYTES
-        stop = jobs.payload.end[chosen]
-        first = segment.byte(at)
-        is_long = first == 0xDC
-        count = np.where(is_long, segment.byte(at + 2), first.astype(np.int64) - _EMPTY_ARRAY)
-        valid = np.where(is_long, segment.byte(at + 1) == 0, count <= 15)
-        valid &= (count >= _FIELDS_MIN) & (count <= len(ENVELOPE_FIELDS))
-        at = at + np.where(is_long, 3, 1)
-        fields: dict[str, Integers | Slices] = {}
-        for index, name in enumerate(ENVELOPE_FIELDS[: self.last_field + 1]):
-            there = count > index
-            if index >= _FIELDS_MIN and not there.any():
-                break
-            field, right = self._field(name, at)
-            if not there.all():
-                right = right | ~there
-                field = _defaulted(field, there, at)
-            valid &= right
-            at = field.end
-            fields[name] = field
-        valid &= at == stop if self.last_field >= len(ENVELOPE_FIELDS) else at <= stop
-        self.irregular[rows[~valid]] = True
-        return Entries(rows, fields, valid)
-
-    def _field(self, name: str, at: Offsets) -> tuple[Integers | Slices, Mask]:
-        """Return a field of all envelopes, and where it has the usual form."""
-        segment = self.segment
-        kind = _KINDS.get(name, _NUMBER)
-        first = segment.byte(at)
-        if kind in (_BYTES, _OPTIONAL):
-            found = segment.msgpack_bytes(at)
-            return found, found.valid if kind == _OPTIONAL else found.valid & (first != NIL)
-        if kind == _NONE_YET:
-            return Slices(at + 1, at + 1, first == _EMPTY_ARRAY), first == _EMPTY_ARRAY
-        if kind == _FLAG:
-            return Slices(at + 1, at + 1, first <= _TRUE), (first == _FALSE) | (first == _TRUE)
-        number = segment.msgpack_integers(at)
-        bounds = {"value_type": 255, "arrival": _ARRIVAL_MAX, "attempts": INT32_MAX}
-        right = number.valid
-        if name in bounds:
-            right = right & (number.numbers <= bounds[name])
-        return number, right
+        found = decode_envelopes(
+            self.segment, jobs.rows[chosen], at, jobs.payload.end[chosen], self.last_field
+        )
+        self.irregular[found.rows[~found.valid]] = True
+        return found
 
 
 def tags_at(segment: SegmentBytes, at: Offsets) -> Unsigned:
     """Return the tags of operations, of five letters with their length; see ``LEASE``."""
     return segment.unsigned64(at - 2) & _TAG_MASK
-
-
-def _defaulted(field: Integers | Slices, there: Mask, at: Offsets) -> Integers | Slices:
-    """Return a field with its default, which is 0, empty or none, where it is not there."""
-    if isinstance(field, Integers):
-        return Integers(
-            np.where(there, field.numbers, 0).astype(np.uint64),
-            np.where(there, field.end, at),
-            field.valid | ~there,
-        )
-    return Slices(
-        np.where(there, field.start, at),
-        np.where(there, field.end, at),
-        field.valid | ~there,
-        ~there if field.none is None else field.none | ~there,
-    )

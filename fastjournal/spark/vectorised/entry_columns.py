@@ -11,10 +11,17 @@ import pyarrow.compute as pc
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.spark.columns import ARROW_TYPES
 from fastjournal.spark.record_kinds import REMOVALS, Kind
-from fastjournal.spark.vectorised.byte_arrays import Integers, Mask, Slices, as_text
+from fastjournal.spark.vectorised.byte_arrays import (
+    Integers,
+    Mask,
+    Offsets,
+    Slices,
+    as_text,
+)
 from fastjournal.spark.vectorised.chunk import Chunk
-from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS
-from fastjournal.spark.vectorised.vector_column import VectorColumn, nothing
+from fastjournal.spark.vectorised.envelopes import ENVELOPE_FIELDS
+from fastjournal.spark.vectorised.fields import Links
+from fastjournal.spark.vectorised.vector_column import VectorColumn
 
 _KINDS = np.full(256, Kind.CHANGE, np.int64)
 _KINDS[list(REMOVALS)] = Kind.REMOVAL
@@ -24,6 +31,8 @@ def _kind(chunk: Chunk) -> pa.Array:
     arrays = chunk.arrays
     kind = _KINDS[arrays.command]
     kind[arrays.entries.rows] = Kind.ENTRY
+    kind[arrays.entries.rows[arrays.entries.links.of]] = Kind.LINKED
+    kind[arrays.link_operations.rows] = Kind.LINK
     valid = np.ones(len(arrays), np.bool_)
     valid[arrays.heads.rows] = False
     return chunk.numbers(np.arange(len(arrays)), kind, valid, "int")
@@ -51,7 +60,10 @@ def _key_hash(chunk: Chunk) -> pa.Array:
     end = np.where(is_completion, results.content.end, results.content.start)
     hashes = chunk.arrays.segment.hashes(results.content.start, end)
     completed = chunk.numbers(results.rows, hashes, is_completion, "long")
-    return pc.coalesce(_hash_of_key(chunk), completed)
+    links = chunk.arrays.link_operations
+    hashes = chunk.arrays.segment.hashes(links.key.start, links.key.end)
+    linked = chunk.numbers(links.rows, hashes, links.key.valid, "long")
+    return pc.coalesce(_hash_of_key(chunk), completed, linked)
 
 
 def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
@@ -87,9 +99,42 @@ def _foreign(chunk: Chunk) -> pa.Array:
     return pa.array(np.zeros(len(chunk.arrays), np.bool_), mask=~_mask_of_entries(chunk))
 
 
+def _valid_links(chunk: Chunk) -> Links:
+    """Return the further keys in envelopes that are valid."""
+    entries = chunk.arrays.entries
+    valid = entries.valid[entries.links.of]
+    return Links(*(column[valid] for column in entries.links))
+
+
+def _listed(chunk: Chunk, of: Offsets, there: Mask, values: pa.Array, kind: str) -> pa.Array:
+    """Return lists of values as an Arrow array.
+
+    Args:
+        chunk: The records.
+        of: Number of the item, among the entries, that each value belongs to.
+        there: Which records have a list; it is null for all others.
+        values: The values, in order.
+        kind: Kind of the column.
+    """
+    counts = np.zeros(len(chunk.arrays) + 1, np.int64)
+    np.add.at(counts, chunk.arrays.entries.rows[of] + 1, 1)
+    ends = np.cumsum(counts).astype(np.int32)
+    offsets = pa.array(ends, mask=np.append(~there, False))
+    return pa.ListArray.from_arrays(offsets, values).cast(ARROW_TYPES[kind])
+
+
 def _links(chunk: Chunk) -> pa.Array:
-    forms = pa.array([None, []], ARROW_TYPES["list"])
-    return forms.take(pa.array(_mask_of_entries(chunk).astype(np.int32)))
+    links = _valid_links(chunk)
+    values = chunk.arrays.segment.binary(links.start, links.end)
+    return _listed(chunk, links.of, _mask_of_entries(chunk), values, "list")
+
+
+def _link_hashes(chunk: Chunk) -> pa.Array:
+    links = _valid_links(chunk)
+    values = pa.array(chunk.arrays.segment.hashes(links.start, links.end), pa.int64())
+    has_links = np.zeros(len(chunk.arrays), np.bool_)
+    has_links[chunk.arrays.entries.rows[links.of]] = True
+    return _listed(chunk, links.of, has_links, values, "numbers")
 
 
 def _timestamp(chunk: Chunk) -> pa.Array:
@@ -150,7 +195,7 @@ VECTORS_OF_ENTRIES: dict[str, VectorColumn] = {
     "_kind": _entry(_kind, "taken"),
     "_key": _entry(_key_hash, "key"),
     "_uri": _entry(_hash_of_entry("uri"), "uri"),
-    "_links": _entry(nothing("numbers"), "taken"),
+    "_links": _entry(_link_hashes, "taken"),
     "key": _entry(_key, "key"),
     "domain": _entry(_domain, "key"),
     "priority": _entry(_journal_priority, "key"),

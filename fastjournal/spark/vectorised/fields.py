@@ -53,7 +53,27 @@ class Entries(NamedTuple):
     rows: Offsets
     fields: dict[str, Integers | Slices]
     """Where an envelope is shorter: 0, nil or empty. No envelope has a field that is not here."""
+    links: Links
+    """Further keys in the envelopes."""
     valid: Mask
+
+
+class Links(NamedTuple):
+    """Byte strings of which some records have several, in the order of records and of each list."""
+
+    of: Offsets
+    """Number of the item that each one belongs to."""
+    start: Offsets
+    end: Offsets
+
+
+class LinkOperations(NamedTuple):
+    """Operations that give a job one more key."""
+
+    rows: Offsets
+    job_id: Offsets
+    """Where the id of that job stands."""
+    key: Slices
 
 
 class Heads(NamedTuple):

@@ -29,7 +29,8 @@ from fastjournal.spark.rows import Row, damaged_row, read_bytes, row_of
 from fastjournal.spark.vectorised.byte_arrays import Mask, Offsets, SegmentBytes
 from fastjournal.spark.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
-from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
+from fastjournal.spark.vectorised.decode import RecordArrays
+from fastjournal.spark.vectorised.envelopes import ENVELOPE_FIELDS
 from fastjournal.spark.vectorised.frames import (
     Frames,
     checksums_are_right,
