@@ -8,16 +8,20 @@ from typing import Any
 
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
+    Batch,
     Delay,
     Erasure,
     Extend,
     Failed,
+    Lease,
     Limit,
     Link,
     Pause,
     Rename,
     Resize,
     SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
     Tombstone,
     Touch,
     Value,
@@ -130,6 +134,46 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                 )
             )
         )
+
+
+def every_record() -> SegmentBuilder:
+    """Return a segment with a record of each command, operation and form."""
+    builder = SegmentBuilder(previous=None)
+    one = builder.entry(b"w:1:5:x", uri=b"u", value=b"v", not_before=5)
+    two = builder.entry(b"p", links=[b"l", b"m"], expires=9, ttl=8, attempts=3, token=300)
+    builder.entry(b"b", reason=b"\xff", superseded=1, uri=b"t", taken=(0,), erases=True, error=b"e")
+    builder.lease([one, two], 77)
+    for operation in (
+        SegmentStart(1, 5, 600, 7),
+        SegmentRewritten(1, 2, 3, done=True),
+        SegmentRemoved(4),
+        Lease(1, 300, again=True),
+        Batch(1),
+        Tombstone(b"k", 7),
+        Erasure(b"k"),
+        Pause(b"d", 300),
+        Limit(b"d", 1, 2, 300, 4),
+        Extend(one, 99),
+        Touch(two, 300),
+        Delay(one, 5),
+        Failed(one, 2, b"no"),
+        Value(one, b"n", 6),
+        Resize(one, 9, 300),
+        Link(one, b"a:1:2:l"),
+        Rename(one, b"r", 8, b"w:1:5:x"),
+    ):
+        builder.operation(operation)
+    builder.simple(Command.TIMEOUT_ATTEMPT, one)
+    builder.simple(Command.DELETE, two, replaced=1)
+    builder.simple(Command.EXPIRE, two)
+    builder.complete(one, b"a:1:2:x", 7)
+    builder.result(Command.COMPLETE, one, b"done")
+    builder.fail(two, b"\xff no")
+    foreign = builder.foreign(b"q", b"w", ttl_ms=5, priority=-3, attempts_max=2)
+    builder.foreign(b"q", b"w", due_us=builder.now_us)
+    builder.simple(Command.START_ATTEMPT, foreign)
+    builder.result(Command.FAIL, foreign)
+    return builder
 
 
 def _key(draw: random.Random) -> bytes:

@@ -95,6 +95,7 @@ class SegmentBytes:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self.arrow = pa.py_buffer(data)
         self._last = max(len(data) - 8, 0)
+        self._last32 = max(len(data) - 4, 0)
         self._big64 = self._words(">u8")
         self._little64 = self._words("<u8")
         self._big32 = self._words(">u4")
@@ -116,7 +117,7 @@ class SegmentBytes:
 
     def unsigned32(self, at: Offsets) -> npt.NDArray[np.uint32]:
         """Return the 32-bit big endian numbers at these offsets."""
-        return self._big32[np.minimum(at, self._last)].astype(np.uint32)
+        return self._big32[np.minimum(at, self._last32)].astype(np.uint32)
 
     def are_operations(self, at: Offsets) -> Mask:
         """Return which of the names at these offsets, with their lengths, are operations'."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -96,14 +95,6 @@ def _chain(start: Offsets, behind: Offsets, first: int, size: int) -> Offsets | 
         kept[last + 1 : at] = False
         while breaks[index] < at:
             index += 1
-
-
-def checksums_are_right(data: bytes, segment: SegmentBytes, frames: Frames) -> bool:
-    """Return whether the checksum of each record is right."""
-    crc32c = google_crc32c.value
-    spans = zip(frames.start.tolist(), frames.end.tolist(), strict=True)
-    found = np.array([crc32c(data[start:end]) for start, end in spans], np.uint32)
-    return bool((found == segment.unsigned32(frames.end)).all())
 
 
 def frames_of(run: Run) -> Frames:

@@ -27,16 +27,12 @@ from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.record_columns import READABLE
 from fastjournal.spark.rows import Row, damaged_row, read_bytes, row_of
 from fastjournal.spark.vectorised.byte_arrays import Mask, Offsets, SegmentBytes
+from fastjournal.spark.vectorised.checksums import checksums_are_right
 from fastjournal.spark.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.vectorised.decode import RecordArrays
 from fastjournal.spark.vectorised.envelopes import ENVELOPE_FIELDS
-from fastjournal.spark.vectorised.frames import (
-    Frames,
-    checksums_are_right,
-    find_frames,
-    frames_of,
-)
+from fastjournal.spark.vectorised.frames import Frames, find_frames, frames_of
 from fastjournal.spark.vectorised.groups import whole_groups
 from fastjournal.spark.vectorised.lease_tokens import LeaseTokens
 from fastjournal.spark.vectorised.spans import Bounds, Slice, Span, slice_bounds
