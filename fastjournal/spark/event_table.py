@@ -20,16 +20,14 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import date
 from typing import NamedTuple
 
-import msgspec
-
 from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.errors import LogFailedError
 from fastjournal.spark.event_commits import (
     Commit,
     MissingSegments,
@@ -37,8 +35,8 @@ from fastjournal.spark.event_commits import (
     files_of,
     gap_table,
     kept_from,
-    read_commits,
 )
+from fastjournal.spark.event_directory import EventDirectory
 from fastjournal.spark.event_extraction import Before, extract_events
 from fastjournal.spark.event_gaps import gaps_between, grown_segments, lost_segments
 from fastjournal.spark.event_shards import shards_for
@@ -95,10 +93,13 @@ class EventTable:
         self._files: TableFiles = DiskFiles(disk) if files is None else files
         self._on_disk = isinstance(self._files, DiskFiles)
         self._segments_a_commit = segments_a_commit
-        self._directory = directory
-        self._guard = guard
-        self.commits = list(read_commits(self._files, f"{directory}/_commits"))
+        self._directory = EventDirectory(self._files, directory, guard)
+        self._path = directory
+
+    @property
+    def commits(self) -> list[Commit]:
         """All commits, in their order."""
+        return self._directory.commits
 
     @property
     def taken(self) -> list[TakenSegment]:
@@ -113,7 +114,7 @@ class EventTable:
     @property
     def files(self) -> list[str]:
         """Paths of the Parquet files that count."""
-        return [f"{self._directory}/{file}" for _, file in files_of(self.commits)]
+        return [f"{self._path}/{file}" for _, file in files_of(self.commits)]
 
     @property
     def kept_from(self) -> str:
@@ -134,7 +135,7 @@ class EventTable:
             LogLockedError: The lock of the caller was lost.
             LogFailedError: Something could not be read or written; what is committed counts.
         """
-        self._remove_uncommitted()
+        self._directory.remove_uncommitted()
         waiting = self._waiting(archive)
         rows = 0
         step = self._segments_a_commit or max(SEGMENTS_A_COMMIT, 2 * parallel)
@@ -157,8 +158,8 @@ class EventTable:
         """
         days = {file.partition("/")[0].removeprefix("day=") for _, file in files_of(self.commits)}
         if days and min(days) < str(first):
-            self._put_commit(self.commits[-1].pruning(str(first)))
-        self._remove_uncommitted()
+            self._directory.put_commit(self.commits[-1].pruning(str(first)))
+        self._directory.remove_uncommitted()
 
     def _waiting(self, archive: str) -> list[Waiting]:
         """Return the segments to take, a shorter version before a longer; unlink taken ones."""
@@ -186,14 +187,16 @@ class EventTable:
         jobs = self.commits[-1].jobs if self.commits else 0
         shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
         scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
-        work = Work(disk, archive, self._files, scratch, self._directory, run, shards)
-        self._files.put(self._path(f"{WORK}/{run}/{_RUN}"), b"{}")
+        work = Work(disk, archive, self._files, scratch, self._path, run, shards)
+        self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
         gaps += lost_segments(found.read)
         gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
-            put_parquet(self._files, self._path(f"_gaps/{number:09d}.parquet"), gap_table(gaps))
+            put_parquet(
+                self._files, self._directory.path(f"_gaps/{number:09d}.parquet"), gap_table(gaps)
+            )
         commit = Commit(
             number=number,
             segments=found.taken,
@@ -206,8 +209,8 @@ class EventTable:
             moved=found.moved,
             jobs=found.jobs,
         )
-        self._put_commit(commit)
-        self._remove_work()
+        self._directory.put_commit(commit)
+        self._directory.remove_work()
         for segment in found.taken:
             self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
         for one in found.read:
@@ -223,7 +226,7 @@ class EventTable:
         if not self.commits:
             return Before({}, None, {}, {}, "")
         last = self.commits[-1]
-        state = StoredState(self._path(last.state), last.shards, tuple(last.moved))
+        state = StoredState(self._directory.path(last.state), last.shards, tuple(last.moved))
         pauses, limits = dict(last.pauses), dict(last.limits)
         return Before(versions, state, pauses, limits, self.kept_from)
 
@@ -237,102 +240,6 @@ class EventTable:
         last = max(file.number for file in files)
         return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
 
-    # --- files ------------------------------------------------------------------------------------
-
-    def _put_commit(self, commit: Commit) -> None:
-        self._check_writer()
-        if not commit.gaps:
-            # one that a crash has left without its commit
-            self._files.delete(self._path(f"_gaps/{commit.number:09d}.parquet"))
-        data = msgspec.json.format(msgspec.json.encode(commit)) + b"\n"
-        self._files.put(self._path(f"_commits/{_commit_name(commit)}"), data)
-        self.commits.append(commit)
-        number = _number_of(commit.state.removeprefix("_state/"))
-        # a later one may be that of another process, which came as this one was suspended
-        old = [one for one in self._files.walk(self._path("_state")) if _number_of(one) < number]
-        self._remove(f"_state/{one}" for one in old)
-
-    def _check_writer(self) -> None:
-        """Check that no other process writes or has written the table."""
-        self._guard()
-        known = {_commit_name(commit) for commit in self.commits}
-        for name in self._files.names(f"{self._directory}/_commits"):
-            if name.endswith(".json") and name not in known:
-                raise LogLockedError(
-                    f"another process has written _commits/{name}",
-                    path=self._directory,
-                    hint="let one fj-nightly write a table, and run it again",
-                )
-
-    def _remove_uncommitted(self) -> None:
-        """Remove the files that a crash left without a commit."""
-        committed = {file for _, file in files_of(self.commits)}
-        states = {commit.state for commit in self.commits[-1:]}
-        found = self._files.walk(self._directory)
-        # behind the listing: no file of a commit that this process does not know may go
-        self._check_writer()
-        self._check_commits(found)
-        # a run is known until all of its files are gone
-        found.sort(key=lambda file: file.startswith(WORK))
-        self._remove(file for file in found if _is_left(file, committed, states))
-        days = {file.partition("/")[0] for file in committed}
-        for name in self._files.names(self._directory):
-            if name.startswith("day=") and name not in days:
-                self._guard()
-                self._files.remove_empty(self._path(name))
-
-    def _check_commits(self, found: Collection[str]) -> None:
-        """Check that a table without commits is one that runs have left before their first one.
-
-        Raises:
-            LogCorruptError: It has events of others: a copy without commits, which is no reason to
-                remove all of them.
-        """
-        runs = {file.split("/")[1] for file in found if file.startswith(f"{WORK}/")}
-        for file in () if self.commits else found:
-            if file.startswith("day=") and not any(run in file for run in runs):
-                raise LogCorruptError(
-                    "there are events, and no commit that names them",
-                    path=self._path(file),
-                    hint="copy _commits and _state too, from the place that the table came from; "
-                    "or remove the directories day=* to begin anew",
-                )
-
-    def _remove_work(self) -> None:
-        """Remove the files between the tasks of a commit."""
-        self._remove(f"{WORK}/{file}" for file in self._files.walk(self._path(WORK)))
-
-    def _remove(self, files: Iterable[str]) -> None:
-        """Remove files, and directories of states and between tasks that are empty then."""
-        for file in files:
-            self._guard()
-            self._files.delete(self._path(file))
-        for parent in ("_state", WORK):
-            for name in self._files.names(self._path(parent)):
-                # the state of an earlier release is a file
-                if "." not in name and not self._files.walk(self._path(f"{parent}/{name}")):
-                    self._files.remove_empty(self._path(f"{parent}/{name}"))
-
-    def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
-
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):
             self._disk.unlink(path)
-
-
-def _commit_name(commit: Commit) -> str:
-    return f"{commit.number:09d}.json"
-
-
-def _is_left(file: str, committed: Collection[str], states: Collection[str]) -> bool:
-    """Return whether no commit names a file that only a run writes."""
-    head, _, rest = file.partition("/")
-    if head == "_state":
-        return f"{head}/{rest.partition('/')[0]}" not in states
-    return head == WORK or (head.startswith("day=") and file not in committed)
-
-
-def _number_of(state: str) -> str:
-    """Return the digits of the commit in the name of a state."""
-    return state[:9]
