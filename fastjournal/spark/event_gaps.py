@@ -45,6 +45,37 @@ def gaps_between(
     return sorted(found, key=lambda gap: gap[0])
 
 
+def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
+    """Return the gaps among and beside the segments of an archive that nobody has taken from it.
+
+    Segments between a gap and the first segment were taken and unlinked: that gap is their
+    reader's matter. Segments that were compacted before the first one are older than the archive.
+
+    Args:
+        known: Gaps that the archive knows.
+        first: Number of the first segment.
+        last: Number of the last one.
+    """
+    found = list[Gap]()
+    begin, end = first, last
+    ordered = sorted(known, key=lambda gap: gap.first)
+    for gap in reversed(ordered):
+        if gap.first < begin <= gap.last + 1 and gap.reason != "compacted":
+            begin = gap.first
+            found.append(gap)
+    for gap in ordered:
+        if gap.first >= first and gap.first <= end + 1:
+            end = max(end, gap.last)
+            found.append(gap)
+    return found
+
+
+def gap_text(first: int, last: int, reason: str) -> str:
+    """Return what an error, or a row, tells of a gap."""
+    named = f"segment {first} is" if first == last else f"segments {first} to {last} are"
+    return f"{named} not there" + ("" if reason == MISSING else f" ({reason})")
+
+
 def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of numbers from ``first`` to ``last`` that are in no span, in order."""
     number = first

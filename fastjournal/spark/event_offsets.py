@@ -12,6 +12,9 @@ from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.spark.files import LogDirectory, SegmentFile
 from fastjournal.spark.record_stream import Offset
 
+READS_ON = "option mode=permissive reads on behind them; ARCHIVE.json may tell the reason"
+"""Hint of the error for segments that are missing in an archive."""
+
 
 def end_of_batch(
     log: LogDirectory, start: Offset, bytes_max: int | None, target: Offset | None

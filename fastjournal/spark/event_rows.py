@@ -5,7 +5,7 @@ Columns and their meaning stand in docs/spark.md, "Events".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.spark.columns import ARROW_TYPES, text
+from fastjournal.spark.columns import ARROW_TYPES, CORRUPT_COLUMN, text
 
 BATCH_ROWS = 8192
 """Events that become an Arrow batch together."""
@@ -165,3 +165,19 @@ def event_batch(events: Iterable[Event]) -> pa.RecordBatch:
         for index, field in enumerate(EVENT_SCHEMA)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def corrupt_batch(texts: Sequence[str]) -> pa.RecordBatch:
+    """Return one row for each text that tells of something missing or damaged."""
+    nulls = [pa.nulls(len(texts), field.type) for field in EVENT_SCHEMA]
+    return pa.RecordBatch.from_arrays(
+        [*nulls, pa.array(texts, pa.string())], names=[*EVENT_SCHEMA.names, CORRUPT_COLUMN.name]
+    )
+
+
+def with_corrupt(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch of events, or of damage, with the column of damage."""
+    if CORRUPT_COLUMN.name in batch.schema.names:
+        return batch
+    none = pa.nulls(batch.num_rows, pa.string())
+    return batch.append_column(CORRUPT_COLUMN.name, none)

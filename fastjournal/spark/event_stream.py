@@ -28,9 +28,9 @@ from pyspark.sql.streaming.datasource import (
 from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.archive_cleaning import ReadSegments, clean_archive, versions_in
-from fastjournal.spark.columns import CORRUPT_COLUMN
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_offsets import (
+    READS_ON,
     archived_version,
     as_planned,
     end_of_batch,
@@ -40,15 +40,19 @@ from fastjournal.spark.event_offsets import (
     segments_behind,
 )
 from fastjournal.spark.event_records import EventRecord, segment_records
-from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
+from fastjournal.spark.event_rows import (
+    BATCH_ROWS,
+    Event,
+    corrupt_batch,
+    event_batch,
+    with_corrupt,
+)
 from fastjournal.spark.files import LogDirectory, SegmentFile, read_file, resolve
 from fastjournal.spark.paths import open_log
 from fastjournal.spark.record_stream import Offset
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.segment_identity import NOTHING, RESTORED, Sealed, check_end, check_link
 from fastjournal.spark.stream_state import StreamState
-
-_HINT = "option mode=permissive reads on behind them; ARCHIVE.json may tell the reason"
 
 
 class EventsPartition(InputPartition):
@@ -142,7 +146,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._permissive:
             missing = missing_segments(start, segments, end)
             if missing:
-                raise LogCorruptError(f"{missing[0]} missing", path=self._directory, hint=_HINT)
+                raise LogCorruptError(f"{missing[0]} missing", path=self._directory, hint=READS_ON)
         return [EventsPartition(segments, start, end, log.archived)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,7 +156,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = StreamState(self._state_directory, end["stream"])
         history = state.load(offset_name(start)) if start["segment"] else History()
         for text in missing_segments(start, partition.segments, end):
-            yield self._cast(_corrupt_batch(f"{self._directory}: {text} missing"))
+            yield self._cast(corrupt_batch([f"{self._directory}: {text} missing"]))
         extractor = EventExtractor(history)
         before = _read_of(start)
         done = self._done(state, partition)
@@ -169,7 +173,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except LogCorruptError as error:
                 if not self._permissive:
                     raise
-                yield self._cast(_corrupt_batch(str(error)))
+                yield self._cast(corrupt_batch([str(error)]))
                 done.damaged.append(archived_version(segment).name)
                 before = NOTHING
         state.save(offset_name(end), history, done)
@@ -200,7 +204,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except LogCorruptError as error:
             if not self._permissive:
                 raise
-            yield self._cast(_corrupt_batch(str(error)))
+            yield self._cast(corrupt_batch([str(error)]))
 
     def _done(self, state: StreamState, partition: EventsPartition) -> ReadSegments:
         """Return the segments that were read before a batch, and were not unlinked so far."""
@@ -268,11 +272,8 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return segment_records(data, segment, skipped)
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if CORRUPT_COLUMN.name not in batch.schema.names:
-            none = pa.nulls(batch.num_rows, pa.string())
-            batch = batch.append_column(CORRUPT_COLUMN.name, none)
         names = [column.source for column in self._columns]
-        return cast_batch(batch.select(names), self._columns)
+        return cast_batch(with_corrupt(batch).select(names), self._columns)
 
 
 def _read_of(offset: Offset) -> Sealed:
@@ -289,11 +290,3 @@ def _batches(events: Iterator[Event]) -> Iterator[pa.RecordBatch]:
             found.clear()
     if found:
         yield event_batch(found)
-
-
-def _corrupt_batch(text: str) -> pa.RecordBatch:
-    """Return one row that tells of something missing or damaged."""
-    nulls = [pa.nulls(1, field.type) for field in EVENT_SCHEMA]
-    return pa.RecordBatch.from_arrays(
-        [*nulls, pa.array([text])], names=[*EVENT_SCHEMA.names, CORRUPT_COLUMN.name]
-    )

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from fastjournal.errors import BadRequestError
 from fastjournal.spark.event_history import HistoryFile, history_files, read_events
-from fastjournal.spark.event_rows import EVENT_SCHEMA
+from fastjournal.spark.event_rows import with_corrupt
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 
 
 class HistoryPartition(InputPartition):
-    """A file of a table of events, or a whole log: a lease may begin in any of its segments."""
+    """A part of a history: a whole log is one, a lease may begin in any of its segments."""
 
     def __init__(self, part: HistoryFile) -> None:
         super().__init__(part.file or part.directory)
@@ -27,27 +26,26 @@ class EventsReader(DataSourceReader):
     Args:
         directories: Paths or URIs.
         columns: Columns to build, in this order.
-
-    Raises:
-        BadRequestError: One of them is for damage, of which these rows tell nothing.
+        permissive: Gaps and damaged segments become rows.
     """
 
-    def __init__(self, directories: list[str], columns: Sequence[RequestedColumn]) -> None:
+    def __init__(
+        self, directories: list[str], columns: Sequence[RequestedColumn], *, permissive: bool
+    ) -> None:
         self._directories = directories
         self._columns = columns
-        for column in columns:
-            if column.source not in EVENT_SCHEMA.names:
-                raise BadRequestError(
-                    f"the view events has no column {column.name}",
-                    hint="mode=permissive counts in a stream of events; event_span tells of gaps",
-                )
+        self._permissive = permissive
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each file of a table, and for each log."""
+        """Return one partition for each file of a table, for its gaps, and for each log.
+
+        Raises:
+            LogCorruptError: Segments of an archive are missing, in mode ``failfast``.
+        """
         return [
             HistoryPartition(part)
             for directory in self._directories
-            for part in history_files(directory)
+            for part in history_files(directory, permissive=self._permissive)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -57,4 +55,4 @@ class EventsReader(DataSourceReader):
             return
         names = [column.source for column in self._columns]
         for batch in read_events(partition.part):
-            yield cast_batch(batch.select(names), self._columns)
+            yield cast_batch(with_corrupt(batch).select(names), self._columns)

@@ -102,7 +102,7 @@ class FastjournalSource(DataSource):
         if options.view == "spool":
             return SpoolReader(directories, columns, permissive=options.permissive)
         if options.view == "events":
-            return EventsReader(directories, columns)
+            return EventsReader(directories, columns, permissive=options.permissive)
         if options.view == "entries":
             raise BadRequestError(
                 "the view entries is computed by a plan of Spark, which a data source alone cannot "
@@ -169,7 +169,8 @@ class FastjournalSource(DataSource):
             if self._checked.view == "spool":
                 check_spool(directory)
             elif self._checked.view == "events":
-                history_files(directory)
+                # a gap is an error of the reader, or a row of a stream
+                history_files(directory, permissive=True)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
             elif not stream or newest_snapshot(directory) is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -12,7 +13,15 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.cmdlog.archive_format import (
+    FORMAT,
+    VERSION,
+    ArchivedSegment,
+    ArchiveState,
+    Gap,
+    join_gaps,
+    write_state,
+)
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark import event_span
@@ -21,6 +30,7 @@ from fastjournal.spark.event_history import history_files, read_events
 from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind
 from fastjournal.spark.event_table import EventTable
 from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.rows import segment_rows
 from fastjournal.spark.source import FastjournalSource
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import EventLedger
@@ -149,16 +159,135 @@ def test_view_events_has_the_columns_and_types_that_a_schema_asks_for(kept: Kept
         (None if event.key is None else event.key.decode(), event.time, str(event.event))
         for event in kept.events
     ]
-    with pytest.raises(BadRequestError, match="has no column _corrupt"):
-        source.reader(StructType().add("_corrupt", "string"))
-    permissive = FastjournalSource(
-        {"view": "events", "path": str(kept.archive), "mode": "permissive"}
-    )
-    schema = permissive.schema()
-    with pytest.raises(
-        BadRequestError, match=r"_corrupt .*permissive counts in a stream of events"
+    found = view(kept.archive, mode="permissive", columnNameOfCorruptRecord="bad")
+    assert len(found) == len(kept.events)
+    assert {row["bad"] for row in found} == {None}
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_gap_of_an_archive_ends_the_view_events_or_is_a_row(
+    kept: Kept, tmp_path: Path, lost: int
+) -> None:
+    archived = copy_archive(kept, tmp_path)
+    archived[lost - 1].unlink()
+    with pytest.raises(LogCorruptError, match=rf"segment {lost} is not there .*mode=permissive"):
+        view(tmp_path)
+    found = view(tmp_path, mode="permissive")
+    assert [row["_corrupt"] for row in found if row["_corrupt"]] == [
+        f"{tmp_path}: segment {lost} is not there"
+    ]
+    assert told_by(found) == told(extracted(path for path in archived if path.exists()))
+
+
+def test_gap_that_the_state_of_an_archive_names_ends_the_view_events_where_it_adjoins(
+    kept: Kept, tmp_path: Path
+) -> None:
+    for path in copy_archive(kept, tmp_path)[:4]:
+        path.unlink()
+    last = event_span(tmp_path)
+    assert last is not None
+    assert (last.first, last.gaps) == (5, [])
+    dropped, beside = Gap(3, 4, 2, 99, None, None, "dropped"), Gap(3, 4, 2, 99, 1, 2, "compacted")
+    taken = Gap(1, 2, 2, 99, None, None, "dropped")
+    unlinked = Gap(last.last + 1, last.last + 1, 1, 9, None, None, "not-linked")
+    for gaps, expected in (
+        ([beside], []),
+        ([taken], []),
+        ([taken, dropped], ["segments 1 to 4 are not there (dropped)"]),
+        ([dropped], ["segments 3 to 4 are not there (dropped)"]),
+        ([unlinked], [f"segment {last.last + 1} is not there (not-linked)"]),
     ):
-        permissive.reader(schema)
+        state = ArchiveState(FORMAT, VERSION, last.last + 2, None, join_gaps(gaps))
+        write_state(OsDisk(), str(tmp_path), state)
+        if expected:
+            with pytest.raises(LogCorruptError, match=re.escape(expected[0])):
+                view(tmp_path)
+        found = view(tmp_path, mode="permissive")
+        texts = [row["_corrupt"] for row in found if row["_corrupt"]]
+        assert texts == [f"{tmp_path}: {text}" for text in expected]
+        assert len(found) > len(texts)
+        # a stream begins at what is there
+        assert FastjournalSource({"view": "events", "path": str(tmp_path)}).schema()
+
+
+def test_damaged_segment_of_an_archive_ends_the_view_events_or_is_a_row(
+    kept: Kept, tmp_path: Path
+) -> None:
+    archived = copy_archive(kept, tmp_path)
+    data = bytearray(archived[2].read_bytes())
+    data[-1] ^= 1
+    archived[2].write_bytes(data)
+    with pytest.raises(LogCorruptError, match="another checksum"):
+        view(tmp_path)
+    found = view(tmp_path, mode="permissive")
+    assert [row["_corrupt"] for row in found if row["_corrupt"]] == [
+        f"{archived[2]}: the segment has another checksum"
+    ]
+    assert told_by(found) == told(extracted(archived[:2] + archived[3:]))
+
+
+def test_segment_of_an_archive_that_is_shorter_than_it_was_sealed_is_named(
+    kept: Kept, tmp_path: Path
+) -> None:
+    archived = copy_archive(kept, tmp_path)
+    segment = LogDirectory(tmp_path).segments[2]
+    data = archived[2].read_bytes()
+    # a whole record is missing at its end, so that only the next segment tells
+    data = data[: list(segment_rows(data, segment, permissive=False))[-1].offset]
+    archived[2].unlink()
+    (tmp_path / ArchivedSegment(3, google_crc32c.value(data)).name).write_bytes(data)
+    with pytest.raises(LogCorruptError, match=r"segment 3 before it had .* when it was sealed"):
+        view(tmp_path)
+    texts = [row["_corrupt"] for row in view(tmp_path, mode="permissive") if row["_corrupt"]]
+    assert len(texts) == 1
+    assert texts[0].startswith(f"{archived[3]}: segment 3 before it had ")
+
+
+def test_gap_of_a_table_is_a_row_of_the_view_events_in_mode_permissive(
+    kept: Kept, tmp_path: Path
+) -> None:
+    archive, table = tmp_path / "archive", tmp_path / "out" / "events"
+    archive.mkdir()
+    copy_archive(kept, archive)[2].unlink()
+    assert EventTable(OsDisk(), str(table)).update(str(archive)) > 0
+    found = view(table, mode="permissive")
+    texts = [row["_corrupt"] for row in found if row["_corrupt"]]
+    assert texts == [f"{table}: segment 3 is not there"]
+    assert len(found) == len(view(table)) + 1
+
+
+def view(directory: Path, **options: str) -> list[dict[str, object]]:
+    """Return the rows of the view events, as Spark's tasks read them."""
+    source = FastjournalSource({"view": "events", "path": str(directory), **options})
+    reader = source.reader(source.schema())
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def copy_archive(kept: Kept, directory: Path) -> list[Path]:
+    """Copy the archive; return its files in the order of their numbers, which begin at 1."""
+    for path in kept.archive.iterdir():
+        (directory / path.name).write_bytes(path.read_bytes())
+    return sorted(directory.iterdir())
+
+
+def extracted(paths: Iterable[Path]) -> list[Event]:
+    extractor = EventExtractor(History())
+    return [
+        event
+        for path in paths
+        for event in extractor.extract(records_of(path.name, path.read_bytes()))
+    ]
+
+
+def told_by(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    names = ("segment", "offset", "event", "key")
+    found = [tuple(row[name] for name in names) for row in rows if row["_corrupt"] is None]
+    return sorted(found, key=str)
 
 
 def test_archive_has_no_events_where_all_of_it_is_taken(tmp_path: Path) -> None:
