@@ -87,6 +87,8 @@ class FastjournalSource(DataSource):
         self.check_directories(stream=True)
         schema = view_schema(self._columns, self._checked)
         if self._checked.is_table:
+            if self._checked.view == "entries" and self._checked.foreign is None:
+                raise no_plan()
             keep_options(schema, self._checked.given)
         return schema
 
@@ -104,12 +106,7 @@ class FastjournalSource(DataSource):
         if options.view == "events":
             return EventsReader(directories, columns, permissive=options.permissive)
         if options.view == "entries":
-            raise BadRequestError(
-                "the view entries is computed by a plan of Spark, which a data source alone cannot "
-                "return",
-                hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
-                "or CREATE TEMPORARY VIEW; under Spark Connect load(...) and createTempView",
-            )
+            raise no_plan()
         return RecordsReader(
             directories,
             columns,
@@ -195,6 +192,15 @@ class FastjournalSource(DataSource):
     def _columns(self) -> Sequence[HasKind]:
         options = self._checked
         return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
+
+
+def no_plan() -> BadRequestError:
+    """Return the error for the view ``entries`` of a table, or of a session without its plan."""
+    return BadRequestError(
+        "the view entries is computed by a plan of Spark, which a data source alone cannot return",
+        hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
+        "or CREATE TEMPORARY VIEW; under Spark Connect load(...) and createTempView",
+    )
 
 
 def _read_only() -> BadRequestError:

@@ -3,7 +3,8 @@
 ``CREATE TEMPORARY VIEW ... USING fastjournal`` of the view ``entries`` gets the plan of that view,
 which a data source cannot return. ``CREATE TABLE name (columns) USING fastjournal OPTIONS (...)``
 gets its options: Spark 4 gives the options of a table to the inference of its schema only, and does
-not infer one that the statement names. So they are put where an inferred schema has them.
+not infer one that the statement names. So they are put where an inferred schema has them. A
+table of the view ``entries`` is refused, and removed again: Spark has created it by then.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from fastjournal.spark.options import Options
-from fastjournal.spark.source import TABLE_OPTIONS, FastjournalSource, keep_options
+from fastjournal.spark.options import FOREIGN_JOURNALS, Options
+from fastjournal.spark.source import TABLE_OPTIONS, FastjournalSource, keep_options, no_plan
 
 _SESSION_CATALOG = "spark_catalog"
 _EXTERNAL = "EXTERNAL"
@@ -63,6 +64,12 @@ def _replace_view(spark: Any, plan: Any) -> None:
         found.createOrReplaceTempView(name)
 
 
+def _needs_plan(options: dict[str, str]) -> bool:
+    """Whether options, which may be wrong, ask for the view ``entries`` of a log."""
+    found = {name.lower(): value.lower() for name, value in options.items()}
+    return found.get("view") == "entries" and found.get("journal") not in FOREIGN_JOURNALS
+
+
 def _keep_options(spark: Any, plan: Any) -> None:
     """Put the options of a table with columns into the metadata of its first column."""
     jvm = spark._jvm
@@ -80,6 +87,10 @@ def _keep_options(spark: Any, plan: Any) -> None:
     if not is_ours or not schema.fields or TABLE_OPTIONS in schema.fields[0].metadata:
         return
     options = _as_dict(spark, table.storage().properties())
+    if _needs_plan(options):
+        # it could not be read; its definition goes, and no file
+        catalog.dropTable(table_name, True, False)
+        raise no_plan()
     if table.tableType().name() == _EXTERNAL and table.storage().locationUri().isDefined():
         location = table.storage().locationUri().get()
         utilities = jvm.org.apache.spark.sql.catalyst.catalog.CatalogUtils

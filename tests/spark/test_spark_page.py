@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fastjournal import SyncClient
+from fastjournal import Spool, SyncClient
 from tests.docs.pages import blocks
 from tests.integration.daemon_process import DaemonProcess
 from tests.system.staging import ROOT
@@ -16,6 +16,7 @@ from tests.system.staging import ROOT
 SNAPSHOTS = "/snapshots/20261123"
 ARCHIVE = "/var/lib/fastjournal/archive"
 STATE = "/var/lib/pipeline/state"
+SPOOL = "/var/spool/fastjournal"
 
 
 def test_spark_blocks_of_the_page_run(
@@ -29,6 +30,8 @@ def test_spark_blocks_of_the_page_run(
         for number in range(3):
             client.set(f"pages:128:0:{number}", f"page {number}")
         snapshot = Path(client.snapshot())
+    with Spool(tmp_path / "spool") as spool:
+        spool.append(domain="pages", value="a page that waits")
     names: dict[str, Any] = {
         "SNAPSHOT": str(snapshot),
         "CHECKPOINT": str(tmp_path / "checkpoint"),
@@ -37,6 +40,7 @@ def test_spark_blocks_of_the_page_run(
     shown: list[str] = []
     for language, block in blocks((ROOT / "docs" / "spark.md").read_text(encoding="utf-8")):
         code = block.replace(ARCHIVE, str(archive)).replace(STATE, str(tmp_path / "state"))
+        code = code.replace(SPOOL, str(tmp_path / "spool"))
         if "builder.remote(" in block:
             # of a client of Spark Connect: spark/test_spark_connect.py runs it
             continue
@@ -51,10 +55,12 @@ def test_spark_blocks_of_the_page_run(
     assert "| pages|waiting|    3|" in shown[0], shown
     assert spark.table("live").count() == 3
     assert spark.table("log").count() >= 3
+    assert spark.table("waiting").count() == 1
+    assert spark.table("history").count() >= 0
     for query in spark.streams.active:
         query.processAllAvailable()
         query.stop()
     assert spark.read.parquet(names["OUTPUT"]).count() >= 3
     assert names["events"].isStreaming
-    for table in ("DROP TABLE log", "DROP VIEW live"):
-        spark.sql(table)
+    for made in ("TABLE log", "TABLE history", "TABLE waiting", "VIEW live"):
+        spark.sql(f"DROP {made}")

@@ -181,12 +181,37 @@ def test_entries_view_is_a_temporary_view_of_sql(spark: SparkSession, tmp_path: 
     finally:
         spark.catalog.dropTempView("live")
     # no plan stands behind a table of the catalog
-    spark.sql(f"CREATE TABLE live USING fastjournal {options}")
-    try:
+    for columns in ("", "(id STRING)"):
         with pytest.raises(Exception, match=r"by a plan of Spark.* CREATE TEMPORARY VIEW"):
-            spark.sql("SELECT * FROM live").collect()
-    finally:
-        spark.sql("DROP TABLE live")
+            spark.sql(f"CREATE TABLE live {columns} USING fastjournal {options}")
+        assert not spark.catalog.tableExists("live")
+    assert replayed(tmp_path)
+
+
+def test_table_of_sql_has_the_views_events_and_spool(spark: SparkSession, tmp_path: Path) -> None:
+    log, spool = tmp_path / "log", tmp_path / "spool"
+    log.mkdir()
+    write_random_log(log, 4, segments=2, records=40)
+    with Spool(spool) as writer:
+        writer.append(domain="web", id="x")
+    for view, directory in (("events", log), ("spool", spool)):
+        expected = by_text(read(spark, directory, view, mode="permissive").collect())
+        assert expected
+        options = f"OPTIONS (path '{directory}', view '{view}', mode 'permissive')"
+        spark.sql(f"CREATE TABLE whole USING fastjournal {options}")
+        try:
+            spark.sql(f"CREATE TABLE narrow (key STRING) USING fastjournal {options}")
+            assert by_text(spark.table("whole").collect()) == expected
+            keys = sorted(str(row.key) for row in spark.table("narrow").collect())
+            texts = spark.sql("SELECT CAST(key AS STRING) AS key FROM whole").collect()
+            assert keys == sorted(str(row.key) for row in texts)
+        finally:
+            spark.sql("DROP TABLE whole")
+            spark.sql("DROP TABLE IF EXISTS narrow")
+
+
+def by_text(rows: list[Any]) -> list[str]:
+    return sorted(str(row) for row in rows)
 
 
 def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
