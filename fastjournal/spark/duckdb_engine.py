@@ -14,6 +14,8 @@ from fastjournal.errors import LogFailedError
 
 MEMORY_MIB = 256
 """Bound of what DuckDB keeps in memory; the rest goes to its temporary files."""
+_LOOKUP_MIB = 96
+"""The same while it looks up rows of its tables only."""
 _THREAD_MIB = 64
 """Memory that a thread of DuckDB needs at least."""
 
@@ -63,6 +65,18 @@ class DuckDb:
     def query(self, sql: str, **relations: str) -> str:
         """Return the relation that a query gives, to be read once or twice."""
         return f"({sql.format(**relations)})"
+
+    @contextmanager
+    def lookups_only(self) -> Iterator[None]:
+        """Give memory back in the block, which reads few rows of stored relations at once."""
+        self._limit_memory(_LOOKUP_MIB)
+        try:
+            yield
+        finally:
+            self._limit_memory(MEMORY_MIB)
+
+    def _limit_memory(self, mib: int) -> None:
+        self.connection.execute(f"SET memory_limit = '{mib}MiB'")
 
     def is_empty(self, relation: str) -> bool:
         """Return whether a relation has no rows."""

@@ -1,6 +1,7 @@
 """The live entries of a snapshot as Parquet, without Spark or Java.
 
     DESTINATION/entries-<snapshot>.parquet    zstd, sorted by domain, about 1 M rows a row group
+    DESTINATION/entries-<snapshot>-2.parquet  what is behind 4 GiB of the file before
     DESTINATION/_manifest.json                which snapshot, which files
     DESTINATION/_SUCCESS                      empty; written last
 
@@ -10,10 +11,10 @@ The columns are those of the Spark view ``entries``. The manifest is one JSON ob
      "segments": [{"name": str, "bytes": int, "crc32c": str}, ...],
      "files": [{"name": str, "bytes": int, "rows": int}], "rows": int}
 
-The Parquet file is written under a name that starts with ``_``, which readers of Parquet
+A Parquet file is written under a name that starts with ``_``, which readers of Parquet
 directories pass over, and then renamed. A second export to the same place removes ``_SUCCESS``
-first and the file that the manifest there names last; a directory that holds anything else is
-refused. In between the manifest names both files, so that an export can follow one that was cut
+first and the files that the manifest there names last; a directory that holds anything else is
+refused. In between the manifest names all of them, so that an export can follow one that was cut
 anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
@@ -28,6 +29,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -54,6 +56,8 @@ from fastjournal.versioned_json import decode_versioned
 ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 """Before compression; a row group of large values ends here, so that memory stays bounded."""
+FILE_BYTES = 4 * 1024 * 1024 * 1024
+"""A file ends behind so many bytes: S3 renames by a copy, and copies no object above 5 GiB."""
 PART_BYTES = 48 * 1024 * 1024
 """A snapshot of no more bytes is exported in this process."""
 
@@ -140,9 +144,9 @@ def export_snapshot(
             processes=processes,
             on_bytes=progress.add,
         )
-        name = f"entries-{source.path.rpartition('/')[2]}.parquet"
-        file = target.write(name, batches)
-        manifest = _describe(source, source.manifest, file)
+        name = f"entries-{source.path.rpartition('/')[2]}"
+        files = target.write(name, batches)
+        manifest = _describe(source, source.manifest, files)
         target.finish(manifest)
     progress.finish()
     return manifest
@@ -216,24 +220,39 @@ class _Target:
                     self._files.delete_file(path)
             raise
 
-    def write(self, name: str, batches: Iterator[pa.RecordBatch]) -> ExportedFile:
-        """Write the one Parquet file, under a temporary name."""
-        rows = 0
-        path = f"{self._path}/{_TEMPORARY}{name}"
-        with translating("write", path):
+    def write(self, stem: str, batches: Iterator[pa.RecordBatch]) -> list[ExportedFile]:
+        """Write the Parquet files, one at least, under temporary names."""
+        with translating("write", self._path):
             create_directory(self._files, self._path, self._directory_mode)
             for old in self._rest:
                 self._files.delete_file(f"{self._path}/{old}")
+        groups = _row_groups(batches)
+        found = [self._write_file(f"{stem}.parquet", groups)]
+        # only a row group that is there begins another file
+        for group in groups:
+            rest = chain(iter((group,)), groups)
+            del group
+            found.append(self._write_file(f"{stem}-{len(found) + 1}.parquet", rest))
+        return found
+
+    def _write_file(self, name: str, groups: Iterator[pa.Table]) -> ExportedFile:
+        """Write row groups up to the bytes of a file."""
+        rows = 0
+        path = f"{self._path}/{_TEMPORARY}{name}"
+        with translating("write", path):
             self._temporary.append(path)
             create_file(self._files, path, self._file_mode)
-            with pa.parquet.ParquetWriter(
-                path, ENTRY_ARROW_SCHEMA, filesystem=self._files, compression="zstd"
-            ) as writer:
-                for table in _row_groups(batches):
+            with (
+                self._files.open_output_stream(path, compression=None) as sink,
+                pa.parquet.ParquetWriter(sink, ENTRY_ARROW_SCHEMA, compression="zstd") as writer,
+            ):
+                for table in groups:
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                     rows += table.num_rows
                     # while the next one is gathered, this one need not be in memory
                     del table
+                    if sink.tell() >= FILE_BYTES:
+                        break
             size = self._files.get_file_info(path).size
         return ExportedFile(name, size, rows)
 
@@ -288,7 +307,10 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
 
 
-def _describe(source: LogDirectory, manifest: Manifest, file: ExportedFile) -> ExportManifest:
+def _describe(
+    source: LogDirectory, manifest: Manifest, files: list[ExportedFile]
+) -> ExportManifest:
     segments = [SourceSegment(s.name, s.bytes, s.crc32c) for s in manifest.segments]
     name = source.path.rpartition("/")[2]
-    return ExportManifest(name, manifest.taken_us, segments, [file], file.rows)
+    rows = sum(file.rows for file in files)
+    return ExportManifest(name, manifest.taken_us, segments, files, rows)

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,9 @@ def sorted_entries(
                 on_bytes(size)
             entries = stack.enter_context(closing(_Entries(source, str(uri), scratch)))
             entries.find()
-            for size in _in_turn(executor, waiting, entries.fetches()):
-                on_bytes(size)
+            with entries.lookups_only():
+                for size in _in_turn(executor, waiting, entries.fetches()):
+                    on_bytes(size)
             for stage in (entries.record_fetches(), entries.replays()):
                 for _ in _in_turn(executor, waiting, stage):
                     pass
@@ -112,6 +113,10 @@ class _Entries:
         self._records: list[str] = []
         """Files with records to replay."""
         self._wanted: Wanted | None = None
+
+    def lookups_only(self) -> AbstractContextManager[None]:
+        """Return the block in which the database has less memory, for those that decode."""
+        return self._engine.lookups_only()
 
     def close(self) -> None:
         """Close the database."""

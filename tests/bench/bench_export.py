@@ -135,12 +135,14 @@ def main(records: int, directory: Path) -> None:
     size = sum(path.stat().st_size for path in snapshot.glob("*.log"))
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     arguments = [sys.executable, "-c", EXPORT, str(snapshot), str(directory / "out")]
-    highest = 0
+    highest, most, after_s = 0, dict[str, int](), 0.0
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(directory)}
     ) as process:
         while process.poll() is None:
-            highest = max(highest, memory_of(process.pid))
+            now = memories_of(process.pid)
+            if sum(now.values()) > highest:
+                highest, most, after_s = sum(now.values()), now, time.monotonic() - began
             time.sleep(0.1)
         assert process.stdout is not None
         rows = int(process.stdout.read())
@@ -150,7 +152,8 @@ def main(records: int, directory: Path) -> None:
     written = rows // GROUP_LIVE * GROUP_RECORDS
     print(f"{written:,} records, {rows:,} live entries, {size / 1e6:,.0f} MB")
     print(f"{wall:.1f} s, {spent:.1f} s of processor time, {written / spent:,.0f} records each")
-    print(f"{highest / 2**20:,.0f} MiB at most")
+    parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in most.items())
+    print(f"{highest / 2**20:,.0f} MiB at most, after {after_s:.0f} s: {parts}")
 
 
 if __name__ == "__main__":

@@ -186,6 +186,31 @@ def test_row_groups_end_at_their_rows_and_bytes(
     assert found.metadata.num_row_groups == -(-rows // 4) > 2
 
 
+def test_export_begins_another_file_behind_the_bytes_that_an_object_store_can_rename(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr(export, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(export, "FILE_BYTES", 3000)
+    files = export_snapshot(snapshot, out).files
+    stem = f"entries-{snapshot.name}"
+    names = [
+        f"{stem}.parquet",
+        *(f"{stem}-{number + 2}.parquet" for number in range(len(files) - 1)),
+    ]
+    assert len(files) > 2
+    assert [file.name for file in files] == names
+    tables = [pq.read_table(out / name) for name in names]
+    assert [len(table) for table in tables] == [file.rows for file in files]
+    assert 0 not in [file.rows for file in files]
+    assert exported(out) == replayed(snapshot)
+    monkeypatch.undo()
+    # the manifest names all of them, so that the next export removes what it has not
+    export_snapshot(snapshot, out)
+    assert {path.name for path in out.iterdir()} == {names[0], "_manifest.json", "_SUCCESS"}
+    assert exported(out) == replayed(snapshot)
+
+
 @pytest.mark.parametrize(("file", "directory"), [(0o640, 0o750), (0o600, 0o700), (0o644, 0o755)])
 def test_exported_files_are_no_wider_than_those_of_the_snapshot(
     file: int, directory: int, snapshot: Path, tmp_path: Path
