@@ -75,6 +75,17 @@ def extended(found: Iterable[Span], seals: Sequence[tuple[int, int]]) -> list[Sp
     return spans
 
 
+def on_day(found: Iterable[Span], day: date) -> list[tuple[int, int, str | None]]:
+    """Return first and last instant on a UTC day, and reason, of the spans that touch it."""
+    begin = begin_us(day)
+    end = begin + DAY_US
+    return [
+        (max(span.first_us, begin), min(span.last_us, end), span.reason)
+        for span in found
+        if span.first_us <= end and span.last_us >= begin
+    ]
+
+
 def covered_share(found: Iterable[Span], day: date) -> float:
     """Return the part of a UTC day that is covered, 0 to 1."""
     begin = begin_us(day)

@@ -9,8 +9,9 @@
 A run builds everything in the staging tree. Then it writes ``_publish.json`` and moves tables and
 descriptions into place. A crash before that leaves a tree that the next run removes. A
 crash behind it is finished by the next run before anything else. So each day is the old one or the
-new one in the end, in all tables. Readers see each table of a day replaced by two renames on this
-machine, and file by file in an object store.
+new one in the end, in all tables. Reports are made from tables in place, so they come in a second
+publication, with descriptions that say what they show. Readers see each table of a day replaced by
+two renames on this machine, and file by file in an object store.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class DayState(msgspec.Struct):
     """Instant of that snapshot, in microseconds since the Unix epoch."""
     sealed: int | None = None
     """Number of its last segment, if the history has it too."""
+    reported: str | None = None
+    """Fingerprint of what the report of the day shows; None: it is not known, or there is none."""
 
 
 class _Publish(msgspec.Struct):
@@ -110,20 +113,16 @@ class DayStore:
             with self.files.open_output_stream(path) as file:
                 file.write(data)
 
-    def put(self, name: str, data: bytes) -> str:
-        """Write one file in place, atomically; return its path or URI."""
-        self.write(name, data)
-        path = f"{self.path}/{name}"
-        with translating("write", path):
-            self._replace(f"{self.path}/{STAGING}/{name}", path)
-        return path if self._local else below(self.uri, name)
+    def place(self, name: str) -> str:
+        """Return the path or URI of a file."""
+        return f"{self.path}/{name}" if self._local else below(self.uri, name)
 
     def describe(self, day: date, state: DayState) -> None:
         """Write the description of a day into the staging tree."""
         self.write(f"{DAYS}/{day}.json", msgspec.json.encode(state))
 
     def publish(self, tables: Iterable[tuple[str, date]]) -> None:
-        """Let the staging tree take its place: tables on days, descriptions and all.
+        """Let the staging tree take its place: tables on days, descriptions, reports.
 
         A table without rows on a day is an empty directory then.
         """
@@ -133,7 +132,8 @@ class DayStore:
             path = f"{table}/dt={day}"
             self.files.create_dir(f"{staging}/{path}", recursive=True)
             paths[path] = self._names(f"{staging}/{path}")
-        paths |= {f"{DAYS}/{name}": [] for name in self._names(f"{staging}/{DAYS}")}
+        for folder in (DAYS, REPORTS):
+            paths |= {f"{folder}/{name}": [] for name in self._names(f"{staging}/{folder}")}
         begun = f"{staging}/{_PUBLISH}"
         with translating("write", begun):
             with self.files.open_output_stream(begun) as file:

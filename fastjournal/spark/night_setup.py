@@ -16,15 +16,24 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogLockedError
 from fastjournal.spark.day_store import checked_output
 from fastjournal.spark.days import checked_day, last_ended_day
+from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
 from fastjournal.spark.java import prepare_environment
-from fastjournal.spark.night_run import Night, check_archive, run_night, snapshot_manifest
+from fastjournal.spark.night_inputs import Night, check_archive, snapshot_manifest
+from fastjournal.spark.night_run import run_night
 from fastjournal.spark.report.console import print_report
 from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, may_be_cluster, start_session
 from fastjournal.spark.store_lock import StoreLock
 
 __all__ = ["needs_snapshot", "prepare", "print_report", "run_night", "start"]
 
+FEW_PROCESSORS = 2
+FEW_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MetaspaceSize=128m"
+"""Options of Java on few processors: one thread collects garbage, and not at the start yet."""
+FEW_ENVIRONMENT = {"SPARK_DRIVER_MEMORY": "768m", "MALLOC_ARENA_MAX": "2"}
+"""Memory of Java on few processors, unless it is set: the heap of 1 GiB that Spark gives it gets
+full before it spills, and each of many threads keeps memory of its own."""
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _MODES = 0o640, 0o750
 """Modes of files and directories where no snapshot says them."""
 
@@ -124,6 +133,10 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
     if snapshot is not None:
         size = sum(segment.bytes for segment in LogDirectory(snapshot).segments)
     settings = dict(SMALL_OPTIONS) if size <= SMALL_BYTES else {}
+    if not may_be_cluster(master) and processors() <= FEW_PROCESSORS:
+        for name, value in FEW_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        settings[_JAVA_OPTIONS] = f"{FEW_JAVA_OPTIONS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     settings["spark.hadoop.fs.permissions.umask-mode"] = f"{_restrict(snapshot):03o}"
     spark = start_session(master, name="fj-nightly", options=settings)
     stack.callback(spark.stop)

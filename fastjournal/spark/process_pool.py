@@ -1,4 +1,7 @@
-"""Process pool: tasks in processes of their own, or in this one, behind one interface."""
+"""Process pool: tasks in processes of their own, or in this one, behind one interface.
+
+A task that needs much memory once runs apart: an allocator keeps what a process has freed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
+
+from fastjournal.errors import LogFailedError
+
+Result = TypeVar("Result")
 
 
 class Here(Executor):
@@ -40,6 +47,26 @@ def process_pool(processes: int) -> Iterator[Executor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def run_apart(task: Callable[..., Result], *args: Any) -> Result:
+    """Run a task in a process of its own, whose memory the system has back at its end.
+
+    Args:
+        task: Function of a module; needs a main module that can be imported.
+        args: Its arguments.
+
+    Raises:
+        LogFailedError: The process was ended from outside.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=start_process) as pool:
+        try:
+            return pool.submit(task, *args).result()
+        except BrokenExecutor as error:
+            raise LogFailedError(
+                f"the process of {task.__name__} was ended from outside",
+                hint="free memory, and run it again",
+            ) from error
 
 
 def start_process() -> None:

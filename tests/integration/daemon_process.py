@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,23 @@ class DaemonProcess:
         directory: The log goes below it, and what the daemon says.
         options: More command line options.
         own_interpreter: Fork it from no server (see programs.py): its memory or /proc is looked at.
+        command: Starts it in another way; none: as it is installed.
     """
 
-    def __init__(self, directory: Path, *options: str, own_interpreter: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        own_interpreter: bool = False,
+        command: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self.log_path = directory / "log"
         self.stderr_path = directory / "fastjournald.err"
         self._ready_file = directory / "ready"
         self._options = options
         self._own_interpreter = own_interpreter
+        self._command = command or (installed("fastjournald"),)
         self._process: subprocess.Popen[Any] | None = None
         self.addresses: list[str] = []
         """Where it listens, since the last start."""
@@ -60,7 +69,7 @@ class DaemonProcess:
         with open(self.stderr_path, "ab") as stderr:
             self._process = Program(
                 [
-                    installed("fastjournald"),
+                    *self._command,
                     *("--cmdlog-path", str(self.log_path)),
                     *("--ready-file", str(self._ready_file)),
                     *listen,

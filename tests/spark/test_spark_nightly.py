@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,9 +24,13 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs, state_jobs
-from fastjournal.spark.day_store import DayStore
-from fastjournal.spark.night_run import Night, Outcome, run_night
-from fastjournal.spark.report.texts import duration
+from fastjournal.spark.day_store import DayState, DayStore
+from fastjournal.spark.days import begin_us
+from fastjournal.spark.event_commits import MissingSegments, decode_commit
+from fastjournal.spark.night_inputs import Night
+from fastjournal.spark.night_reports import Outcome
+from fastjournal.spark.night_run import run_night
+from fastjournal.spark.report.texts import count, duration
 from fastjournal.spark.state_jobs import BACKLOG_NUMBERS
 from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import ERROR, SLOW_US, Ledger, Simulation
@@ -315,6 +321,61 @@ def test_run_again_changes_nothing_and_needs_no_spark(played: Played) -> None:
     assert after.keys() == before.keys()
     report = Path(played.outcome.report)
     assert {path for path in after if after[path] != before[path]} <= {report}
+
+
+def test_report_is_written_for_each_day_whose_tables_were_computed(played: Played) -> None:
+    reports = {path.stem for path in (played.output / "reports").iterdir()}
+    assert reports == {path.stem for path in (played.output / "_days").iterdir()}
+    assert len(reports) == DAYS
+    older = (played.output / "reports" / "2026-11-18.html").read_text()
+    (total,) = (
+        row
+        for row in stored(played, "hours", date(2026, 11, 18))
+        if row["all_hours"] and row["all_domains"]
+    )
+    assert f"requests<b>{count(total['set'])}</b>" in older
+    assert "so the state of the entries is not known" in older
+
+
+def test_report_of_an_older_day_is_written_again_where_a_gap_or_its_events_came_late(
+    played: Played, tmp_path: Path
+) -> None:
+    def start() -> SparkSession:
+        raise AssertionError("nothing has to be computed")
+
+    output = tmp_path / "out"
+    shutil.copytree(played.output, output)
+    gap_day, crash_day = date(2026, 11, 18), date(2026, 11, 17)
+    commits = output / "events" / "_commits"
+    last = max(commits.iterdir())
+    commit = decode_commit(last.read_bytes(), str(last))
+    begin = begin_us(gap_day) + 6 * HOUR
+    gap = MissingSegments(900_000, 900_000, begin, begin + 6 * HOUR, "dropped")
+    late = msgspec.structs.replace(
+        commit, number=commit.number + 1, segments=[], gaps=[gap], rows=0
+    )
+    (commits / f"{late.number:09d}.json").write_bytes(msgspec.json.encode(late))
+    # the run that computed the tables of this day was killed before it wrote the report
+    description = output / "_days" / f"{crash_day}.json"
+    state = msgspec.json.decode(description.read_bytes(), type=DayState)
+    state.reported = "another"
+    description.write_bytes(msgspec.json.encode(state))
+    reports = sorted((output / "reports").iterdir())
+    before = {path.stem: path.read_text() for path in reports}
+    (output / "reports" / f"{crash_day}.html").write_text("old figures")
+
+    run_night(start, Night(DAY, DayStore(str(output)), str(output)))
+    after = {path.stem: path.read_text() for path in reports}
+    assert "gap: dropped" in after[str(gap_day)]
+    assert "The data covers 75.0 % of this day" in after[str(gap_day)]
+    assert "old figures" not in after[str(crash_day)]
+    changed = {day for day in after if after[day] != before[day]}
+    assert changed == {str(gap_day), str(crash_day), str(DAY)}
+
+    for path in reports:
+        path.write_text("as it was")
+    run_night(start, Night(DAY, DayStore(str(output)), str(output)))
+    assert {path.stem for path in reports if path.read_text() != "as it was"} == {str(DAY)}
 
 
 def test_run_that_prunes_leaves_the_last_days_and_computes_no_older_ones(played: Played) -> None:

@@ -214,9 +214,11 @@ def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
         store.publish(TABLES)
         assert content(tmp_path / "out") == {text}
     store.begin()
-    assert (
-        store.put("reports/2026-11-20.html", b"page") == "s3://bucket/out/reports/2026-11-20.html"
-    )
+    name = "reports/2026-11-20.html"
+    store.write(name, b"page")
+    store.publish([])
+    assert store.place(name) == f"s3://bucket/out/{name}"
+    assert (tmp_path / "out" / name).read_bytes() == b"page"
     store.prune(["hours", "churn"], [str(DAY)])
     assert store.states() == {}
     assert content(tmp_path / "out") == set()
@@ -227,13 +229,13 @@ def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
     "change",
     [
         lambda store: store.prune(["hours", "churn"], [str(DAY)]),
-        lambda store: store.put(f"reports/{DAY}.html", b"stale"),
+        lambda store: store.write(f"reports/{DAY}.html", b"stale"),
         lambda store: store.describe(DAY, DayState("stale")),
         lambda store: store.end(),
         lambda store: store.begin(),
         lambda store: store.publish(TABLES),
     ],
-    ids=["prune", "put", "describe", "end", "begin", "publish"],
+    ids=["prune", "write", "describe", "end", "begin", "publish"],
 )
 def test_output_of_a_lost_lock_stays_as_the_next_run_has_it(
     tmp_path: Path, change: Callable[[DayStore], object]
@@ -244,7 +246,8 @@ def test_output_of_a_lost_lock_stays_as_the_next_run_has_it(
     suspended, store = DayStore(str(tmp_path)), DayStore(str(tmp_path))
     build(store, "old")
     store.publish(TABLES)
-    store.put(f"reports/{DAY}.html", b"page")
+    store.write(f"reports/{DAY}.html", b"page")
+    store.publish([])
     build(store, "new")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     suspended.guard = lost
@@ -259,7 +262,8 @@ def test_pruning_removes_tables_report_and_description(tmp_path: Path) -> None:
     build(store, "old")
     store.publish(TABLES)
     store.begin()
-    store.put(f"reports/{DAY}.html", b"page")
+    store.write(f"reports/{DAY}.html", b"page")
+    store.publish([])
     store.prune(["hours", "churn"], ["2026-11-19"])
     assert content(tmp_path) == {"old"}
     store.prune(["hours", "churn"], [str(DAY)])

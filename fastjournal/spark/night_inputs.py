@@ -1,0 +1,66 @@
+"""Inputs of a nightly run, and checks of the directories that they name."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+
+import msgspec
+
+from fastjournal.cmdlog.archive_format import list_archived
+from fastjournal.cmdlog.snapshot import Manifest
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.day_store import DayStore
+from fastjournal.spark.files import LogDirectory
+
+
+class Night(msgspec.Struct):
+    """Inputs of a run."""
+
+    day: date
+    store: DayStore
+    history: str
+    """Path or URI of the directory in which ``events`` stands."""
+    archive: str | None = None
+    snapshot: str | None = None
+    """Snapshot of which the state is computed; None: the state stays as it is stored."""
+    keep_days: int | None = None
+    cluster: bool = False
+    """Whether Spark may have executors on other machines; these take the archive then, too."""
+    keep_events: int | None = None
+    """Days whose events stay, that of the report and those before it; None: all."""
+
+
+def snapshot_manifest(snapshot: str) -> Manifest:
+    """Return the manifest of a snapshot.
+
+    Raises:
+        LogCorruptError: It is none, or is damaged.
+        LogFailedError: It cannot be read.
+    """
+    manifest = LogDirectory(snapshot).manifest
+    if manifest is None:
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=snapshot,
+            hint="name the directory that 'fj-cli snapshot' printed",
+        )
+    return manifest
+
+
+def check_archive(archive: str) -> None:
+    """Check that a directory is an archive.
+
+    Raises:
+        BadRequestError: It is none.
+    """
+    disk = OsDisk()
+    if not os.path.isdir(archive):
+        raise BadRequestError(
+            f"--archive {archive} is no directory", hint="name the daemon's --archive-dir"
+        )
+    if not disk.exists(f"{archive}/ARCHIVE.json") and not list_archived(disk, archive):
+        raise BadRequestError(
+            f"--archive {archive} holds no archive", hint="name the daemon's --archive-dir"
+        )

@@ -1,0 +1,251 @@
+"""Ledger of a client over virtual weeks of a real daemon: each event counts once, or a gap has it.
+
+The daemon compacts as eagerly as it can, its clock jumps from day to day, it is killed, and so is
+``fj-nightly``, at random.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.clock import SystemClock
+from fastjournal.cmdlog.snapshot import read_manifest
+from fastjournal.disk import OsDisk
+from fastjournal.keys import build_journal_key
+from fastjournal.spark.day_store import DayStore
+from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.jobs import KINDS
+from fastjournal.spark.night_inputs import Night
+from fastjournal.spark.night_run import run_night
+from tests.integration import shifted_daemon
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.programs import installed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPTIONS = ("--cmdlog-seg-size", "4096", "--cmdlog-clean-int", "20", "--cmdlog-sync", "os")
+DAYS = 16
+AGO = 18
+"""Days before this one on which the first one is: no day of the ledger is to come yet."""
+NIGHTS = (2, 5, 6, 9, 13)
+"""Days behind which fj-nightly runs, and is killed."""
+ROUNDS_MAX = 7
+HOUR_S = 3600
+OVERFLOW_BYTES = 12_000
+OVERFLOWING_DAYS = 2
+
+
+class Weeks:
+    """A client with a ledger, and the daemon that it works with.
+
+    Args:
+        directory: For everything.
+        monkeypatch: Gives this process the clock of the daemon, which refuses other timestamps.
+    """
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.draw = random.Random(7)
+        self.archive = directory / "archive"
+        self.clock = directory / "clock"
+        self.day = datetime.now(UTC).date() - timedelta(days=AGO)
+        self.truth = Counter[tuple[str, str]]()
+        """By UTC day and kind."""
+        self.serial = 0
+        self.leased = 0
+        """Leases that nobody will end."""
+        self._set_clock()
+        monkeypatch.setattr(SystemClock, "now_us", lambda _: shifted_daemon.shifted(self.clock))
+        self._directory = directory
+
+    def daemon(self, *options: str) -> DaemonProcess:
+        """Return a daemon on the log, that does not run yet."""
+        return DaemonProcess(
+            self._directory,
+            *(*OPTIONS, "--archive-dir", str(self.archive), *options),
+            command=(sys.executable, shifted_daemon.__file__, str(self.clock)),
+        )
+
+    def _set_clock(self) -> None:
+        noon = datetime(self.day.year, self.day.month, self.day.day, 12, tzinfo=UTC)
+        offset = int(noon.timestamp()) * 1_000_000 - time.time_ns() // 1000
+        shifted_daemon.set_offset(self.clock, offset)
+
+    def count(self, **events: int) -> None:
+        self.truth.update({(str(self.day), kind): number for kind, number in events.items()})
+
+    def next_day(self, client: SyncClient) -> None:
+        """Let a night go by, in which all leases end."""
+        self.day += timedelta(days=1)
+        self._set_clock()
+        self.count(lost=self.leased)
+        self.leased = 0
+        deadline = time.monotonic() + START_S
+        while client.stats("web")["worked_on"]:
+            assert time.monotonic() < deadline, "leases of the day before end"
+            time.sleep(0.005)
+
+    def work(self, client: SyncClient) -> None:
+        """Work through a day, with a random part of each kind."""
+        for _ in range(self.draw.randint(2, ROUNDS_MAX)):
+            self._set(client, self.draw.randint(8, 16))
+            leased = client.next("web", count=self.draw.randint(4, 12), lease=HOUR_S)
+            assert leased.token is not None
+            self.count(leased=len(leased.pairs))
+            keys = [pair.key for pair in leased.pairs]
+            for key in keys:
+                chance = self.draw.random()
+                if chance < 0.6:
+                    client.delete(key, token=leased.token)
+                    self.count(completed=1)
+                elif chance < 0.75:
+                    client.release(key, leased.token, error="boom")
+                    self.count(failed=1)
+                elif chance < 0.8:
+                    client.release(key, leased.token)
+                    self.count(returned=1)
+                elif chance < 0.85:
+                    client.bury(key, leased.token)
+                    self.count(buried=1)
+                else:
+                    self.leased += 1
+            if self.draw.random() < 0.3:
+                self.count(purged=client.purge("web", count=3))
+
+    def _set(self, client: SyncClient, number: int) -> None:
+        """Set new entries, one of which takes the place of another."""
+        for _ in range(number):
+            self.serial += 1
+            key = build_journal_key("web", f"{self.serial}")
+            client.set(key, b"v" * 200, uri=f"http://web/{self.serial}")
+        self.serial += 1
+        again = build_journal_key("web", f"{self.serial}")
+        client.set(again, b"new", uri=f"http://web/{self.serial - 1}")
+        self.count(set=number + 1, replaced=1)
+
+
+def kill_when(arguments: list[str], reached: Callable[[], bool]) -> None:
+    """Run ``fj-nightly`` and kill it at a point of its work."""
+    with subprocess.Popen([installed("fj-nightly"), *arguments]) as process:
+        deadline = time.monotonic() + START_S
+        while not reached():
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "it goes on"
+            time.sleep(0.001)
+        process.kill()
+
+
+def points(table: Path, archive: Path) -> Iterator[Callable[[], bool]]:
+    """Yield points of the work of a night: in its first commit, behind it, before its tables."""
+
+    def names() -> set[Path]:
+        return set(archive.glob("*.log"))
+
+    def written() -> int:
+        return len(list(table.glob("day=*/*")))
+
+    def has_more(before: int) -> bool:
+        return written() > before + 3
+
+    def lacks_some(there: set[Path]) -> bool:
+        return not there <= names()
+
+    def lacks_all(there: set[Path]) -> bool:
+        return not there & names()
+
+    while True:
+        yield partial(has_more, written())
+        yield partial(lacks_some, names())
+        yield partial(lacks_all, names())
+
+
+def counts_of(table: Path) -> Counter[tuple[str, str]]:
+    """Count the rows of a table of events by UTC day and kind, as any reader of Parquet does."""
+    rows = pq.read_table(table, columns=["day", "event"]).to_pylist()
+    return Counter((str(row["day"]), row["event"]) for row in rows)
+
+
+def test_event_counts_equal_the_ledger_over_weeks_whatever_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weeks, output = Weeks(tmp_path, monkeypatch), tmp_path / "out"
+    table = output / "events"
+    when = points(table, weeks.archive)
+    arguments = ["--output", str(output), "--archive", str(weeks.archive)]
+    with weeks.daemon() as daemon:
+        client = SyncClient(daemon.address)
+        for day in range(DAYS):
+            weeks.work(client)
+            if weeks.draw.random() < 0.4:
+                client.close()
+                daemon.kill()
+                daemon.start()
+                client = SyncClient(daemon.address)
+            if day in NIGHTS:
+                kill_when([*arguments, "--date", str(weeks.day)], next(when))
+            weeks.next_day(client)
+        last = weeks.day - timedelta(days=1)
+        snapshot = client.snapshot()
+        night = Night(last, DayStore(str(output)), str(output), str(weeks.archive), snapshot)
+        run_night(lambda: spark, night)
+        assert counts_of(table) == weeks.truth
+        assert EventTable(OsDisk(), str(table)).gaps == []
+        client.close()
+    assert_tables_have(weeks.truth, output, last)
+    overflow(weeks, table)
+
+
+def assert_tables_have(truth: Counter[tuple[str, str]], output: Path, last: date) -> None:
+    """Assert that the tables of all days that are over have the counts of the ledger."""
+    found = Counter[tuple[str, str]]()
+    for path in (output / "throughput").iterdir():
+        day = path.name.removeprefix("dt=")
+        for row in pq.read_table(path).to_pylist():
+            found.update({(day, kind): row[kind] for kind in KINDS})
+    assert +found == {key: number for key, number in truth.items() if key[0] <= str(last)}
+    assert {kind for _, kind in +found} == {
+        *("set", "replaced", "leased", "completed", "failed"),
+        *("returned", "lost", "buried", "purged"),
+    }
+
+
+def overflow(weeks: Weeks, table: Path) -> None:
+    """Work with an archive that is too small; the table names the segments that it lacks."""
+    first = weeks.day
+    with (
+        weeks.daemon("--archive-bytes-max", str(OVERFLOW_BYTES)) as daemon,
+        SyncClient(daemon.address) as client,
+    ):
+        for _ in range(OVERFLOWING_DAYS):
+            weeks.work(client)
+            weeks.next_day(client)
+        snapshot = client.snapshot()
+    events = EventTable(OsDisk(), str(table))
+    events.update(str(weeks.archive))
+    (gap,) = events.gaps
+    told = read_manifest(OsDisk(), snapshot).archive_gaps
+    assert [(one.first, one.last, one.reason) for one in told] == [(gap.first, gap.last, "dropped")]
+    taken = {segment.number for segment in events.taken}
+    gone = set(range(gap.first, gap.last + 1))
+    assert not taken & gone
+    assert taken | gone == set(range(1, max(taken) + 1)), "each segment is in, or named"
+    found = counts_of(table)
+    whole = {key: number for key, number in weeks.truth.items() if key[0] < str(first)}
+    assert {key: number for key, number in found.items() if key[0] < str(first)} == whole
+    lacking = weeks.truth - found
+    assert {"set", "leased", "completed", "failed"} <= {kind for _, kind in lacking}
+    # a record tells these alone, also behind a gap
+    assert not {kind for _, kind in found - weeks.truth} & {"set", "leased", "completed", "failed"}
