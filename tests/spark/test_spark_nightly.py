@@ -19,8 +19,7 @@ import pytest
 
 import fastjournal.spark
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.snapshot import MANIFEST_NAME, take_snapshot
-from fastjournal.disk import OsDisk
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME
 from fastjournal.errors import LogFailedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs, state_jobs
@@ -30,12 +29,15 @@ from fastjournal.spark.event_commits import MissingSegments, decode_commit
 from fastjournal.spark.night_inputs import Night
 from fastjournal.spark.night_reports import Outcome
 from fastjournal.spark.night_run import run_night
-from fastjournal.spark.report.texts import count, duration
+from fastjournal.spark.report.texts import count, duration, share
+from fastjournal.spark.report.texts import instant as instant_text
 from fastjournal.spark.state_jobs import BACKLOG_NUMBERS
 from fj_cli.demo.changes import load_changes
-from fj_cli.demo.history import ERROR, SLOW_US, Ledger, Simulation
+from fj_cli.demo.history import ERROR, SLOW_US, Ledger
+from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
 from tests.spark.random_logs import by_position, replayed
+from tests.spark.report_screenshots import DAY, SCREENS, UNTIL_US, look, simulate
 from tests.spark.test_spark_views import as_told, read, rows_of
 
 if TYPE_CHECKING:
@@ -60,8 +62,6 @@ TOOLS = (
     "id",
 )
 
-UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
-DAY = date(2026, 11, 21)
 CHANGES = 1_500
 DAYS = 7
 DAMAGED = "20261101T000000.000000Z"
@@ -80,16 +80,8 @@ class Played(NamedTuple):
 @pytest.fixture(scope="module")
 def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Played:
     directory = tmp_path_factory.mktemp("night")
-    changes = load_changes()[-CHANGES:]
-    ledger = Simulation(directory / "log", changes, until_us=UNTIL_US, days=DAYS).run()
-    archive, output = directory / "archive", directory / "out"
-    archive.mkdir()
-    for info in ledger.segments:
-        name = f"{info.number:09d}-{info.crc32c:08x}.log"
-        os.link(directory / "log" / info.name, archive / name)
-    snapshot = take_snapshot(
-        OsDisk(), str(directory / "log"), str(directory / "snapshots"), ledger.segments, UNTIL_US
-    )
+    output = directory / "out"
+    ledger, archive, snapshot = simulate(directory, load_changes()[-CHANGES:], DAYS)
     damaged = directory / "snapshots" / DAMAGED
     damaged.mkdir()
     (damaged / MANIFEST_NAME).write_text("{")
@@ -251,6 +243,11 @@ def test_log_size_and_dead_share_equal_the_snapshot(played: Played) -> None:
     assert 0 < sum(row["live_bytes"] for row in rows) < sum(row["bytes"] for row in rows)
 
 
+def starving_headline(played: Played) -> str:
+    (row,) = stored(played, "starving")
+    return f"peps.python.org: nobody took its work after {row['last_leased']:%H:%M} on {DAY}"
+
+
 def test_report_says_where_why_and_since_when_work_was_slow(played: Played) -> None:
     slow = {(one.domain, one.what): one for one in played.outcome.slow}
     one = slow["gohugo.io", "run"]
@@ -265,13 +262,114 @@ def test_report_says_where_why_and_since_when_work_was_slow(played: Played) -> N
     runs = played.ledger.runs[str(DAY), "gohugo.io"]
     assert duration(percentile(runs, 0.9)) in page
     assert "gohugo.io: work took long" in page
-    assert "peps.python.org: nobody takes its work" in page
+    assert starving_headline(played) in page
     assert f"{DAMAGED}: the manifest cannot be read" in page
     assert "http-equiv" in page
     assert not {"<script", "<link", "<img", "url(", "@import"} & set(page.split())
     # one span without a gap, up to the instant of the snapshot
     (span,) = played.outcome.figures.spans
     assert (span.last_us, span.last_segment) == (UNTIL_US, len(played.ledger.segments))
+
+
+@pytest.fixture(scope="module")
+def seen(played: Played) -> dict[str, dict[str, Any]]:
+    """The report as a browser has it, by screen."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    return look(Path(played.outcome.report))
+
+
+def total_and_domains(played: Played) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the rows of the day for all domains, and for each, the largest one first."""
+    rows = [row for row in stored(played, "hours") if row["all_hours"]]
+    (total,) = (row for row in rows if row["all_domains"])
+    domains = [row for row in rows if not row["all_domains"]]
+    domains.sort(key=lambda row: -row["set"] - row["leased"] - row["completed"])
+    return total, domains
+
+
+def hours_of_all_domains(played: Played) -> dict[int, dict[str, Any]]:
+    rows = (row for row in stored(played, "hours") if row["all_domains"] and not row["all_hours"])
+    return {row["hour"].hour: row for row in rows}
+
+
+def times(row: dict[str, Any], name: str) -> list[str]:
+    """Return the texts of the percentiles of a row, and of its longest time."""
+    return [duration(row[f"{name}_{key}_us"]) for key in (*jobs.PERCENTILES, "max")]
+
+
+def test_report_in_a_browser_fits_its_screens_and_has_charts_with_marks(
+    played: Played, seen: dict[str, dict[str, Any]]
+) -> None:
+    total, domains = total_and_domains(played)
+    due = sum(row["due"] for row in stored(played, "backlog"))
+    assert seen.keys() == SCREENS.keys()
+    for name, page in seen.items():
+        assert page["needed"] == page["width"] == SCREENS[name].width
+        assert (page["beyond"], page["wide"]) == ([], [])
+        charts = {chart["label"]: chart for chart in page["charts"]}
+        assert len(charts) == 4 + 2 * len(domains)
+        for chart in charts.values():
+            assert 300 < chart["width"] <= page["width"], chart
+            assert chart["marks"], chart
+            assert chart["cut"] == [], chart
+        assert charts["Completed work by hour"]["told"] == [
+            f"{hour:02}: {row['completed']} completed"
+            for hour, row in sorted(hours_of_all_domains(played).items())
+            if row["completed"]
+        ]
+        assert dict(card.split("\n")[:2] for card in page["cards"]) == {
+            "requests": count(total["set"]),
+            "executions": count(total["completed"]),
+            "requests saved": count(total["replaced"]),
+            "wait, p90": duration(total["wait_p90_us"]),
+            "run, p90": duration(total["run_p90_us"]),
+            "attempts without success": count(total["failed"] + total["lost"] + total["buried"]),
+            "due and waiting": count(due),
+        }
+        slow = dict(text.split("\n", 1) for text in page["slow"])
+        assert len(slow) == len(played.outcome.slow) + 1
+        assert ERROR.decode() in slow["gohugo.io: work took long"]
+        assert "Since: 2026-11-19" in slow["gohugo.io: work took long"]
+        assert "were due" in slow[starving_headline(played)]
+
+
+def test_report_in_a_browser_has_the_figures_of_the_stored_tables(
+    played: Played, seen: dict[str, dict[str, Any]]
+) -> None:
+    _, domains = total_and_domains(played)
+    assert len(domains) == 2
+    hours = hours_of_all_domains(played)
+    (failure,) = (row for row in stored(played, "failures") if row["event"] == "failed")
+    for page in seen.values():
+        tables = {tuple(table[0][:3]): table[1:] for table in page["tables"]}
+        assert [row[:4] for row in tables["hour", "set", "leased"]] == [
+            [f"{hour:02}:00", *(count(row[kind]) for kind in ("set", "leased", "completed"))]
+            for hour in range(24)
+            for row in [hours.get(hour, Counter())]
+        ]
+        for row, saving, stored_row in zip(
+            tables["domain", "leased", "wait p50"],
+            tables["domain", "requests", "saved"],
+            domains,
+            strict=True,
+        ):
+            counts = {kind: count(stored_row[kind]) for kind in jobs.KINDS}
+            assert row[:2] == [stored_row["domain"], counts["leased"]]
+            assert row[2:6] == times(stored_row, "wait")
+            assert row[6:] == [counts["completed"], *times(stored_row, "run")]
+            saved = share(stored_row["replaced"], stored_row["set"])
+            assert saving[:3] == [stored_row["domain"], counts["set"], counts["replaced"]]
+            assert saving[3:] == [saved, counts["completed"]]
+        (told,) = (row for row in tables["domain", "reason", "kind"] if row[2] == "failed")
+        assert told[:3] == [failure["domain"], failure["reason"], "failed"]
+        assert told[3:5] == [count(failure[name]) for name in ("count", "entries")]
+        assert told[5:] == [instant_text(failure[name]) for name in ("first_seen", "last_seen")]
+        first, *_ = tables["domain", "priority", "entries"]
+        entries = Counter[str]()
+        for row in stored(played, "backlog"):
+            entries[row["domain"]] += row["entries"]
+        assert first[:3] == [entries.most_common(1)[0][0], "all", count(max(entries.values()))]
 
 
 def test_events_of_days_are_read_from_their_files_on_this_machine(

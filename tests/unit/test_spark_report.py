@@ -6,19 +6,23 @@ import io
 import re
 from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from fastjournal.spark.coverage import Span
-from fastjournal.spark.day_store import DayState
+from fastjournal.spark.day_store import DayState, DayStore
 from fastjournal.spark.days import begin_us, trend_days
 from fastjournal.spark.jobs import KINDS
 from fastjournal.spark.report import charts, texts
 from fastjournal.spark.report.console import print_report
 from fastjournal.spark.report.diagnosis import diagnose
-from fastjournal.spark.report.figures import Figures
+from fastjournal.spark.report.figures import HOUR_US, LEASE_COUNTS, Figures, load
 from fastjournal.spark.report.page import render
 
 DAY = date(2026, 11, 20)
@@ -76,6 +80,7 @@ def build(domain: str = "web", **figures: Any) -> Figures:
         first_failures={(domain, "failed", domain): hour - timedelta(days=2)},
         churn=[{"uri": domain.encode(), "set": 3, "replaced": 1, "leased": 2, "completed": 2}],
         backlog=[{"domain": domain, "priority": 1, "oldest_due_us": 5, **numbers}],
+        backlog_total={"domains": 1, "entries": 1, "due": 1},
         ages=[{"domain": domain, "age": "under 1 hour", "due": 1, "delayed": 1}],
         starving=[
             {
@@ -87,6 +92,7 @@ def build(domain: str = "web", **figures: Any) -> Figures:
                 "last_leased": None,
             }
         ],
+        starving_in_all=1,
         log=[{"segment": 1, "records": 9, "bytes": 900, "live_records": 1, "live_bytes": 90}],
         archive={"waiting": 0, "bytes": 0},
         snapshots={"count": 1, "bytes": 900, "unreadable": []},
@@ -111,6 +117,32 @@ def test_slow_domain_has_its_factor_begin_and_evidence() -> None:
         "600 requests came, 5.0 times the typical number",
     ]
     assert slow.causes[0].since == datetime(2026, 11, 18, 9, tzinfo=UTC)
+
+
+def test_slow_domain_began_in_the_slow_hours_at_the_end_of_the_day_before() -> None:
+    figures = build(run_p90_us=80 * SECOND)
+    ends: dict[date, dict[int, int | None]] = {
+        DAY: {2: 90, 5: 95},
+        DAYS[-2]: {9: 90, 11: 10, 17: 90, 18: None, 22: 95},
+    }
+
+    def ending(_: str, day: date) -> dict[int, dict[str, Any]]:
+        hours = ends.get(day, {})
+        return {
+            hour: row("web", run_p90_us=seconds and seconds * SECOND)
+            for hour, seconds in hours.items()
+        }
+
+    (slow,) = diagnose(figures, ending)
+    assert (slow.since, slow.since_hour) == (DAYS[-2], 17)
+    # an hour of the first day that was as usual
+    ends[DAY][1] = 10
+    (slow,) = diagnose(figures, ending)
+    assert (slow.since, slow.since_hour) == (DAY, 2)
+    del ends[DAY][1]
+    ends[DAYS[-2]][23] = 10
+    (slow,) = diagnose(figures, ending)
+    assert (slow.since, slow.since_hour) == (DAY, 2)
 
 
 def test_worst_domain_is_the_one_that_lost_most_time() -> None:
@@ -144,7 +176,7 @@ def test_longer_runs_explain_longer_waits() -> None:
     found = diagnose(build(wait_p90_us=50 * SECOND, run_p90_us=40 * SECOND), hours_of)
     slow = {one.what: one for one in found}
     assert [cause.text for cause in slow["wait"].causes] == [
-        "4.0 times as long took the work itself (p90)"
+        "the work itself took 4.0 times as long as is typical (p90)"
     ]
     assert "look at the workers" in slow["run"].causes[0].text
 
@@ -192,10 +224,76 @@ def test_page_of_a_day_without_history_or_snapshot_says_so() -> None:
     figures.starving.clear()
     figures.hours = {day: {} for day in figures.hours}
     text = Page(render(figures, [])).text
-    assert "There is no history" in text
+    assert text.index("There is no history") < text.index("Slow work")
+    assert "Set archive_dir (--archive-dir) of the daemon, and FASTJOURNAL_ARCHIVE" in text
     assert "the state of the entries is not known" in text
-    assert "covers 0.0 % of this day" in text
-    assert "No domain was slow" in text
+    assert "It is not known whether work was slow" in text
+    assert "No domain was slow" not in text
+
+
+@pytest.mark.parametrize(
+    ("last", "complaint"),
+    [
+        (None, "nobody took its work on 2026-11-20"),
+        (
+            datetime(2026, 11, 20, 19, 9, tzinfo=UTC),
+            "nobody took its work after 19:09 on 2026-11-20",
+        ),
+        (datetime(2026, 11, 20, 23, 1, tzinfo=UTC), "due work waits for long"),
+    ],
+)
+def test_starving_domain_has_a_complaint_that_its_leases_bear_out(
+    last: datetime | None, complaint: str
+) -> None:
+    figures = build()
+    figures.starving[0] |= {"leased": 0 if last is None else 29, "last_leased": last}
+    text = Page(render(figures, [])).text
+    assert f"Look at web ({complaint})" in text
+    assert f"web: {complaint}" in text
+    # a lease may be in the part of the day that is not known
+    figures.spans = [msgspec.structs.replace(figures.spans[0], last_us=begin_us(DAY) + HOUR_US)]
+    assert "Look at web (due work waits for long)" in Page(render(figures, [])).text
+
+
+def test_figures_of_many_domains_are_sums_and_the_rows_that_are_shown(tmp_path: Path) -> None:
+    many = 1_000
+    names = [f"{number:04}" for number in range(many)]
+    counts = dict.fromkeys(KINDS, 1)
+    numbers = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 1)
+    late = {"due": 1, "set": 1, "leased": 0, "last_leased": None}
+    hours = {"all_domains": False, "all_hours": True, "hour": None}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "hours": [{**row(name), **hours, **counts, "set": at + 1} for at, name in enumerate(names)],
+        "backlog": [
+            {"domain": name, "priority": priority, "oldest_due_us": 5, **numbers, "entries": at}
+            for at, name in enumerate(names)
+            for priority in (1, 2)
+        ],
+        "ages": [{"domain": name, "age": "under 1 hour", "due": 1, "delayed": 2} for name in names],
+        "starving": [
+            {"domain": name, "oldest_due_us": many - at, **late} for at, name in enumerate(names)
+        ],
+        "attempts": [{"domain": name, "attempt": 1, **counts} for name in names],
+    }
+    for table, rows in tables.items():
+        (tmp_path / table / f"dt={DAY}").mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / table / f"dt={DAY}" / "part.parquet")
+    state = DayState("x", "snapshot", begin_us(DAY) + 90_000 * SECOND)
+    empty = {"waiting": None, "count": None, "bytes": None, "unreadable": []}
+    figures = load(DayStore(str(tmp_path)), DAY, state, [], archive=empty, snapshots=empty)
+    assert (len(figures.domains), figures.domains_in_all) == (50, many)
+    assert {row["domain"] for row in figures.backlog} == set(names[-20:])
+    assert len(figures.backlog) == 40
+    entries = many * (many - 1)
+    assert figures.backlog_total == {"domains": many, "entries": entries, "due": 2 * many}
+    assert figures.ages == [{"age": "under 1 hour", "due": many, "delayed": 2 * many}]
+    assert figures.attempts == [{"attempt": 1, **dict.fromkeys(LEASE_COUNTS, many)}]
+    # those that wait longest, and the largest ones, which may be slow as well
+    assert [row["domain"] for row in figures.starving] == names[:20] + names[-50:]
+    assert figures.starving_in_all == many
+    text = Page(render(figures, [])).text
+    assert f"; {many - 5} more" in text
+    assert f"of {entries:,} live entries" in text
 
 
 def test_page_names_a_gap_of_the_history() -> None:
@@ -248,6 +346,39 @@ def test_chart_stays_inside_its_axes_and_lines_break_at_unknown_values() -> None
     assert all(drawn.top <= y <= drawn.bottom for y in heights)
     assert [tick.text for tick in drawn.rows] == ["0", "2", "4", "6", "8", "10"]
     assert len(drawn.bars) == 3
+
+
+def test_chart_cuts_peaks_of_lines_that_would_flatten_its_bars_and_says_so() -> None:
+    labels = [f"{hour:02}" for hour in range(24)]
+    bars = [20.0] * 24
+    peak = charts.Series("a week before", [10.0] * 23 + [900.0], "line")
+    drawn = charts.chart("t", [peak], labels, format=texts.count, bars=bars)
+    assert drawn.note == "Peaks above 50 are cut; the highest is 900."
+    x, y, told = drawn.lines[0].points[-1]
+    assert (y, told) == (drawn.top, "23: 900 a week before")
+    assert x < drawn.right
+    # a day on which much less was done than on others is no peak of the others
+    level = charts.Series("a week before", [900.0] * 24, "line")
+    drawn = charts.chart("t", [level], labels, format=texts.count, bars=bars)
+    assert (drawn.note, drawn.rows[-1].text) == ("", "1,000")
+
+
+def test_chart_of_durations_has_marks_at_round_ones() -> None:
+    for us in (
+        1,
+        900,
+        3 * SECOND,
+        61 * SECOND,
+        400 * SECOND,
+        *(3_600 * SECOND * n for n in range(1, 900)),
+    ):
+        top = charts.round_duration(us)
+        parts = charts.marks_of_duration(top)
+        assert us <= top
+        text = texts.short(top / parts)
+        assert re.fullmatch(
+            r"(0\.2|0\.4|0\.5|1|2|3|4|5|6|10|12|15|20|30|40|100|200|400) (us|ms|s|min|h|d)", text
+        )
 
 
 def test_chart_of_nothing_has_an_axis() -> None:

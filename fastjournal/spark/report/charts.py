@@ -14,9 +14,16 @@ RIGHT = 8.0
 TOP = 10.0
 BOTTOM = 22.0
 LABELS = 6
+PEAKS = 0.1
+"""Share of the values of a line that may be cut, or a single peak would make all else flat."""
+ABOVE_USUAL = 1.5
+"""How many times as high as all but these peaks an axis is, before its end is a round number."""
 
 _STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400)
 """Round durations, in seconds."""
+_MARKS_S = {*_STEPS_S, 0.5, 15, 900, 10_800}
+"""Distances between the marks of an axis of durations, in seconds."""
+_DAY_S = 86_400
 
 Format = Callable[[float], str]
 
@@ -66,6 +73,8 @@ class Chart(msgspec.Struct):
     bars: list[Bar]
     rows: list[Tick]
     columns: list[Tick]
+    note: str
+    """Sentence under it, or nothing."""
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT
@@ -92,9 +101,20 @@ def round_duration(us: float) -> float:
     seconds = us / 1_000_000
     if seconds <= _STEPS_S[0]:
         return round_top(us)
-    if seconds > _STEPS_S[-1]:
-        return math.ceil(seconds / 86_400) * 86_400e6
+    if seconds > _DAY_S:
+        days = math.ceil(seconds / _DAY_S)
+        return (days if days <= 5 else round_top(days)) * _DAY_S * 1e6
     return next(step for step in _STEPS_S if step >= seconds) * 1e6
+
+
+def marks_of_duration(top_us: float) -> int:
+    """Return into how many round parts an axis of durations is divided."""
+    seconds = top_us / 1_000_000
+    if seconds < _STEPS_S[0] or seconds > 5 * _DAY_S:
+        return 5
+    wanted = (4, 5, 3) if seconds <= _DAY_S else (5, 4, 3, 2)
+    whole = (n for n in wanted if seconds / n in _MARKS_S)
+    return next(whole)
 
 
 def chart(
@@ -104,11 +124,13 @@ def chart(
     *,
     format: Format,
     top: Callable[[float], float] = round_count,
-    ticks: int = 5,
+    marks: Callable[[float], int] = lambda _: 5,
     bars: Sequence[float] | None = None,
     bars_name: str = "",
 ) -> Chart:
     """Return a chart of lines, over bars where there are any.
+
+    Over bars, high peaks of the lines are cut, and a note says so: the bars are the subject.
 
     Args:
         title: Title.
@@ -116,17 +138,24 @@ def chart(
         labels: Texts of the columns.
         format: Text of a value.
         top: Gives a round number, from the largest value on, at which the axis ends.
-        ticks: Distances between the marks of that axis.
+        marks: Gives the number of parts into which its marks divide that axis.
         bars: A value for each column.
         bars_name: Name of the bars.
     """
     values = [value for one in series for value in one.values if value is not None]
-    values += bars or []
-    highest = top(max(values, default=0.0))
+    most = max([*values, *(bars or [])], default=0.0)
+    highest, note = top(most), ""
+    if bars is not None:
+        usual = max([*bars, *(_without_peaks(one) for one in series)], default=0.0)
+        if (cut := top(ABOVE_USUAL * usual)) < highest:
+            highest = cut
+            note = f"Peaks above {format(cut)} are cut; the highest is {format(most)}."
+    ticks = marks(highest)
     step = (WIDTH - LEFT - RIGHT) / max(len(labels), 1)
 
     def y(value: float) -> float:
-        return round(HEIGHT - BOTTOM - value / highest * (HEIGHT - BOTTOM - TOP), 1)
+        share = min(value / highest, 1)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP), 1)
 
     def x(at: int) -> float:
         return round(LEFT + (at + 0.5) * step, 1)
@@ -149,7 +178,14 @@ def chart(
         drawn,
         [Tick(y(highest * n / ticks), format(highest * n / ticks)) for n in range(ticks + 1)],
         [Tick(x(at), labels[at]) for at in range(0, len(labels), every)],
+        note,
     )
+
+
+def _without_peaks(series: Series) -> float:
+    """Return the highest value of a line but for its peaks."""
+    known = sorted(value for value in series.values if value is not None)
+    return known[math.ceil(len(known) * (1 - PEAKS)) - 1] if known else 0.0
 
 
 def _line(
@@ -230,7 +266,10 @@ class Strip(msgspec.Struct):
 
 
 def strip(
-    spans: Sequence[tuple[float, float, str, str]], first: float, last: float, labels: Sequence[str]
+    spans: Sequence[tuple[float, float, str, str]],
+    first: float,
+    last: float,
+    labels: Sequence[tuple[float, str]],
 ) -> Strip:
     """Return a strip of spans.
 
@@ -238,7 +277,7 @@ def strip(
         spans: Begin, end, class in the style sheet, and text of each.
         first: Begin of the strip.
         last: End of it.
-        labels: Texts at equal distances from begin to end.
+        labels: Places between begin and end, with their texts.
     """
     scale = (WIDTH - 16) / max(last - first, 1)
 
@@ -250,5 +289,4 @@ def strip(
         for begin, end, style, text in spans
         if end >= first and begin <= last
     ]
-    step = (WIDTH - 16) / max(len(labels) - 1, 1)
-    return Strip(bars, [Tick(round(8 + step * at, 1), text) for at, text in enumerate(labels)])
+    return Strip(bars, [Tick(x(at), text) for at, text in labels])

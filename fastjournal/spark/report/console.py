@@ -11,10 +11,9 @@ from rich.text import Text
 
 from fastjournal.spark.report import texts
 from fastjournal.spark.report.diagnosis import Slow
-from fastjournal.spark.report.figures import Figures
+from fastjournal.spark.report.figures import DOMAINS_SHOWN, Figures
 from fastjournal.spark.state_jobs import BACKLOG_NUMBERS
 
-DOMAINS_SHOWN = 20
 _THROUGHPUT = ("set", "replaced", "leased", "completed", "failed", "lost", "buried")
 
 
@@ -65,7 +64,7 @@ def _backlog(figures: Figures) -> Table:
     for name in sorted(domains, key=lambda name: (-domains[name][0], name))[:DOMAINS_SHOWN]:
         *numbers, oldest = domains[name]
         table.add_row(_name(name), *(f"{number:,}" for number in numbers), texts.duration(oldest))
-    _add_more(table, len(domains))
+    _add_more(table, figures.backlog_total["domains"])
     return table
 
 

@@ -3,19 +3,25 @@
 A domain was slow when the p90 of its wait or run times was at least ``SLOW_FACTOR`` times the
 typical one, and ``SLOW_US`` longer. The typical one is the median of the p90 of the days before, on
 which at least ``LEASES_MIN`` jobs were leased; at least ``DAYS_MIN`` such days are needed. The
-slowness began on the first of the days, without a pause up to this one, that were slow like this.
+slowness began on the first of the days, without a pause up to this one, that were slow like this:
+in its first slow hour, or in the last hours of the day before, where these were slow already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
 from statistics import median
 from typing import Any, TypeAlias
 
 import msgspec
 
-from fastjournal.spark.report.figures import Figures
+from fastjournal.spark.days import DAY_US
+from fastjournal.spark.report.figures import Figures, utc
+from fastjournal.spark.state_jobs import STARVING_US
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -75,7 +81,10 @@ def diagnose(figures: Figures, hours_of: Callable[[str, date], Mapping[int, Row]
             slow = slow_since(figures.days, rows, what)
             if slow is None:
                 continue
-            since, usual = slow
+            first, usual = slow
+            since, since_hour = slow_from(
+                partial(hours_of, domain), figures.days, first, what, usual
+            )
             own = [row for row in figures.failures if row["domain"] == domain]
             found.append(
                 Slow(
@@ -84,7 +93,7 @@ def diagnose(figures: Figures, hours_of: Callable[[str, date], Mapping[int, Row]
                     p90_us=rows[figures.day][f"{what}_p90_us"],
                     typical_us=int(usual),
                     since=since,
-                    since_hour=first_slow_hour(hours_of(domain, since), what, usual),
+                    since_hour=since_hour,
                     worst_hour=worst_hour(figures.domain_hours[domain], what),
                     causes=causes(what, figures.days, rows, own, figures.first_failures),
                     leased=rows[figures.day]["leased"],
@@ -133,10 +142,37 @@ def slow_since(
     return None if since is None else (since, usual)
 
 
-def first_slow_hour(hours: Mapping[int, Row], what: str, typical_us: float) -> int | None:
-    """Return the first hour of a day whose p90 is slow."""
-    slow = [hour for hour, row in hours.items() if is_slow(row[f"{what}_p90_us"], typical_us)]
-    return min(slow, default=None)
+def slow_from(
+    hours_on: Callable[[date], Mapping[int, Row]],
+    days: Sequence[date],
+    first: date,
+    what: str,
+    typical_us: float,
+) -> tuple[date, int | None]:
+    """Return day and hour since which a domain is slow; no hour: it is not known.
+
+    Args:
+        hours_on: Returns its hours on a day.
+        days: Days of the trend, oldest first.
+        first: The first slow day.
+        what: ``wait`` or ``run``.
+        typical_us: Its typical p90.
+    """
+    hours = _slow_hours(hours_on(first), what, typical_us)
+    slow = [hour for hour, is_one in hours if is_one]
+    if slow and hours[0][1] and first != days[0]:
+        # most of the day before was as usual, but it may have ended slow
+        before = days[days.index(first) - 1]
+        ending = takewhile(itemgetter(1), reversed(_slow_hours(hours_on(before), what, typical_us)))
+        if late := [hour for hour, _ in ending]:
+            return before, late[-1]
+    return first, min(slow, default=None)
+
+
+def _slow_hours(hours: Mapping[int, Row], what: str, typical_us: float) -> list[tuple[int, bool]]:
+    """Return the hours of a day that have a p90, in their order, and whether it is slow."""
+    known = ((hour, hours[hour][f"{what}_p90_us"]) for hour in sorted(hours))
+    return [(hour, is_slow(p90, typical_us)) for hour, p90 in known if p90 is not None]
 
 
 def worst_hour(hours: Mapping[int, Row], what: str) -> int | None:
@@ -144,6 +180,29 @@ def worst_hour(hours: Mapping[int, Row], what: str) -> int | None:
     known = {hour: row[f"{what}_p90_us"] for hour, row in hours.items()}
     known = {hour: value for hour, value in known.items() if value is not None}
     return max(known, key=lambda hour: (known[hour], -hour), default=None)
+
+
+def starving_complaint(row: Row, day: date, covered: float) -> str:
+    """Return what is wrong with a domain whose due work waits for long, as far as it is known.
+
+    Args:
+        row: Row of the table ``starving``.
+        day: Day of the report.
+        covered: Part of the day that the history covers, 0 to 1: only a whole one shows that
+            there was no lease.
+    """
+    last = row["last_leased"]
+    if covered < 1 or (last is not None and _until_midnight_us(last, day) < STARVING_US):
+        return "due work waits for long"
+    if last is None:
+        return f"nobody took its work on {day}"
+    return f"nobody took its work after {utc(last):%H:%M} on {day}"
+
+
+def _until_midnight_us(instant: datetime, day: date) -> int:
+    """Return the time from an instant to the end of a UTC day, in microseconds."""
+    seconds = (utc(instant) - datetime(day.year, day.month, day.day, tzinfo=UTC)).total_seconds()
+    return DAY_US - int(seconds * 1_000_000)
 
 
 def causes(
@@ -177,17 +236,18 @@ def causes(
             found.append(Cause(text, since))
     for column, text in (
         ("set", "requests came"),
-        ("run_p90_us" if what == "wait" else "", "as long took the work itself (p90)"),
+        ("run_p90_us" if what == "wait" else "", "the work itself took"),
     ):
         usual = typical(days[:-1], rows, column) if column else None
         if usual and row[column] is not None and row[column] >= SLOW_FACTOR * usual:
             times = row[column] / usual
             count = f"{row[column]:,} {text}, {times:.1f} times the typical number"
-            found.append(Cause(count if column == "set" else f"{times:.1f} times {text}"))
+            longer = f"{text} {times:.1f} times as long as is typical (p90)"
+            found.append(Cause(count if column == "set" else longer))
     if row["paused"]:
         found.append(Cause(f"the domain was paused {row['paused']:,} times"))
     if not found:
         found.append(
-            Cause("attempts did not fail more, and not more requests came: look at the workers")
+            Cause("no more attempts failed and no more requests came: look at the workers")
         )
     return found

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.fs
 
@@ -22,8 +23,12 @@ Row: TypeAlias = dict[str, Any]
 HOUR_US = 3_600_000_000
 _WEEK_AGO = 7
 _SIZES = ("set", "leased", "completed")
+LEASE_COUNTS = ("leased", "completed", "failed", "lost", "buried")
+"""Columns of the table of attempts that the page shows."""
 _LARGE_DOMAINS = 50
 """Domains whose days are read for the trend: those with most events on the day."""
+DOMAINS_SHOWN = 20
+"""Domains of the state that page and terminal show: those with most entries, or longest waits."""
 
 
 class Figures(msgspec.Struct):
@@ -47,13 +52,20 @@ class Figures(msgspec.Struct):
     """Completed work of each minute of the day."""
     domains_in_all: int
     attempts: list[Row]
+    """All domains by number of the attempt."""
     failures: list[Row]
     first_failures: dict[tuple[str, str, str], datetime]
     """First instant in the trend by domain, event and reason."""
     churn: list[Row]
     backlog: list[Row]
+    """Priorities of the domains with most entries."""
+    backlog_total: Row
+    """``domains``, ``entries``, ``due``, of all domains."""
     ages: list[Row]
+    """All domains by class of age."""
     starving: list[Row]
+    """Domains that wait longest, and the largest ones, if they starve."""
+    starving_in_all: int
     log: list[Row]
     archive: Row
     """``waiting``, ``bytes``: archived segments that no run has taken yet."""
@@ -106,6 +118,17 @@ class TableReader:
                     wanted = None if columns is None else list(columns)
                     yield table.to_table(columns=wanted, filter=condition)
 
+    def sums(self, name: str, day: date, key: str, columns: Sequence[str]) -> list[Row]:
+        """Return the sums of columns of a table on a day, by another column.
+
+        They are added in Arrow: the table may have a row for each domain.
+        """
+        rows = []
+        for table in self.tables(name, [day], columns=[key, *columns]):
+            added = table.group_by(key).aggregate([(column, "sum") for column in columns])
+            rows += added.rename_columns([key, *columns]).to_pylist()
+        return rows
+
 
 def load(
     store: DayStore, day: date, state: DayState, spans: list[Span], *, archive: Row, snapshots: Row
@@ -115,10 +138,9 @@ def load(
     days = trend_days(day)
     field = pa.dataset.field
     totals = reader.rows("hours", days, field("all_domains") & field("all_hours"))
-    sizes = _domains_by_size(reader, day)
-    large = sizes[:_LARGE_DOMAINS]
+    large, domains_in_all = _largest_domains(reader, day)
     # those that stopped since the day before, too
-    large += [name for name in _domains_by_size(reader, days[-2]) if name not in large]
+    large += [name for name in _largest_domains(reader, days[-2])[0] if name not in large]
     large = large[:_LARGE_DOMAINS]
     is_large = field("domain").isin(pa.array(large, pa.string()))
     by_day = reader.rows("hours", days, field("all_hours") & is_large)
@@ -126,6 +148,8 @@ def load(
     compared = [days[-1 - _WEEK_AGO], days[-2], day]
     by_hour = reader.rows("hours", compared, field("all_domains") & ~field("all_hours"))
     failures = reader.rows("failures", [day])
+    backlog, backlog_total = _backlog(reader, day)
+    starving, starving_in_all = _starving(reader, day, large)
     return Figures(
         day=day,
         state=state,
@@ -140,16 +164,18 @@ def load(
             name: {_hour(row): row for row in of_day if row["domain"] == name} for name in large
         },
         minutes=_minutes(reader, day),
-        domains_in_all=len(sizes),
-        attempts=reader.rows("attempts", [day]),
+        domains_in_all=domains_in_all,
+        attempts=reader.sums("attempts", day, "attempt", LEASE_COUNTS),
         failures=sorted(failures, key=lambda row: (-row["count"], str(row["domain"]))),
         first_failures=_first_failures(reader.rows("failures", days)),
         churn=sorted(
             reader.rows("churn", [day]), key=lambda row: (-row["set"], -row["replaced"], row["uri"])
         ),
-        backlog=reader.rows("backlog", [day]),
-        ages=reader.rows("ages", [day]),
-        starving=sorted(reader.rows("starving", [day]), key=lambda row: -row["oldest_due_us"]),
+        backlog=backlog,
+        backlog_total=backlog_total,
+        ages=reader.sums("ages", day, "age", ("due", "delayed")),
+        starving=starving,
+        starving_in_all=starving_in_all,
         log=sorted(reader.rows("log", [day]), key=lambda row: row["segment"]),
         archive=archive,
         snapshots=snapshots,
@@ -165,23 +191,48 @@ def hours_of(store: DayStore, domain: str, day: date) -> dict[int, Row]:
     return {_hour(row): row for row in rows}
 
 
-def _domains_by_size(reader: TableReader, day: date) -> list[str]:
-    """Return the domains of a day, those with most events first."""
+def _largest_domains(reader: TableReader, day: date) -> tuple[list[str], int]:
+    """Return the domains of a day with most events, in that order, and the number of all."""
     field = pa.dataset.field
     known = ~field("all_domains") & field("all_hours") & field("domain").is_valid()
-    rows = reader.rows("hours", [day], known, ["domain", *_SIZES])
-    rows.sort(key=lambda row: (-sum(row[name] for name in _SIZES), row["domain"]))
-    return [row["domain"] for row in rows]
+    for table in reader.tables("hours", [day], known, ["domain", *_SIZES]):
+        size = pc.add(pc.add(table["set"], table["leased"]), table["completed"])
+        order = [("size", "descending"), ("domain", "ascending")]
+        sizes = table.append_column("size", size).sort_by(order)
+        return sizes["domain"].slice(0, _LARGE_DOMAINS).to_pylist(), sizes.num_rows
+    return [], 0
+
+
+def _backlog(reader: TableReader, day: date) -> tuple[list[Row], Row]:
+    """Return the rows of the domains with most entries, and the sums of all."""
+    for table in reader.tables("backlog", [day]):
+        sizes = table.group_by("domain").aggregate([("entries", "sum"), ("due", "sum")])
+        order = [("entries_sum", "descending"), ("domain", "ascending")]
+        largest = sizes.sort_by(order)["domain"].slice(0, DOMAINS_SHOWN).combine_chunks()
+        total = {
+            "domains": sizes.num_rows,
+            "entries": pc.sum(table["entries"]).as_py() or 0,
+            "due": pc.sum(table["due"]).as_py() or 0,
+        }
+        return table.filter(pc.is_in(table["domain"], largest)).to_pylist(), total
+    return [], {"domains": 0, "entries": 0, "due": 0}
+
+
+def _starving(reader: TableReader, day: date, large: list[str]) -> tuple[list[Row], int]:
+    """Return the starving domains that wait longest or are large, and the number of all."""
+    for table in reader.tables("starving", [day]):
+        late = table.sort_by([("oldest_due_us", "descending"), ("domain", "ascending")])
+        rest = late.slice(DOMAINS_SHOWN)
+        rest = rest.filter(pc.is_in(rest["domain"], pa.array(large, pa.string())))
+        return late.slice(0, DOMAINS_SHOWN).to_pylist() + rest.to_pylist(), late.num_rows
+    return [], 0
 
 
 def _minutes(reader: TableReader, day: date) -> list[int]:
     minutes = [0] * 1440
-    for table in reader.tables("throughput", [day], columns=["minute", "completed"]):
-        # summed in Arrow: there is a row for each domain
-        sums = table.group_by("minute").aggregate([("completed", "sum")]).to_pylist()
-        for row in sums:
-            minute = (_micros(row["minute"]) - begin_us(day)) // 60_000_000
-            minutes[minute] = row["completed_sum"]
+    for row in reader.sums("throughput", day, "minute", ["completed"]):
+        minute = (_micros(row["minute"]) - begin_us(day)) // 60_000_000
+        minutes[minute] = row["completed"]
     return minutes
 
 

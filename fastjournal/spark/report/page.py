@@ -18,19 +18,26 @@ from fastjournal.spark.report.charts import (
     Strip,
     chart,
     heat_map,
+    marks_of_duration,
     round_duration,
     strip,
 )
 from fastjournal.spark.report.diagnosis import Slow
-from fastjournal.spark.report.figures import Figures, Row
+from fastjournal.spark.report.figures import DOMAINS_SHOWN, Figures, Row
 from fastjournal.spark.state_jobs import AGES, BACKLOG_NUMBERS, OLDEST
 
-ROWS_MAX = 20
+ROWS_MAX = DOMAINS_SHOWN
 """Rows of a table that the page shows; the stored tables have all."""
 TRENDS_MAX = 4
 """Domains with a chart of their own."""
+HEADLINES_MAX = 5
+"""Domains that the line on top names."""
 MINUTES_A_POINT = 10
 _HEAT_US = 1_000_000.0
+_COMPLAINTS = {
+    "wait": "work waited for long",
+    "run": "work took long",
+}
 
 
 def render(figures: Figures, slow: list[Slow]) -> str:
@@ -50,11 +57,23 @@ def render(figures: Figures, slow: list[Slow]) -> str:
         name=texts.name,
     )
     total = figures.totals.get(figures.day)
+    covered = covered_share(figures.spans, figures.day)
+    starving = [
+        (row, diagnosis.starving_complaint(row, figures.day, covered)) for row in figures.starving
+    ]
+    headlines = _headlines(slow, starving)
     return environment.get_template("page.html.jinja").render(
         figures=figures,
         slow=slow,
+        complaints=_COMPLAINTS,
+        headlines=headlines[:HEADLINES_MAX],
+        more_headlines=len(headlines)
+        + figures.starving_in_all
+        - len(figures.starving)
+        - HEADLINES_MAX,
         total=total,
-        covered=covered_share(figures.spans, figures.day),
+        covered=covered,
+        starving=starving[:ROWS_MAX],
         strip=_strip(figures),
         gaps=[span for span in figures.spans if span.reason is not None],
         cards=_cards(figures, total),
@@ -79,10 +98,19 @@ def render(figures: Figures, slow: list[Slow]) -> str:
     )
 
 
+def _headlines(slow: list[Slow], starving: list[tuple[Row, str]]) -> list[tuple[str, list[str]]]:
+    """Return the domains with a complaint, and theirs; the worst first."""
+    found: dict[str, list[str]] = {}
+    for one in slow:
+        found.setdefault(one.domain, []).append(_COMPLAINTS[one.what])
+    for row, complaint in starving:
+        found.setdefault(row["domain"], []).append(complaint)
+    return list(found.items())
+
+
 def _cards(figures: Figures, total: Row | None) -> list[tuple[str, str, str]]:
     """Return title, value and remark of the figures on top."""
     before = figures.totals.get(figures.days[-2])
-    due = sum(row["due"] for row in figures.backlog)
     cards = []
     if total is not None:
         for title, column in (("requests", "set"), ("executions", "completed")):
@@ -97,8 +125,9 @@ def _cards(figures: Figures, total: Row | None) -> list[tuple[str, str, str]]:
         remark = f"{texts.share(failed, total['leased'])} of all, by error or lost lease"
         cards.append(("attempts without success", texts.count(failed), remark))
     if figures.state.taken_us is not None:
-        remark = f"of {texts.count(sum(row['entries'] for row in figures.backlog))} live entries"
-        cards.append(("due and waiting", texts.count(due), remark))
+        total = figures.backlog_total
+        remark = f"of {texts.count(total['entries'])} live entries"
+        cards.append(("due and waiting", texts.count(total["due"]), remark))
     return cards
 
 
@@ -109,8 +138,8 @@ def _strip(figures: Figures) -> Strip:
         (float(span.first_us), float(span.last_us), _style(span), _span_text(span))
         for span in sorted(figures.spans, key=lambda span: span.reason is not None)
     ]
-    labels = [figures.days[at].strftime("%d %b") for at in (0, 7, 14, 21)]
-    return strip(spans, first, last, [*labels, figures.day.strftime("%d %b")])
+    days = [*(figures.days[at] for at in (0, 7, 14, 21)), figures.day]
+    return strip(spans, first, last, [(begin_us(day), day.strftime("%d %b")) for day in days])
 
 
 def _style(span: Span) -> str:
@@ -171,7 +200,7 @@ def _trends(figures: Figures, slow: list[Slow]) -> list[Chart]:
                     labels,
                     format=texts.short,
                     top=round_duration,
-                    ticks=4,
+                    marks=marks_of_duration,
                 )
             )
     return charts
@@ -202,11 +231,7 @@ def _domains(figures: Figures) -> list[tuple[str, Row]]:
 
 def _attempts(figures: Figures) -> list[Row]:
     """Return the attempts of all domains by their number."""
-    sums: dict[int, Counter[str]] = {}
-    for row in figures.attempts:
-        counted = {key: row[key] for key in ("leased", "completed", "failed", "lost", "buried")}
-        sums.setdefault(row["attempt"], Counter()).update(counted)
-    return [{"attempt": number, **sums[number]} for number in sorted(sums)][:ROWS_MAX]
+    return sorted(figures.attempts, key=lambda row: row["attempt"])[:ROWS_MAX]
 
 
 def _ages(figures: Figures) -> list[tuple[str, int, int, float]]:
