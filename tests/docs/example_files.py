@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from fastjournal.options import ENVIRONMENT, HELP
+from fastjournal.spark.nightly import command as nightly
 from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
 from tests.docs.reference_pages import allowed
@@ -30,6 +31,11 @@ NEEDED_BY_THE_UNIT = {
 }
 """Options of the daemon that the example sets: directories that the unit creates."""
 
+ARCHIVE = f"{STATE}/archive"
+USUAL = {"archive_dir": ARCHIVE}
+"""Options of the daemon whose example has another value than the default, which is off."""
+
+REPORTS = "/var/lib/fastjournal-nightly"
 SPOOL = "/var/spool/fastjournal"
 SERVER = "127.0.0.1:9923"
 
@@ -45,7 +51,8 @@ def daemon_example() -> str:
     """Return the configuration file of the daemon: each option, with its default."""
     lines = comment(
         "Configuration of fastjournald: its options, with _ for -. Lines without # are needed by"
-        " the unit file; the others show the defaults. An option of the command line has"
+        " the unit file; the others show the defaults, except where it is said. An option of"
+        " the command line has"
         " precedence. fastjournald --config FILE --check-config examines a file."
     )
     fields = {field.name: field for field in msgspec.inspect.type_info(Config).fields}
@@ -66,6 +73,13 @@ def daemon_example() -> str:
             default = field.default_factory()
         value = NEEDED_BY_THE_UNIT.get(field.name)
         mark = "" if value else "# "
+        if field.name in USUAL:
+            value = USUAL[field.name]
+            lines += comment(
+                "Default: off. The nightly report needs it for its history: throughput, times,"
+                " failures. Set FASTJOURNAL_ARCHIVE in fastjournal-nightly.env then, or the archive"
+                " grows without a reader."
+            )
         lines.append(f"{mark}{field.name} = {json.dumps(value or default)}")
     return "\n".join(lines) + "\n"
 
@@ -105,10 +119,34 @@ def forwarder_example() -> str:
     return "\n".join(lines) + "\n"
 
 
+def nightly_example() -> str:
+    """Return the environment file of the unit of the nightly analysis."""
+    lines = comment(
+        "Environment of fastjournal-nightly.service, a variable a line. The two without a comment"
+        " sign say what the unit does without this file."
+    )
+    helps = {str(each.name): each.help for each in nightly.params if isinstance(each, click.Option)}
+    for variable, value, text in (
+        ("FASTJOURNAL_SERVER", SERVER, helps["server"]),
+        ("FASTJOURNAL_REPORTS", REPORTS, helps["output"]),
+    ):
+        lines += ["", *comment(str(text)), f"{variable}={value}"]
+    text = (
+        f"{helps['archive']} Set archive_dir of fastjournald.toml to the same directory. Without it"
+        " the report has no history. The unit may write in this one; for another one set"
+        " ReadWritePaths= with systemctl edit fastjournal-nightly."
+    )
+    lines += ["", *comment(text), f"# FASTJOURNAL_ARCHIVE={ARCHIVE}"]
+    for name, variable in ENVIRONMENT.items():
+        lines += ["", *comment(str(helps[name])), f"# {variable}=/etc/fastjournal/{name}"]
+    return "\n".join(lines) + "\n"
+
+
 EXAMPLES = {
     "fastjournald.toml.example": daemon_example,
     "fj-cli.toml.example": cli_example,
     "fj-forwarder.env.example": forwarder_example,
+    "fastjournal-nightly.env.example": nightly_example,
 }
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fj_cli.config import NAMES, find_daemon
-from tests.docs.example_files import DIRECTORY, EXAMPLES, NEEDED_BY_THE_UNIT, STATE
+from tests.docs.example_files import DIRECTORY, EXAMPLES, NEEDED_BY_THE_UNIT, STATE, USUAL
 from tests.door.config import Config, load_config
 from tests.integration.programs import installed
 
@@ -45,6 +45,11 @@ def test_config_example_has_each_option_and_shows_its_default(tmp_path: Path, ex
         # this one alone without its comment sign
         alone = "# ".join(pieces[:one]) + pieces[one] + "".join(f"# {p}" for p in pieces[one + 1 :])
         file.write_text(alone, encoding="utf-8")
+        name = pieces[one].partition(" ")[0]
+        if name in USUAL:
+            usual = {name: USUAL[name].replace(STATE, str(tmp_path))}
+            assert msgspec.structs.asdict(load_config(str(file), {})) == defaults | usual
+            continue
         assert msgspec.structs.asdict(load_config(str(file), {})) == defaults, pieces[one]
 
 
@@ -74,6 +79,18 @@ def test_config_example_of_the_command_line_is_read_as_its_settings(tmp_path: Pa
     assert find_daemon({}, {}, [file]) == find_daemon({}, {}, [])
     file.write_text(COMMENTED_OUT.sub("", example), encoding="utf-8")
     assert set(find_daemon({}, {}, [file])) == set(NAMES)
+
+
+def test_config_example_of_the_nightly_says_what_the_unit_does_and_names_its_archive() -> None:
+    unit = (DIRECTORY / "fastjournal-nightly.service").read_text(encoding="utf-8")
+    variables = re.findall(r"^Environment=(FASTJOURNAL_\w+=.+)$", unit, re.MULTILINE)
+    example = EXAMPLES["fastjournal-nightly.env.example"]().splitlines()
+    assert [line for line in example if line and line[0] != "#"] == variables
+    # a line of each program's file is enough: the unit may write there
+    archive = USUAL["archive_dir"]
+    assert f"# FASTJOURNAL_ARCHIVE={archive}" in example
+    assert f"ReadWritePaths=-{archive}\n" in unit
+    assert f'# archive_dir = "{archive}"' in EXAMPLES["fastjournald.toml.example"]()
 
 
 def test_config_example_of_the_forwarder_says_what_the_unit_does() -> None:

@@ -57,6 +57,7 @@ def test_install_writes_every_file_below_destdir_with_its_paths_filled_in(tmp_pa
         "etc/fastjournal/fastjournald.toml.example",
         "etc/fastjournal/fj-cli.toml.example",
         "etc/fastjournal/fj-forwarder.env.example",
+        "etc/fastjournal/fastjournal-nightly.env.example",
     }
     for path in files.values():
         text = path.read_text(encoding="utf-8")
