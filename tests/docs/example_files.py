@@ -38,6 +38,8 @@ USUAL = {"archive_dir": ARCHIVE}
 REPORTS = "/var/lib/fastjournal-nightly"
 SPOOL = "/var/spool/fastjournal"
 SERVER = "127.0.0.1:9923"
+FORWARDER_HTTP = "127.0.0.1:9925"
+"""Where monitoring/prometheus.yml looks for its metrics."""
 
 WIDTH = 98
 
@@ -116,6 +118,8 @@ def forwarder_example() -> str:
         lines += ["", *comment(f"{text}."), f"{variable}={value}"]
     for name, variable in ENVIRONMENT.items():
         lines += ["", *comment(str(helps[name])), f"# {variable}=/etc/fastjournal/{name}"]
+    more = f"More options of fj-forwarder, such as --http: {helps['http']}"
+    lines += ["", *comment(more), f"# FASTJOURNAL_FORWARDER_OPTIONS=--http {FORWARDER_HTTP}"]
     return "\n".join(lines) + "\n"
 
 

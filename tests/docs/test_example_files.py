@@ -95,6 +95,6 @@ def test_config_example_of_the_nightly_says_what_the_unit_does_and_names_its_arc
 
 def test_config_example_of_the_forwarder_says_what_the_unit_does() -> None:
     unit = (DIRECTORY / "fj-forwarder.service").read_text(encoding="utf-8")
-    variables = re.findall(r"^Environment=(FASTJOURNAL_.*)$", unit, re.MULTILINE)
+    variables = re.findall(r"^Environment=(FASTJOURNAL_\w+=.+)$", unit, re.MULTILINE)
     example = EXAMPLES["fj-forwarder.env.example"]().splitlines()
     assert [line for line in example if line and line[0] != "#"] == variables

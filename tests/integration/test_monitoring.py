@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -23,11 +24,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fastjournal.client import SyncClient
 from fastjournal.errors import RefusedError
+from fastjournal.spool import Spool, read_forwarder_status
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import get_page, http_address
+from tests.integration.programs import Program, installed
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
 RULES = MONITORING / "alerts.yml"
+FORWARDER_RULES = MONITORING / "forwarder-alerts.yml"
 DASHBOARD = MONITORING / "grafana-dashboard.json"
 OPERATING = MONITORING.parent / "docs/operating.md"
 
@@ -111,6 +115,30 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def forwarder(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a forwarder that has sent a record, and return the address of its metrics."""
+    directory = tmp_path_factory.mktemp("forwarded")
+    with Spool(directory / "spool") as spool:
+        spool.append(domain="spooled", value="x")
+    line = [installed("fj-forwarder"), "--spool", str(directory / "spool")]
+    options = ["--server", daemon.address, "--http", "127.0.0.1:0"]
+    with (directory / "err").open("wb") as said:
+        process = Program([*line, *options], stderr=said)
+    try:
+        deadline = time.monotonic() + START_S
+        while (status := read_forwarder_status(directory / "spool")) is None or not status.done:
+            assert time.monotonic() < deadline, (directory / "err").read_text()
+            time.sleep(0.05)
+        (address,) = re.findall(r"metrics: http://([^/]+)/", (directory / "err").read_text())
+        yield address
+        process.terminate()
+        assert process.wait(START_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
@@ -126,9 +154,9 @@ def use(client: SyncClient) -> None:
         client.delete("pages:1:0:none")
 
 
-def rules() -> dict[str, str]:
-    """Return the expressions of the alerts, by name."""
-    text = RULES.read_text(encoding="utf-8")
+def rules(file: Path = RULES) -> dict[str, str]:
+    """Return the expressions of the alerts of a file, by name."""
+    text = file.read_text(encoding="utf-8")
     found = re.findall(
         r"- alert: (\w+)\n +expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels):)", text, re.DOTALL
     )
@@ -141,6 +169,7 @@ def panels() -> dict[str, list[str]]:
     return {
         panel["title"]: [target["expr"] for target in panel["targets"]]
         for panel in dashboard["panels"]
+        if panel["type"] != "row"
     }
 
 
@@ -148,9 +177,13 @@ def queries() -> list[str]:
     return [*rules().values(), *(query for several in panels().values() for query in several)]
 
 
-def test_monitoring_asks_for_metrics_that_a_scrape_has(daemon: DaemonProcess) -> None:
+def test_monitoring_asks_for_metrics_that_a_scrape_has(
+    daemon: DaemonProcess, forwarder: str
+) -> None:
     served: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(get_page(daemon, "/metrics")[1]):
+    with urllib.request.urlopen(f"http://{forwarder}/metrics", timeout=START_S) as reply:
+        scrapes = get_page(daemon, "/metrics")[1] + reply.read().decode()
+    for family in text_string_to_metric_families(scrapes):
         for sample in family.samples:
             served.setdefault(sample.name, {"instance", "job"}).update(sample.labels)
     asked = set()
@@ -163,7 +196,7 @@ def test_monitoring_asks_for_metrics_that_a_scrape_has(daemon: DaemonProcess) ->
             used = {*re.findall(r"(\w+)=", labels), *by}
             assert used <= served.get(name, set()), (query, name)
     # what is counted and shown by state, domain, code or time is on the dashboard
-    assert len(asked) > 30
+    assert len(asked) > 40
 
 
 def test_monitoring_has_what_the_documentation_recommends() -> None:
@@ -176,8 +209,9 @@ def test_monitoring_has_names_in_every_legend() -> None:
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
-    assert len(panels()) == len(ids)
-    for panel in dashboard["panels"]:
+    shown = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len(panels()) == len(shown)
+    for panel in shown:
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
@@ -215,16 +249,18 @@ def test_monitoring_alert_fires_alone(alert: str, tmp_path: Path) -> None:
 
 @needs_prometheus
 def test_monitoring_queries_run_against_a_real_scrape(
-    daemon: DaemonProcess, tmp_path: Path
+    daemon: DaemonProcess, forwarder: str, tmp_path: Path
 ) -> None:
     assert PROMETHEUS is not None
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     host, http_port = http_address(daemon)
     config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
-    shutil.copy(RULES, tmp_path)
+    for rules_file in (RULES, FORWARDER_RULES):
+        shutil.copy(rules_file, tmp_path)
+    config = config.replace("127.0.0.1:9924", f"{host}:{http_port}").replace("15s", "1s")
     file = tmp_path / "prometheus.yml"
-    file.write_text(config.replace("127.0.0.1:9924", f"{host}:{http_port}").replace("15s", "1s"))
+    file.write_text(config.replace("127.0.0.1:9925", forwarder))
     command = [
         PROMETHEUS,
         f"--config.file={file}",
@@ -235,15 +271,16 @@ def test_monitoring_queries_run_against_a_real_scrape(
     with subprocess.Popen(command, cwd=tmp_path) as prometheus:
         try:
             # rates need two scrapes
-            wanted = 'count_over_time(up{job="fastjournal"}[1m])'
-            wait_until_more(port, wanted, 3)
+            for job in ("fastjournal", "fj-forwarder"):
+                wait_until_more(port, f'sum_over_time(up{{job="{job}"}}[1m])', 3)
             for name, several in panels().items():
                 for query in several:
-                    filled = query.replace("$instance", ".*").replace("$__rate_interval", "1m")
+                    filled = re.sub(r"\$(instance|forwarder)", ".*", query)
+                    filled = filled.replace("$__rate_interval", "1m")
                     assert ask(port, f"query?query={quote(filled)}")["result"], (name, filled)
             groups = ask(port, "rules")["groups"]
             found = [rule for group in groups for rule in group["rules"]]
-            assert {rule["name"] for rule in found} == set(SERIES)
+            assert {rule["name"] for rule in found} == {*SERIES, *rules(FORWARDER_RULES)}
             assert {rule["health"] for rule in found} <= {"ok", "unknown"}
             assert not [rule["name"] for rule in found if rule["state"] == "firing"]
         finally:

@@ -35,10 +35,13 @@ def command_line(directory: Path, unit: str, environment: dict[str, str]) -> lis
     done = install(stage, bindir=str(Path(sys.executable).parent), sysconfdir=str(directory))
     assert done.returncode == 0, done.stderr
     line = Unit(stage / "usr/local/lib/systemd/system" / unit)["Service"]["ExecStart"]
-    return [
-        re.sub(r"\$\{(\w+)\}", lambda name: environment[name[1]], word)
-        for word in shlex.split(line)
-    ]
+    words: list[str] = []
+    for word in shlex.split(line):
+        if word.startswith("$") and word[1] != "{":
+            words += environment[word[1:]].split()  # a variable of any number of words
+        else:
+            words.append(re.sub(r"\$\{(\w+)\}", lambda name: environment[name[1]], word))
+    return words
 
 
 def start_daemon(directory: Path) -> list[str]:
@@ -107,6 +110,7 @@ def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.
     variables = {
         "FASTJOURNAL_SPOOL": str(directory / "spool"),
         "FASTJOURNAL_SERVER": f"unix:{directory}/socket",
+        "FASTJOURNAL_FORWARDER_OPTIONS": "--http 127.0.0.1:0",
     }
     with Spool(directory / "spool") as spool:
         key = spool.append(domain="pages", uri="https://example.org/", value=b"changed")
@@ -130,7 +134,8 @@ def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.
 @pytest.mark.parametrize("unit", ["fj-forwarder.service", "fastjournal-nightly.service"])
 def test_program_knows_the_options_that_its_unit_gives(directory: Path, unit: str) -> None:
     names = ("FASTJOURNAL_SPOOL", "FASTJOURNAL_SERVER", "FASTJOURNAL_REPORTS")
-    program, *words = command_line(directory, unit, dict.fromkeys(names, "value"))
+    variables = dict.fromkeys(names, "value") | {"FASTJOURNAL_FORWARDER_OPTIONS": ""}
+    program, *words = command_line(directory, unit, variables)
     done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
 
     given = {word for word in words if word.startswith("--")}
