@@ -160,7 +160,7 @@ def test_program_prints_its_version_with_the_commit(program: str) -> None:
 
 def test_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:
     for name in (
-        *("Makefile", "constraints.txt", "hatch_build.py", ".ci/run", "docs", "tests"),
+        *("Makefile", "constraints.txt", "hatch_build.py", ".ci/run", ".ci/tools", "docs", "tests"),
         *("systemd/install", "packaging/debian/build", "packaging/Containerfile"),
     ):
         assert (unpacked / name).exists(), name
