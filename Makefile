@@ -131,13 +131,21 @@ deb: $(VENV)/.ready ## Debian package with its own Python packages, into build/d
 test-deb: deb ## install, run, remove and purge the Debian package in files that are thrown away; needs root
 	packaging/debian/try build/deb/fastjournal_*.deb
 
-CONTAINER_BUILDER ?= $(shell command -v podman || command -v docker)
+CONTAINER_BUILDER ?= $(shell command -v podman || command -v buildah || command -v docker)
+CONTAINER_TAG ?= fastjournal:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+CONTAINER_ARGS ?=
+# The format in which podman and buildah keep a health check; docker has no other.
+CONTAINER_FORMAT := $(if $(filter podman buildah,$(notdir $(firstword $(CONTAINER_BUILDER)))),--format docker)
 .PHONY: container
-container: ## image fastjournal:VERSION, by podman or docker
-	@if test -z "$(CONTAINER_BUILDER)"; then echo "make: needs podman or docker" >&2; exit 69; fi
-	$(CONTAINER_BUILDER) build --file packaging/Containerfile \
+container: ## image fastjournal:VERSION, by podman, buildah or docker
+	@if test -z "$(CONTAINER_BUILDER)"; then echo "make: needs podman, buildah or docker" >&2; exit 69; fi
+	$(CONTAINER_BUILDER) build --file packaging/Containerfile $(CONTAINER_FORMAT) $(CONTAINER_ARGS) \
 		--build-arg COMMIT="$$(git describe --always --dirty --exclude='*' --abbrev=12)" \
-		--tag "fastjournal:$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" .
+		--tag "$(CONTAINER_TAG)" .
+
+.PHONY: test-container
+test-container: $(VENV)/.ready-base ## build the image and run it in files that are thrown away; needs root and podman
+	packaging/try-container $(BIN)
 
 .PHONY: audit
 audit: $(VENV)/.ready ## look for known vulnerabilities of the pinned versions; needs the network

@@ -39,6 +39,27 @@ def test_install_scripts_of_the_debian_package_are_shell(shell: str, name: str) 
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
+def test_install_script_of_the_container_is_shell() -> None:
+    script = PACKAGING / "try-container"
+    assert script.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("builder", "options"), [("podman --root x", "--format docker"), ("docker", "")]
+)
+def test_install_of_a_container_keeps_its_health_check(builder: str, options: str) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "container", f"CONTAINER_BUILDER={builder}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    given = re.findall(r"--format \S+", done.stdout)
+    assert given == [options] * bool(options), "podman's own format has no health check"
+
+
 def test_install_scripts_of_the_debian_package_name_units_that_there_are() -> None:
     text = "".join((DEBIAN / name).read_text("utf-8") for name in ("postinst", "prerm", "postrm"))
     units = set(re.findall(r"[\w-]+\.(?:service|socket|timer)\b", text))
