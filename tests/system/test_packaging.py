@@ -1,16 +1,21 @@
-"""Content of the distributions: built by the backend's own hooks, without an index."""
+"""Distributions: content of wheel and sdist, built by the backend's hooks; pipx installs one."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
+import tempfile
+import time
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -22,6 +27,7 @@ from tests.integration.programs import installed
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"fastjournal", "fastjournald", "fj_forwarder", "fj_cli"}
 DATA = "fj_cli/data/page-changes.tsv.gz"
+DEADLINE_S = 60
 
 
 def build(what: str, source: Path, target: Path) -> Path:
@@ -67,6 +73,13 @@ def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", tree, tmp_path_factory.mktemp("wheel") / "dist")
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Return an empty directory with a path that leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="fj-") as path:
+        yield Path(path)
 
 
 def test_wheel_of_the_sdist_holds_the_same_files_as_the_wheel_of_the_tree(
@@ -214,31 +227,69 @@ def normal(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def test_wheel_installed_in_a_fresh_environment_runs_all_programs(
-    wheel: Path, tmp_path: Path
-) -> None:
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    python = venv / "bin/python"
-    # as pipx does, but its dependencies are those of this environment: no index is asked
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check"]
-    subprocess.run([*pip, *options, str(wheel)], check=True)
-    (packages,) = venv.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    for program in ("fastjournald", "fj-cli", "fj-forwarder", "fj-nightly"):
-        done = subprocess.run(
-            [str(venv / "bin" / program), "--version"], capture_output=True, text=True, check=True
-        )
-        # the copy of the project that the wheel was built from is no checkout
-        assert done.stdout.startswith(
-            f"{program}, version {version('fastjournal')} (commit unknown"
-        )
-    found = subprocess.run(
-        [str(python), "-c", "import fastjournald; print(fastjournald.__file__)"],
+@contextmanager
+def running(program: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block."""
+    process = subprocess.Popen([program, *options])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_wheel_installed_by_pipx_runs_all_programs(wheel: Path, short_path: Path) -> None:
+    # the dependencies come from the index, in the versions of all other installations
+    places = {f"PIPX_{name}": str(short_path / name) for name in ("HOME", "BIN_DIR", "MAN_DIR")}
+    pins = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pipx", "install", "--python", sys.executable, str(wheel)],
+        env={**os.environ, **places, **pins},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    assert found.stdout.startswith(str(venv))
-    assert (venv / "share/man/man8/fastjournald.8").is_file()
+    assert done.returncode == 0, done.stdout + done.stderr
+    programs = short_path / "BIN_DIR"
+    assert sorted(path.name for path in programs.iterdir()) == [
+        *("fastjournald", "fj-cli", "fj-forwarder", "fj-nightly")
+    ]
+    assert (short_path / "MAN_DIR/man8/fastjournald.8").is_file()
+    address, ready, spool = f"unix:{short_path}/socket", short_path / "ready", short_path / "spool"
+    own = {name: value for name, value in os.environ.items() if "FASTJOURNAL" not in name}
+
+    def run(program: str, *words: str) -> str:
+        done = subprocess.run(
+            [programs / program, *words],
+            env={**own, "FASTJOURNAL_SERVER": address},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # the copy of the project that the wheel was built from is no checkout
+    said = f"fj-nightly, version {version('fastjournal')} (commit unknown"
+    assert run("fj-nightly", "--version").startswith(said)
+    options = (
+        "--cmdlog-path",
+        f"{short_path}/log",
+        "--listen",
+        address,
+        "--ready-file",
+        str(ready),
+    )
+    with running(programs / "fastjournald", *options) as daemon:
+        deadline = time.monotonic() + DEADLINE_S
+        while not ready.exists():
+            assert daemon.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run("fj-cli", "set", "--domain", "pages", "--uri", "https://example.org/a", "changed")
+        run("fj-cli", "spool", "put", str(spool), "--domain", "pages", "spooled")
+        run("fj-forwarder", "--spool", str(spool), "--server", address, "--once")
+        jobs = run("fj-cli", "next", "pages", "--count", "9").splitlines()
+        assert [json.loads(job)["value"] for job in jobs] == ["changed", "spooled"]
+        daemon.terminate()
+        assert daemon.wait(DEADLINE_S) == 0
