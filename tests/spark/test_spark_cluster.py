@@ -1,4 +1,4 @@
-"""Spark on a cluster: executors in processes of their own get the package from an archive."""
+"""Spark on a cluster: two executors in processes of their own get the package from an archive."""
 
 from __future__ import annotations
 
@@ -36,18 +36,24 @@ options = {
     "spark.executor.extraJavaOptions": SMALL_OPTIONS["spark.driver.extraJavaOptions"],
     "spark.archives": "environment.tar.gz#environment",
     "spark.executor.memory": "512m",
+    # both executors, before the first task
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
 }
-spark = fastjournal.spark.start_session("local-cluster[1,1,512]", options=options)
+spark = fastjournal.spark.start_session("local-cluster[2,1,512]", options=options)
 def where(_):
-    import fastjournal
+    import fastjournal, time
+    # so long that both have some
+    time.sleep(0.3)
     return fastjournal.__file__
 told = {"app": spark.sparkContext.applicationId}
-told["package"] = spark.sparkContext.parallelize([1], 1).map(where).first()
+told["packages"] = sorted(set(spark.sparkContext.parallelize(range(8), 8).map(where).collect()))
 reader = spark.read.format("fastjournal").schema("id STRING")
 told["rows"] = reader.load(sys.argv[1]).count()
 told["entries"] = [row.id for row in reader.load(sys.argv[1], view="entries").collect()]
 table = EventTable(OsDisk(), sys.argv[3])
-told["events"] = table.update(sys.argv[2], ClusterTasks(spark), parallel=2)
+tasks = ClusterTasks(spark)
+told["events"] = table.update(sys.argv[2], tasks, parallel=tasks.parallel)
 told["shards"] = [commit.shards for commit in table.commits]
 spark.stop()
 print(json.dumps(told))
@@ -93,7 +99,8 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     work = Path(pyspark.__file__).parent / "work" / told["app"]
     shutil.rmtree(work)
     # not the one of this process, and not the one of the driver
-    assert told["package"].startswith(f"{work}/0/environment/lib/")
+    found = [Path(package).relative_to(work).parts[:3] for package in told["packages"]]
+    assert found == [(executor, "environment", "lib") for executor in ("0", "1")]
     assert told["rows"] == 2
     assert told["entries"] == ["x"]
     # executors have taken the archive, with the rows that one process finds
