@@ -92,6 +92,7 @@ pages: $(VENV)/.ready ## write what is made from declarations and marks of tests
 	$(BIN)/python -m tests.docs.decision_pages
 	$(BIN)/python -m tests.docs.manual_pages
 	$(BIN)/python -m tests.docs.example_files
+	$(BIN)/python -m tests.docs.operating_pages
 
 .PHONY: docs
 docs: $(VENV)/.ready ## build the documentation site into build/site: links checked, warnings are errors
