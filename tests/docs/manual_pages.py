@@ -75,7 +75,7 @@ def page_of(name: str) -> str:
         ".SH NAME",
         f"{_escaped(name)} \\- {_escaped(manual.summary)}",
     ]
-    context = click.Context(manual.command, info_name=name)
+    context = context_of(manual.command, name)
     lines += [".SH SYNOPSIS", *_synopsis(context), ".SH DESCRIPTION"]
     lines += _paragraphs(manual.command.help)
     lines += [".SH OPTIONS", *_options(context)]
@@ -96,6 +96,14 @@ def page_of(name: str) -> str:
     return "\n".join([*lines, ".SH SEE ALSO", others]) + "\n"
 
 
+def context_of(command: click.Command, name: str) -> click.Context:
+    """Return the context that a program makes of its command, with the settings of the command.
+
+    click keeps the help option of the first context: one without settings takes -h from all.
+    """
+    return click.Context(command, info_name=name, **command.context_settings)
+
+
 def subcommands(context: click.Context) -> Iterator[click.Context]:
     """Yield the context of each subcommand that is no group, in the order of the help."""
     group = context.command
@@ -113,7 +121,7 @@ def subcommands(context: click.Context) -> Iterator[click.Context]:
 def subcommands_of(program: str) -> list[click.Context]:
     """Return the contexts of a program and of all its subcommands that are no groups."""
     command = PROGRAMS[program].command
-    context = click.Context(command, info_name=program)
+    context = context_of(command, program)
     return [context, *(subcommands(context) if isinstance(command, click.Group) else ())]
 
 

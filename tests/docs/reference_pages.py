@@ -19,7 +19,7 @@ import fastjournal
 from fastjournal import errors, limits
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fj_forwarder.http_metrics import ForwarderMetrics
-from tests.docs.manual_pages import PROGRAMS, subcommands
+from tests.docs.manual_pages import PROGRAMS, context_of, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
 from tests.door.config import UNITS, Config
 from tests.door.daemon import new_command
@@ -200,7 +200,7 @@ def _value(value: object) -> str:
 def command_page(name: str) -> str:
     """Return the manual of a program in Markdown, of which docs/man has the same text."""
     manual = PROGRAMS[name]
-    context = click.Context(manual.command, info_name=name)
+    context = context_of(manual.command, name)
     lines = [f"# {name}: {manual.summary}", "", *usage(context), *help_text(manual.command.help)]
     lines += ["## Options", "", *option_rows(context)]
     if isinstance(manual.command, click.Group):

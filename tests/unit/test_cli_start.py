@@ -52,7 +52,7 @@ def test_commands_that_are_listed_are_there_with_their_help(group: str, name: st
 
 
 def test_list_stands_in_the_help_in_the_order_of_declaration() -> None:
-    context = click.Context(cli)
+    context = click.Context(cli, **cli.context_settings)
     text = cli.get_help(context)
     places = [text.index(f"\n  {name} ") for name in COMMANDS]
     assert places == sorted(places)
@@ -62,7 +62,7 @@ def test_list_stands_in_the_help_in_the_order_of_declaration() -> None:
 
 def test_command_that_is_not_listed_is_not_there() -> None:
     assert isinstance(cli, LazyGroup)
-    assert cli.get_command(click.Context(cli), "no-such-command") is None
+    assert cli.get_command(click.Context(cli, **cli.context_settings), "no-such-command") is None
 
 
 def test_shell_can_complete_commands_and_options() -> None:
