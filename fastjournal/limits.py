@@ -33,6 +33,9 @@ IDENTIFIER_MAX = 0xFFFF
 PAIRS_MAX = 0xFFFF
 """Pairs in one reply, and count of a request: the count field is u16."""
 
+FAILED_ATTEMPTS_MAX = 0xFFFF
+"""Largest max-attempts of a worker: the count field of its RELEASE is u16."""
+
 VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fastjournal.client.core.failed_attempts import failures_at_burial
 from fastjournal.client.core.results import EntryExplanation
 from fj_cli.times import format_duration
 
@@ -91,7 +90,7 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
 
 
 def _buried(entry: EntryExplanation) -> Iterator[Reason]:
-    failures = failures_at_burial(entry.attempts, entry.buried_reason or "")
+    failures = entry.attempts
     text = f"buried after {_times(failures, 'failed attempt')}" if failures else "buried"
     if entry.buried_reason:
         text += f": {entry.buried_reason}"

@@ -337,7 +337,8 @@ def test_failed_job_is_buried_with_the_reason_after_enough_attempts(
     assert told[good.decode()]["result"] == "done"
     assert (told[bad.decode()]["result"], told[bad.decode()]["exit_code"]) == ("buried", 9)
     entry = client.stats(bad, data=True)
-    assert (entry["state"], entry["buried_reason"]) == ("buried", "exit 9 at attempt 2")
+    assert (entry["state"], entry["buried_reason"]) == ("buried", "exit 9")
+    assert (entry["attempts"], entry["last_error"]) == (2, "exit 9")
     assert cli("next", "d").returncode == NOTHING_TO_DO
     assert cli.json("kick", bad.decode()) == [{"kicked": 1}]
     assert cli("next", "d", "--exec", "true").returncode == 0
@@ -351,7 +352,7 @@ def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> 
             handed_out.append(request)
             pair = Pair(build_journal_key("d", "one"), meta=Meta(attempts=2))
             return [Reply(request.identifier, timeout=77, pairs=[pair])]
-        error = "lease-lost" if request.function == Function.BURY else ""
+        error = "lease-lost" if request.function == Function.RELEASE else ""
         return [Reply(request.identifier, error=error)]
 
     with ScriptedDaemon(script) as daemon:
@@ -359,5 +360,5 @@ def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> 
             *("next", "--max-attempts", "3", "--json", "--exec", "sh", "-c", "exit 9")
         )
     assert results(done.stderr) == ["lost"]
-    buried = next(r for r in daemon.requests if r.function == Function.BURY)
-    assert (buried.timeout, buried.value) == (77, b"exit 9 at attempt 3")
+    (end,) = (r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY))
+    assert (end.timeout, end.value, end.count) == (77, b"exit 9", 3)

@@ -563,8 +563,8 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
             break
         stats = worker.entry_stats(key_of("1"))
     assert stats.state == "buried"
-    assert stats.last_error == "failure 1"
-    assert stats.buried_reason == "failure 2 at attempt 3"
+    assert (stats.attempts, stats.last_error) == (3, "failure 2")
+    assert stats.buried_reason == "failure 2"
     producer.limit("d", attempts=3)
     producer.kick(key_of("1"))
     with SyncClient(daemon.address, reconnect=QUICK) as worker:

@@ -110,7 +110,7 @@ def test_worker_whose_replies_are_lost_works_once_and_keeps_its_lease(
         if ended == "failed":
             assert (stats.attempts, stats.state) == (1, "delayed")
         else:
-            assert (stats.buried_reason, stats.state) == ("exit 4 at attempt 1", "buried")
+            assert (stats.buried_reason, stats.state) == ("exit 4", "buried")
         client.delete(key)
 
 

@@ -87,6 +87,7 @@ def draw_request(
         return dead_letter_request(draw, function, key, token, at)
     ttl = draw.choice((None, SECOND, 20 * SECOND))
     error = draw.choice((None, b"boom", b"")) if function == Function.RELEASE else None
+    count = draw.choice((None, 1, 3)) if error is not None else None
     return request(
         function,
         key,
@@ -96,4 +97,5 @@ def draw_request(
         at=at,
         timeout=token,
         ttl=ttl,
+        count=count,
     )

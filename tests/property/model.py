@@ -339,8 +339,8 @@ class Model(Values, Keys, Work, Scans):
             delay = min(rules.retry_delay_us << min(e.attempts, 64), rules.retry_delay_us_max)
         if failed:
             e.attempts, e.error = min(e.attempts + 1, 0xFFFF), r.value
-        most = self.limit(e.parts.domain, "attempts") if e.parts else 0
-        if failed and 0 < most <= e.attempts:
+        bounds = (self.limit(e.parts.domain, "attempts"), r.count or 0) if e.parts else ()
+        if failed and any(0 < most <= e.attempts for most in bounds):
             self.end_lease(e)
             e.buried, e.reason = True, r.value
             return Reply()

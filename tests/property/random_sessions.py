@@ -185,6 +185,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             if function == Function.RELEASE or draw.random() < 0.6:
                 flags |= WORKED_ON
                 token = draw.choice((0, 0, 0, 1, 2))
+            if function == Function.RELEASE:
+                count = draw.choice((None, None, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
         case Function.CANCEL:

@@ -67,12 +67,27 @@ def test_burial_comes_with_the_last_attempt_that_is_allowed() -> None:
         return failed.attempts, failed.delay_us, failed.buried, failed.reason
 
     assert decide(0, 2) == (1, 5, False, "exit 9")
-    assert decide(1, 2) == (2, None, True, "exit 9 at attempt 2")
-    assert decide(7, 2) == (8, None, True, "exit 9 at attempt 8")
+    assert decide(1, 2) == (2, None, True, "exit 9")
+    assert decide(7, 2) == (8, None, True, "exit 9")
     assert decide(1000, 0) == (1001, 5, False, "exit 9")
-    assert decide_retry("", failures_before=0, delay_us=5, attempts_max=1).reason == (
-        "failed at attempt 1"
-    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "buried"),
+    [
+        (EntryStats([], "buried", attempts=2, buried_reason="exit 9"), True),
+        (EntryStats([], "delayed", attempts=2, last_error="exit 9"), False),
+        (RefusedError("gone", code="not-found"), False),
+        (RefusedError("no right to read", code="forbidden"), True),
+        (CannotConnectError("away"), True),
+    ],
+)
+def test_burial_at_the_bound_of_the_worker_is_certain_unless_the_entry_tells_otherwise(
+    answer: EntryStats | FastjournalError, buried: bool
+) -> None:
+    told = decide_retry("exit 9", failures_before=1, delay_us=5, attempts_max=2)
+    failed = learn_burial(told, answer)
+    assert (failed.buried, failed.delay_us, failed.attempts) == (buried, None, 2)
 
 
 @pytest.mark.parametrize(

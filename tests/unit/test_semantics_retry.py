@@ -25,10 +25,10 @@ def fail(
     *,
     ttl: int | None = None,
     kind: int = ValueType.STRING,
+    count: int | None = None,
 ) -> str:
-    asked = request(
-        Function.RELEASE, key, error, kind=kind, timeout=token, flags=Flag.WORKED_ON, ttl=ttl
-    )
+    held = {"timeout": token, "flags": Flag.WORKED_ON}
+    asked = request(Function.RELEASE, key, error, kind=kind, ttl=ttl, count=count, **held)
     return s.ask(asked).code
 
 
@@ -127,6 +127,36 @@ def test_max_attempts_counts_lost_leases_and_failures_together(s: Subject) -> No
     assert known(s)["buried_reason"] == "two"
 
 
+@pytest.mark.rule("Failed attempts (RELEASE with a value): COUNT in a RELEASE with a value")
+def test_release_with_count_buries_at_the_bound_of_the_worker(s: Subject) -> None:
+    s.set(JOB)
+    fail(s, JOB, s.lease(), b"one", ttl=0, count=2)
+    assert known(s)["state"] == "ready"
+    fail(s, JOB, s.lease(), b"two", ttl=0, count=2)
+    assert [known(s)[name] for name in ("state", "buried_reason", "attempts", "last_error")] == [
+        *("buried", "two", 2, "two")
+    ]
+    assert s.kick(JOB) == 1
+    fail(s, JOB, s.lease(), b"three", ttl=0, count=4)
+    assert known(s)["state"] == "ready", "the bound holds for its request only"
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_release_with_count_never_lets_an_entry_fail_more_often_than_the_daemon(
+    s: Subject, count: int
+) -> None:
+    s = s.under(attempts_max=1)
+    s.set(JOB)
+    fail(s, JOB, s.lease(), count=count)
+    assert known(s)["state"] == "buried"
+
+
+def test_release_with_count_and_no_value_counts_nothing(s: Subject) -> None:
+    s.set(JOB)
+    assert s.release(JOB, s.lease(), count=1) == ""
+    assert (known(s)["state"], known(s)["attempts"]) == ("ready", 0)
+
+
 def test_kick_keeps_attempts_and_the_last_error(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
@@ -186,20 +216,22 @@ def test_release_bounds_the_error(s: Subject, size: int, code: str) -> None:
     assert fail(s, JOB, s.lease(), b"x" * size) == code
 
 
-@pytest.mark.parametrize("attempts_max", [0, 2])
-def test_failed_attempts_outlive_a_restart(s: Subject, attempts_max: int) -> None:
+@pytest.mark.parametrize(("attempts_max", "count"), [(0, None), (2, None), (0, 2)])
+def test_failed_attempts_outlive_a_restart(
+    s: Subject, attempts_max: int, count: int | None
+) -> None:
     s = s.under(attempts_max=attempts_max)
     s.set(JOB, flags=Flag.PERSIST)
-    fail(s, JOB, s.lease(), b"one", ttl=0)
-    fail(s, JOB, s.lease(), b"two")
+    fail(s, JOB, s.lease(), b"one", ttl=0, count=count)
+    fail(s, JOB, s.lease(), b"two", count=count)
     before = known(s)
     assert before["attempts"] == 2
-    assert (before["state"] == "buried") is bool(attempts_max)
+    assert (before["state"] == "buried") is bool(attempts_max or count)
     s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
     after = known(s)
     for name in ("attempts", "last_error", "state", "buried_reason"):
         assert after[name] == before[name]
-    if not attempts_max:
+    if not attempts_max and count is None:
         assert s.next().timeout == START + 2 * SECOND
 
 

@@ -8,7 +8,7 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
-from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
+from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
 from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
 from fj_cli.instants import show_instant
@@ -93,7 +93,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, help="Commands at once.")
 @click.option(
     "--max-attempts",
-    type=click.IntRange(0),
+    type=click.IntRange(0, FAILED_ATTEMPTS_MAX),
     default=0,
     help="Bury an entry that has failed that often; 0: never. For all workers: fj-cli limit.",
 )

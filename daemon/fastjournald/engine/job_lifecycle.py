@@ -54,17 +54,17 @@ class JobLifecycle:
             self._journal.lease_over(entry, now)
         self._wait_again(entry, token, now)
 
-    def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool) -> None:
+    def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool, is_last: bool) -> None:
         """End a lease because the attempt failed: the entry waits again, is buried, or gone.
 
-        ``delayed``: it has a new instant, which stands in the entry already.
+        ``delayed``: it has a new instant, which stands in the entry already. ``is_last``: it was
+        the last attempt.
         """
         if entry.superseded or 0 < entry.expires <= now:
             self._journal.failed_before_removal(entry, error, now)
         if self._is_dropped(entry, now):
             return
         token = self._stop_work(entry, now)
-        is_last = self.is_last_attempt(entry)
         extra = entry.own()
         text_before = text_bytes(entry)
         extra.error = error
@@ -95,10 +95,11 @@ class JobLifecycle:
         limit = domain.limit
         return self._attempts_max if limit is None else limit.attempts or self._attempts_max
 
-    def is_last_attempt(self, entry: Entry) -> bool:
-        """Whether an entry is buried if one more attempt fails."""
+    def is_last_attempt(self, entry: Entry, worker_max: int = 0) -> bool:
+        """Whether an entry is buried if one more attempt fails; its worker may allow fewer."""
         attempts = entry.extra.attempts + 1
-        return entry.journal and 0 < self.attempts_max_of(entry.domain) <= attempts
+        bounds = (self.attempts_max_of(entry.domain), worker_max)
+        return entry.journal and any(0 < bound <= attempts for bound in bounds)
 
     def _is_dropped(self, entry: Entry, now: int) -> bool:
         """Drop an entry as its lease ends, if newer work took its URI or its life is over."""

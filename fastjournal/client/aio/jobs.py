@@ -91,7 +91,7 @@ class Job(LeasedJob):
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
-        whether it has buried the entry, by its own bound or that of the domain.
+        whether it has buried the entry: by its own bound, that of the domain or that of the loop.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
@@ -103,7 +103,7 @@ class Job(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay)
         await self._end(lambda: self._failure(failed))
-        return failed if failed.buried else await self._settled(failed)
+        return await self._settled(failed)
 
     async def _settled(self, failed: FailedAttempt) -> FailedAttempt:
         """Return the outcome of a failure that the daemon has taken, which may have buried."""

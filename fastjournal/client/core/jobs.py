@@ -163,9 +163,13 @@ class LeasedJob(Decodable):
 
         No other place knows the requests that report a failure to the daemon.
         """
-        if failed.buried:
-            return self._burial(failed.reason)
-        return calls.release(self.key, self.token, delay=failed.delay, error=failed.reason)
+        return calls.release(
+            self.key,
+            self.token,
+            delay=failed.delay,
+            error=failed.reason,
+            attempts_max=self._options.attempts_max,
+        )
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
         """Return what builds the request for a job whose body was left."""

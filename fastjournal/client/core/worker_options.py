@@ -12,7 +12,7 @@ from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.results import Jobs
 from fastjournal.errors import BadRequestError
-from fastjournal.limits import INSTANT_MAX, JOB_LEASE_US_MIN
+from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN
 from fastjournal.numeric import check_integer
 from fastjournal.times import (
     Duration,
@@ -100,7 +100,7 @@ def worker_options(
         waits_without_end=endless,
         retry_delay=retry_delay,
         retry_delay_us_max=duration("retry_delay_max", retry_delay_max),
-        attempts_max=check_integer("attempts_max", attempts_max, 0, INSTANT_MAX),
+        attempts_max=check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX),
         patience_s=None if patience is None else duration_s("patience", patience),
     )
     options.next_call(None, count)

@@ -168,7 +168,7 @@ class SyncClient(SyncMethods):
                 has the same delay; None: at once.
             retry_delay_max: The delay is doubled for each earlier failure, up to this one; None:
                 it stays.
-            attempts_max: A job that failed that often is buried by this loop; 0: only where the
+            attempts_max: A job of this loop that failed that often is buried; 0: only where the
                 daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
                 and exceptions in a block. A job that a plain loop drops does not count as failed.
             patience: How long to go on asking a daemon that delivers no work for now (``busy``,

@@ -178,7 +178,7 @@ class SyncJob(LeasedJob):
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
-        whether it has buried the entry, by its own bound or that of the domain.
+        whether it has buried the entry: by its own bound, that of the domain or that of the loop.
 
         Args:
             reason: For whoever looks at it later; what is over 4,096 bytes is cut.
@@ -190,7 +190,7 @@ class SyncJob(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay)
         self._end(lambda: self._failure(failed))
-        return failed if failed.buried else self._settled(failed)
+        return self._settled(failed)
 
     def _settled(self, failed: FailedAttempt) -> FailedAttempt:
         """Return the outcome of a failure that the daemon has taken, which may have buried."""

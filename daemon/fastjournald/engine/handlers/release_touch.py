@@ -29,7 +29,10 @@ _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
 def release(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Release a lease; TTL: a new delay. A value: the attempt failed with that error."""
+    """Release a lease; TTL: a new delay. A value: the attempt failed with that error.
+
+    COUNT, with a value: the worker buries after so many attempts, where the domain allows more.
+    """
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
     token = token_of(request)
@@ -48,8 +51,10 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     if isinstance(entry, str):
         return entry
     delay = request.ttl
+    is_last = False
     if error is not None:
-        if context.jobs.is_last_attempt(entry):
+        is_last = context.jobs.is_last_attempt(entry, request.count or 0)
+        if is_last:
             delay = None
         elif delay is None:
             delay = _back_off(context.settings, entry.extra.attempts)
@@ -62,7 +67,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         context.jobs.release(entry, now, delayed=parts is not None)
     else:
         context.store.work += ENTRY_WORK + len(error) // WRITTEN_BYTES_A_UNIT
-        context.jobs.fail(entry, error, now, delayed=parts is not None)
+        context.jobs.fail(entry, error, now, delayed=parts is not None, is_last=is_last)
     return ""
 
 

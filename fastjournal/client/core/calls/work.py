@@ -21,7 +21,12 @@ from fastjournal.client.core.calls.base import (
 )
 from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Jobs
-from fastjournal.limits import LEASE_US_MIN, LIMIT_MAX, WAIT_WITHOUT_END
+from fastjournal.limits import (
+    FAILED_ATTEMPTS_MAX,
+    LEASE_US_MIN,
+    LIMIT_MAX,
+    WAIT_WITHOUT_END,
+)
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Reply, Request, ValueType
 from fastjournal.times import Duration, duration_us, lease_us
@@ -124,12 +129,17 @@ def _peeked(_request: Request, reply: Reply) -> Jobs:
 
 
 def release(
-    key: str | bytes, token: int, *, delay: Duration | None = None, error: str | None = None
+    key: str | bytes,
+    token: int,
+    *,
+    delay: Duration | None = None,
+    error: str | None = None,
+    attempts_max: int = 0,
 ) -> Call[None]:
     """Release a leased entry: it waits again.
 
     With an ``error`` the attempt failed: the daemon counts it, keeps the error, delays the entry
-    longer with each failure, and buries it at the domain's max attempts.
+    longer with each failure, and buries it at the domain's max attempts, or at ``attempts_max``.
 
     Where it was sent again after a lost connection, ``lease-lost`` and ``not-found`` count as
     done: the entry is no longer held, as was asked.
@@ -140,10 +150,13 @@ def release(
         delay: It is due again that long from now; None: as before, or with an
             ``error`` after the daemon's back-off.
         error: Why the attempt failed, at most 4,096 bytes of UTF-8; None: it did not.
+        attempts_max: Failed attempts after which this worker wants it buried, at most 65,535; 0:
+            as the domain says.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``.
     """
+    bound = check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX)
     request = Request(
         Function.RELEASE,
         flags=token_flag(token),
@@ -152,6 +165,7 @@ def release(
         value=b"" if error is None else _reason(error),
         timeout=checked_token(token),
         ttl=duration("delay", delay),
+        count=bound or None,
     )
     return Call(request, replies.nothing)
 
