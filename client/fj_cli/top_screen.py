@@ -12,13 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
+from fj_cli.domain_rounds import KnownDomains
 from fj_cli.instants import show_relative
 from fj_cli.output import show_bytes
 from fj_cli.text import safe_text
 from fj_cli.times import format_duration
-
-DOMAINS_MAX = 1000
-"""Domains that are requested at a time: more would load the daemon that is looked at."""
 
 SORTS = ("due", "leased", "delayed", "buried", "oldest", "change", "name")
 _LINES_AROUND = 6
@@ -42,6 +40,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int
     daemon: DaemonStats
     domains: list[DomainStats]
+    """Next part of a round over the domains with the prefix."""
+    again: list[DomainStats] = []
+    """Domains of the screen, where the part may leave them out."""
+    ends_round: bool = True
+    prefix: bytes = b""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -95,15 +98,18 @@ class Screen:
         self.typed: str | None = None
         """Filter that is being typed; None: none is."""
         self.error = ""
+        self.shown: list[bytes] = []
+        """Domains that stand on the screen."""
         self._before: Sample | None = None
-        self._entries_before: dict[bytes, int] = {}
         self._sample: Sample | None = None
+        self._known = KnownDomains()
 
     def take(self, sample: Sample) -> None:
         """Show a newer sample."""
         self._before, self._sample, self.error = self._sample, sample, ""
-        before = [] if self._before is None else self._before.domains
-        self._entries_before = {domain.name: domain.entries for domain in before}
+        if self._before is not None and self._before.prefix != sample.prefix:
+            self._known = KnownDomains()
+        self._known.take(sample.at_us, sample.domains, sample.again, ends_round=sample.ends_round)
 
     def press(self, key: str) -> bool:
         """Act on a key; whether the program goes on."""
@@ -136,9 +142,7 @@ class Screen:
 
     def ordered(self) -> list[DomainStats]:
         """Return the domains in the order of the screen."""
-        if self._sample is None:
-            return []
-        found = sorted(self._sample.domains, key=lambda domain: domain.name)
+        found = sorted(self._known.stats(), key=lambda domain: domain.name)
         if self.sort != "name":
             # the largest first; equal ones in the order of their names
             found.sort(key=self._weight, reverse=True)
@@ -151,16 +155,8 @@ class Screen:
             "delayed": domain.delayed,
             "buried": domain.buried,
             "oldest": domain.oldest_due_us,
-            "change": abs(self._change_of(domain)),
+            "change": abs(self._known.change_of(domain.name)),
         }[self.sort]
-
-    def _change_of(self, domain: DomainStats) -> float:
-        """Return by how many entries a second a domain grows."""
-        if self._before is None or self._sample is None:
-            return 0.0
-        seconds = (self._sample.at_us - self._before.at_us) / 1e6
-        grown = domain.entries - self._entries_before.get(domain.name, 0)
-        return grown / seconds if seconds > 0 else 0.0
 
     # --- drawing --------------------------------------------------------------------------------
 
@@ -199,6 +195,7 @@ class Screen:
     def _table(self, rows: int, width: int) -> Table:
         """Return the table of domains; where room is short, names give way, and no figure."""
         shown = self.ordered()[:rows]
+        self.shown = [domain.name for domain in shown]
         names = ("due", "leased", "delayed", "buried", "oldest", "change", "held")
         heads = [_HEADS.get(name, name) + "*" * (name == self.sort) for name in names]
         figures = [self._figures_of(domain) for domain in shown]
@@ -247,7 +244,7 @@ class Screen:
         return table
 
     def _figures_of(self, domain: DomainStats) -> list[str]:
-        change = self._change_of(domain)
+        change = self._known.change_of(domain.name)
         counts = (domain.due, domain.worked_on, domain.delayed, domain.buried)
         return [
             *(f"{number:,}" for number in counts),
@@ -272,8 +269,8 @@ class Screen:
         state = "  PAUSED" if self.frozen else ""
         if self.workers_only:
             return Text(f"workers{state}  q quit  w domains  p pause", no_wrap=True)
-        number = len(self._sample.domains)
-        shown = f"{min(rows, number)} of {number}{'+' if number >= DOMAINS_MAX else ''} domains"
+        number = len(self._known)
+        shown = f"{min(rows, number)} of {number}{'' if self._known.is_whole else '+'} domains"
         if self.prefix:
             shown += f" {show_bytes(self.prefix, _NAME_CHARACTERS)}*"
         keys = "q quit  s sort  r reverse  / filter  w workers  p pause"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
+from fj_cli.domain_rounds import FIRST_PART, PART, DomainRounds
 from fj_cli.top_screen import Rates, Sample, Screen, rates_between
 
 SECOND = 1_000_000
@@ -91,6 +94,51 @@ def test_rates_of_the_first_sample_and_over_a_restart_are_zero() -> None:
     assert rates_between(None, before) == Rates()
     assert rates_between(before, sample(12, requests=200, uptime_us=SECOND)) == Rates()
     assert rates_between(before, before) == Rates()
+
+
+def test_domains_of_parts_are_ordered_together_and_leave_with_the_round_that_misses_them() -> None:
+    def named(*names: str, **figures: int) -> list[DomainStats]:
+        return [DomainStats(name=name.encode(), **figures) for name in names]
+
+    def take(at: int, part: list[DomainStats], again: Any = (), *, ends: bool = False) -> str:
+        newer = sample(at, *part)
+        screen.take(structs.replace(newer, again=list(again), ends_round=ends))
+        text = drawn(screen, 80, 24)[-1]
+        assert screen.shown == [domain.name for domain in screen.ordered()]
+        return text
+
+    screen = Screen("s")
+    assert take(1, named("a", "b", due=1)).startswith("2 of 2+ domains")
+    assert take(2, named("y", "z", due=9), ends=True).startswith("4 of 4 domains")
+    assert screen.shown == [b"y", b"z", b"a", b"b"]
+    # the next round: a is gone, c is new, z is on the screen and read anew, x is unknown
+    take(4, named("b", "c", entries=8), named("z", "x", due=5, entries=6))
+    assert screen.shown == [b"y", b"z", b"a", b"b", b"c"]
+    assert "+3" in "\n".join(drawn(screen, 80, 24)), "6 entries more in 2 seconds"
+    assert take(5, named("y", "z", due=9), ends=True).startswith("4 of 4 domains")
+    assert screen.shown == [b"y", b"z", b"b", b"c"]
+
+
+def test_domains_of_another_filter_leave_at_once() -> None:
+    screen = Screen("s")
+    screen.take(sample(1, DomainStats(name=b"a"), DomainStats(name=b"b")))
+    newer = sample(2, DomainStats(name=b"bb"))
+    screen.take(structs.replace(newer, prefix=b"b", ends_round=False))
+    assert [domain.name for domain in screen.ordered()] == [b"bb"]
+
+
+def test_rounds_read_many_domains_first_and_then_a_part_with_each_sample() -> None:
+    scans: list[bytes] = []
+    number = FIRST_PART + PART + 1
+
+    def scan(prefix: bytes) -> Iterator[DomainStats]:
+        scans.append(prefix)
+        return iter([DomainStats(name=b"%07d" % n) for n in range(number)])
+
+    rounds = DomainRounds(scan)
+    lengths = [(len(part), ends) for part, ends in (rounds.next_part(b"") for _ in range(4))]
+    assert lengths == [(FIRST_PART, False), (PART, False), (1, True), (PART, False)]
+    assert (len(rounds.next_part(b"x")[0]), scans) == (FIRST_PART, [b"", b"", b"x"])
 
 
 def test_order_follows_the_change_of_entries() -> None:

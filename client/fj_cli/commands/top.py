@@ -30,7 +30,12 @@ from fj_cli.output import put_bytes, wants_json, write_json
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
+    from fj_cli.domain_rounds import DomainRounds
     from fj_cli.top_screen import Sample, Screen
+
+
+JSON_DOMAINS_MAX = 1000
+"""Domains of a sample for programs."""
 
 
 @click.command("top")
@@ -48,10 +53,11 @@ def command(
 ) -> int:
     """Show domains, workers, rates, leased entries and the sync time, live.
 
-    Only domains that begin with PREFIX are shown, at most 1,000. '+/s' is the growth of a
-    domain in entries a second. Workers are connections that hold leases, with the number of these
-    and the begin of the first, or wait for work. A daemon that goes away is waited for. Needs the
-    right read; of the daemon's figures: for everything.
+    Only domains that begin with PREFIX are shown. If there are over 10,000, each sample reads a
+    part of them: 'of 10000+ domains' says that the screen has not seen all so far. '+/s' is the
+    growth of a domain in entries a second. Workers are connections that hold leases, with the
+    number of these and the begin of the first, or wait for work. A daemon that goes away is waited
+    for. Needs the right read; of the daemon's figures: for everything.
 
     \b
     Keys: q quit, s next order (due, leased, delayed, buried, oldest, change, name), r reverse,
@@ -59,7 +65,8 @@ def command(
           p pause and go on.
 
     If standard input or output is no terminal, or with --json, each sample is one JSON object, and
-    there is one unless --count says more. The first has no rates: they need two.
+    there is one unless --count says more. It has the 1,000 domains with most due entries. The first
+    has no rates: they need two.
     """
     if interval < 100_000:
         raise click.UsageError("--interval is at least 100ms", ctx)
@@ -70,25 +77,24 @@ def command(
     return DONE
 
 
-def _sample(client: SyncClient, prefix: bytes) -> Sample:
-    from itertools import islice
-
-    from fj_cli.top_screen import DOMAINS_MAX, Sample
-
-    domains = islice(client.domains(prefix, page=DOMAINS_MAX), DOMAINS_MAX)
-    daemon = client.daemon_stats(workers=True)
-    return Sample(at_us=SystemClock().now_us(), daemon=daemon, domains=list(domains))
-
-
 def _write_samples(ctx: click.Context, prefix: bytes, interval_s: float, count: int) -> None:
-    from fj_cli.top_screen import rates_between
+    from heapq import nsmallest
+
+    from fj_cli.domain_rounds import PART
+    from fj_cli.top_screen import Sample, rates_between
 
     before: Sample | None = None
     with open_client(ctx) as client:
         for number in range(count):
             if number:
                 time.sleep(interval_s)  # --interval
-            sample = _sample(client, prefix)
+            most_due = nsmallest(
+                JSON_DOMAINS_MAX,
+                client.domains(prefix, page=PART),
+                key=lambda domain: (-domain.due, domain.name),
+            )
+            daemon = client.daemon_stats(workers=True)
+            sample = Sample(at_us=SystemClock().now_us(), daemon=daemon, domains=most_due)
             write_json(_fields(sample) | _rates(rates_between(before, sample)))
             before = sample
 
@@ -155,6 +161,7 @@ class _Source:
     def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx
         self._client: SyncClient | None = None
+        self._rounds: DomainRounds | None = None
 
     def read_into(self, screen: Screen) -> int:
         """Show the next sample, or that the daemon is away; return how many were taken.
@@ -163,11 +170,7 @@ class _Source:
             RefusedError: The daemon refuses figures to this token; a busy one is asked again.
         """
         try:
-            if self._client is None:
-                client = open_client(self._ctx)
-                client.__enter__()
-                self._client = client
-            screen.take(_sample(self._client, screen.prefix))
+            screen.take(self._sample(*self._connected(), screen))
         except CannotConnectError as error:
             self.close()
             screen.error = f"{error.message}; trying again"
@@ -178,6 +181,37 @@ class _Source:
             screen.error = f"{error.message}; trying again"
             return 0
         return 1
+
+    def _connected(self) -> tuple[SyncClient, DomainRounds]:
+        from fj_cli.domain_rounds import PART, DomainRounds
+
+        if self._client is None or self._rounds is None:
+            client = open_client(self._ctx)
+            client.__enter__()
+            self._client = client
+            self._rounds = DomainRounds(lambda prefix: iter(client.domains(prefix, page=PART)))
+        return self._client, self._rounds
+
+    @staticmethod
+    def _sample(client: SyncClient, rounds: DomainRounds, screen: Screen) -> Sample:
+        from itertools import islice
+
+        from fj_cli.top_screen import Sample
+
+        part, ends_round = rounds.next_part(screen.prefix)
+        read = {domain.name for domain in part}
+        # a name is the first of those that begin with it
+        named = ((name, client.domains(name, page=1)) for name in screen.shown if name not in read)
+        again = [first for name, found in named for first in islice(found, 1) if first.name == name]
+        daemon = client.daemon_stats(workers=True)
+        return Sample(
+            at_us=SystemClock().now_us(),
+            daemon=daemon,
+            domains=part,
+            again=again,
+            ends_round=ends_round,
+            prefix=screen.prefix,
+        )
 
     def close(self) -> None:
         """Close the connection, if there is one."""
