@@ -6,7 +6,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "set": (
         "fj-cli set greeting hello",
         "fj-cli set --domain pages --uri https://example.org/a 'first version'",
-        "fj-cli set --uri https://example.net/",
+        "fj-cli set --uri https://example.net/ 'first version'",
         "fj-cli set --domain mails --not-before +10m --priority 10 'to be sent later'",
     ),
     "get": ("fj-cli get greeting", "fj-cli get https://example.org/a --probe"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -126,6 +127,39 @@ def test_set_with_a_uri_alone_is_work_in_its_domain(cli: Cli) -> None:
     )
     assert cli("set", "--uri", "mailto:a@example.org").returncode == USAGE
     assert cli("set", "--priority", "3", "k").returncode == USAGE
+
+
+def test_set_with_a_uri_and_one_word_is_work_with_that_value(cli: Cli, client: SyncClient) -> None:
+    uri = "https://q.example/1"
+    for arguments in (("my value",), ("5", "--type", "integer"), ("a:b", "--priority", "3")):
+        assert cli("set", "--uri", uri, *arguments).returncode == DONE
+        (job,) = cli.json("next", "q.example", "--lease", "1m")
+        assert (job["domain"], job["uri"], str(job["value"])) == ("q.example", uri, arguments[0])
+        client.delete(job["key"], token=job["token"])
+    # base64 is of names only
+    coded = base64.b64encode(uri.encode()).decode()
+    assert cli("set", "--b64", "--uri", coded, "my value").returncode == DONE
+    assert cli.json("next", "q.example")[0]["value"] == "my value"
+
+
+def test_set_with_a_uri_and_a_key_is_an_entry_under_that_key(cli: Cli) -> None:
+    uri = "https://q.example/1"
+    job = "pages:1:0:x"
+    for number, (arguments, key, value) in enumerate(
+        [((job,), job, ""), ((job, "v"), job, "v"), (("k", "v"), "k", "v"), (("m", ""), "m", "")]
+    ):
+        assert cli("set", *arguments, "--uri", f"{uri}{number}", "--overwrite").returncode == DONE
+        assert [cli.json("get", key)[0][name] for name in ("uri", "value")] == [
+            f"{uri}{number}",
+            value,
+        ]
+    coded = [base64.b64encode(text.encode()).decode() for text in (job, f"{uri}9")]
+    assert cli("set", "--b64", coded[0], "--uri", coded[1], "--overwrite").returncode == DONE
+    assert cli.json("get", job)[0]["uri"] == f"{uri}9"
+    assert cli("set", "--plain", "word", "--uri", f"{uri}8").returncode == DONE
+    assert cli.json("get", "word")[0]["uri"] == f"{uri}8"
+    refused = cli("set", "pages:300:0:x", "--uri", uri)
+    assert (refused.returncode, b"looks like a journal key" in refused.stderr) == (USAGE, True)
 
 
 def test_set_that_never_expires_ends_an_expiry(cli: Cli) -> None:

@@ -11,7 +11,12 @@ import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id
+from fastjournal.keys import (
+    build_journal_key,
+    default_id,
+    looks_like_journal_key,
+    parse_journal_key,
+)
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.times import to_timedelta_or_none
 from fastjournal.uris import domain_of
@@ -34,7 +39,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 
 @click.command("set")
-@click.argument("words", nargs=-1, metavar="KEY [VALUE|-]")
+@click.argument("words", nargs=-1, metavar="[KEY] [VALUE|-]")
 @click.option(
     "--domain",
     type=NAME,
@@ -75,10 +80,11 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @server_option
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-    """Set KEY to VALUE, or with --domain add work to a domain; prints the key.
+    """Set KEY to VALUE, or with --domain or --uri add work to a domain; prints the key.
 
     VALUE '-' is read from standard input; without VALUE it is empty. With --uri and neither KEY nor
-    --domain, the host of the URI is the domain.
+    --domain, the host of the URI is the domain. With --uri a single word is VALUE, unless it is a
+    journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a URI.
     """
     key, value_word = _split(ctx, words, options)
     timestamp = unique_timestamp()
@@ -116,8 +122,9 @@ def _split(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[bytes | None, str | None]:
     """Return the key (None: to be built) and the word that stands for the value."""
-    of_uri = options["uri"] is not None and words in ((), ("-",))
-    keyed = options["domain"] is None and not of_uri
+    keyed = options["domain"] is None and not (
+        options["uri"] is not None and _is_value(ctx, words, plain=options["plain"])
+    )
     if keyed:
         for name in ("id_", "priority", "not_before"):
             if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
@@ -130,6 +137,23 @@ def _split(
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
     return NAME.convert(words[0], None, ctx) if keyed else None, rest[0] if rest else None
+
+
+def _is_value(ctx: click.Context, words: tuple[str, ...], *, plain: bool) -> bool:
+    """Whether the words beside --uri are the value of work, and the key is to be built.
+
+    A single word that is no journal key is no key either: a plain entry under the text of the value
+    would be a job that no worker gets. One that looks like a journal key is refused as a key.
+    """
+    if words in ((), ("-",)):
+        return True
+    if len(words) > 1 or plain:
+        return False
+    try:
+        key = NAME.convert(words[0], None, ctx)
+    except click.BadParameter:  # no base64: so it is no key
+        return True
+    return parse_journal_key(key) is None and not looks_like_journal_key(key)
 
 
 def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:
