@@ -37,6 +37,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _SECOND_US: Final = 1_000_000
 DURATION_HINT: Final = "give seconds, such as 90 or 0.5, or a timedelta"
 INSTANT_HINT: Final = "give time.time() + 60, or datetime.now(UTC) + timedelta(minutes=1)"
+EARLIER_INSTANT_HINT: Final = "give an earlier one, such as time.time() + 60"
 ZONE_HINT: Final = "give datetime(..., tzinfo=UTC), or .astimezone() for the local time zone"
 
 
@@ -101,12 +102,24 @@ def instant_us(name: str, value: Instant) -> int:
         BadRequestError: It has no time zone, or is before 2000 or after 9999: so it was meant as a
             duration, or in another unit.
     """
-    us = _microseconds(name, value, "an instant")
+    return check_instant(f"{name} {value}", _microseconds(name, value, "an instant"))
+
+
+def check_instant(shown: str, us: int) -> int:
+    """Return the microseconds since 1970 of an instant that can be meant.
+
+    Args:
+        shown: Name of the argument and what was given, for the error.
+        us: It.
+
+    Raises:
+        BadRequestError: It is before 2000 or after 9999.
+    """
     if us < INSTANT_US_MIN:
-        raise BadRequestError(f"{name} {value} is before the year 2000", hint=INSTANT_HINT)
+        raise BadRequestError(f"{shown} is before the year 2000", hint=INSTANT_HINT)
     if us > INSTANT_US_MAX:
         raise BadRequestError(
-            f"{name} {value} is after the year 9999; the unit is seconds", hint=INSTANT_HINT
+            f"{shown} is after the year 9999; the unit is seconds", hint=EARLIER_INSTANT_HINT
         )
     return us
 

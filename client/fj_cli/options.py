@@ -13,7 +13,7 @@ import click
 
 from fastjournal.errors import BadRequestError
 from fastjournal.options import ENVIRONMENT, HELP, flag
-from fastjournal.times import to_datetime
+from fastjournal.times import check_instant, to_datetime
 from fj_cli.times import parse_duration, parse_instant
 
 if TYPE_CHECKING:
@@ -56,15 +56,20 @@ class Instant(IntParamType):
     name = "instant"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the microseconds."""
+        """Return the microseconds.
+
+        Raises:
+            BadRequestError: No such instant can be meant.
+        """
         from fastjournal.clock import SystemClock  # noqa: PLC0415 - the edge to the clock
 
         if isinstance(value, int):
             return value
         try:
-            return parse_instant(value, SystemClock().now_us())
+            us = parse_instant(value, SystemClock().now_us())
         except BadRequestError as error:
             self.fail(str(error), param, ctx)
+        return check_instant(value if param is None else f"{param.opts[0]} {value}", us)
 
 
 class Expiry(Instant):

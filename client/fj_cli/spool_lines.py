@@ -12,6 +12,7 @@ import msgspec
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
+from fastjournal.times import check_instant
 from fj_cli.times import parse_instant
 
 CHUNK_BYTES = 256 * 1024
@@ -74,12 +75,12 @@ def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[Batch]
                 try:
                     line = decoder.decode(text)
                     records.append(_record(encoder, line, now_us))
-                except (
-                    msgspec.MsgspecError,
-                    UnicodeDecodeError,
-                    BadRequestError,
-                    TypeError,
-                ) as error:
+                except BadRequestError as error:
+                    from fj_cli.advice import advise  # noqa: PLC0415 - loads parts of the client
+
+                    advise(error)
+                    bad.append(BadLine(number, text, str(error)))
+                except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
                     bad.append(BadLine(number, text, str(error)))
         else:
             number += chunk.count(b"\n")
@@ -126,6 +127,6 @@ def _record(encoder: WorkEncoder, line: Line, now_us: Callable[[], int]) -> byte
             raise BadRequestError("not_before and not_before_us: give one of them")
         given = line.not_before
         text = given if isinstance(given, str) else f"@{given:f}"
-        not_before_us = parse_instant(text, now_us())
+        not_before_us = check_instant(f"not_before {given}", parse_instant(text, now_us()))
     work = Work(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite)
     return encoder.encode(work)[1]

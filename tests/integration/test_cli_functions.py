@@ -355,6 +355,11 @@ def test_error_of_a_lock_is_text_where_its_command_has_the_json_option(cli: Cli)
         (("next", "--lease", "500d"), "write it like 90s"),
         (("set", "k", "v", "--expires", "2020-01-01"), "write a later one, like 2030"),
         (("set", "k", "v", "--expires", "1990-01-01"), "write a later one, like 2030"),
+        (("set", "--domain", "d", "--not-before", "1970-01-02"), "write a later one, like 2030"),
+        (("set", "--domain", "d", "--not-before", "@5"), "write a later one, like 2030"),
+        (("set", "--domain", "d", "--not-before", "@1795161600000"), "write an earlier one"),
+        (("spool", "put", "none", "--domain", "d", "--not-before", "@5"), "write a later one"),
+        (("get", "k", "--expires", "@1795161600000"), "write an earlier one"),
     ],
 )
 def test_error_about_a_time_advises_for_the_command_line(

@@ -38,7 +38,7 @@ def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) ->
     (first,) = cli.json("spool", "put", str(spool), "--uri", "http://Ex.org:81/ü", "grün")
     cli.json(
         *("spool", "put", str(spool), b"\xff", "--domain", "d", "--id", "i", "--durable"),
-        *("--priority", "3", "--not-before", "@9", "--overwrite"),
+        *("--priority", "3", "--not-before", "@1795161600.5", "--overwrite"),
     )
     one, two = spooled(spool)
     assert first["key"].encode() == one.key
@@ -49,7 +49,7 @@ def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) ->
         ValueType.STRING,
     )
     assert (two.key, two.value, two.value_type) == (
-        b"d:003:0000000009000000:i",
+        b"d:003:1795161600500000:i",
         b"\xff",
         ValueType.BUFFER,
     )
@@ -62,7 +62,7 @@ def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) ->
 
 GOOD = [
     {"uri": "https://example.org/a", "value": "text"},
-    {"domain": "d", "value": 7, "priority": 0, "id": "x", "not_before": 9.5},
+    {"domain": "d", "value": 7, "priority": 0, "id": "x", "not_before": 1795161600.5},
     {"domain": "d", "value": True, "not_before": "2026-11-20T08:00Z", "overwrite": True},
     {"domain": "d", "value": None, "not_before_us": 5},
     {"domain": "d", "value_b64": "/w=="},
@@ -77,6 +77,9 @@ BAD = {
     b'{"domain": "d", "priority": 256}': "priority",
     b'{"domain": "d", "not_before": "soon"}': "soon",
     b'{"domain": "d", "not_before": -1}': "instant",
+    b'{"domain": "d", "not_before": 9.5}': "not_before 9.5 is before the year 2000 (write a later",
+    b'{"domain": "d", "not_before": "1970-01-02"}': "not_before 1970-01-02 is before the year 2000",
+    b'{"domain": "d", "not_before": 1795161600000}': "is after the year 9999; the unit is seconds",
     b'{"domain": "d", "not_before": 1, "not_before_us": 1}': "give one",
     b'{"domain": "d", "value": "x", "value_b64": ""}': "give one",
     b'{"domain": "d", "value_b64": "?"}': "base64",
@@ -106,7 +109,11 @@ def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_p
     found = spooled(spool)
     keys = [parse_journal_key(request.key) for request in found]
     assert [key and key.domain for key in keys] == [b"example.org", *[b"d"] * 5]
-    assert [key and key.not_before_us for key in keys][1:4] == [9_500_000, 1795161600000000, 5]
+    assert [key and key.not_before_us for key in keys][1:4] == [
+        1795161600500000,
+        1795161600000000,
+        5,
+    ]
     types = [request.value_type for request in found]
     assert types == [2, 3, 5, 0, 1, 2]
     assert found[4].value == b"\xff"
