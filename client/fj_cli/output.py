@@ -11,7 +11,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
@@ -19,6 +19,7 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.stdio import drop, holds_unicode
 from fj_cli.instants import show_instant
+from fj_cli.table_layout import lay_out
 from fj_cli.text import json_text, safe_text
 from fj_cli.times import format_duration
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from fastjournal.client.core.results import Entry
 
 _CELL_CHARACTERS = 72
-_WIDTH_MAX = 100_000
-"""Columns that a table may ask for, to know how many it would take."""
 _TEXTUAL = (ValueType.BUFFER, ValueType.STRING)
 
 
@@ -54,42 +53,23 @@ def write_line(text: str) -> None:
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; numbers stand to the right, what could disturb a terminal is escaped.
 
-    Where it is wider than the terminal, columns without any value are left out; where it still is,
-    each row becomes a block of lines: so no key is broken in the middle, and every line can be
-    copied.
+    Where it is wider than the terminal, columns without any value are left out; rows that still do
+    not fit follow as blocks of lines, and so do all where most do not fit. So no key is broken in
+    the middle, and every line can be copied.
     """
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - rich is slow to load
-    from rich.console import Console  # noqa: PLC0415 - the same
-    from rich.measure import Measurement  # noqa: PLC0415 - the same
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
+    from rich.console import Console  # noqa: PLC0415 - rich is slow to load
 
-    def cell(text: str) -> Text:
-        return Text(safe_text(text))
-
-    kept = [list(row) for row in rows]
-    filled = [n for n in range(len(columns)) if n == 0 or any(row[n] for row in kept)]
     console = Console()
-    room = console.options.update(max_width=_WIDTH_MAX)
-    for chosen in (range(len(columns)), filled):
-        table = Table(
-            title=None if title is None else cell(title),
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for index in chosen:
-            numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
-            justify: Literal["left", "right"] = "right" if numeric else "left"
-            table.add_column(cell(columns[index]), justify=justify, no_wrap=True)
-        for row in kept:
-            table.add_row(*(cell(row[index]) for index in chosen))
-        if Measurement.get(console, room, table).maximum <= console.width:
-            console.print(table)
-            return
+    kept = [[safe_text(cell) for cell in row] for row in rows]
+    rule = "─" if holds_unicode(sys.stdout) else "-"
+    table = lay_out(list(map(safe_text, columns)), kept, console.width, rule=rule)
     if title is not None:
         write_line(title)
-    for row in kept:
+    if table is not None:
+        # a terminal that has no colours has no bold type
+        head = table.head if console.color_system is None else f"\x1b[1m{table.head}\x1b[0m"
+        _write("\n".join(["", *(f" {line} " for line in (head, table.rule, *table.lines)), ""]))
+    for row in kept if table is None else table.left_out:
         write_line(row[0])
         _write_named(list(zip(columns[1:], row[1:], strict=True)), indent="  ")
 
