@@ -69,18 +69,19 @@ def without_trailing_blanks(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
-def with_patience(script: str, daemon: str, directory: str) -> str:
-    """Return a script whose daemon listens on a socket of its own, and is waited for.
+def with_own_socket(script: str, daemon: str, directory: str) -> str:
+    """Return a script whose daemon listens on a socket of its own.
+
+    The page itself waits for the daemon: what a person pastes at once has nobody's patience.
 
     Args:
         script: Script in which the daemon listens where it does by itself.
         daemon: The line that starts it, in the background.
         directory: Directory of the socket.
     """
-    assert daemon in script
-    listening = daemon.replace(" &", f" --listen unix:{directory}/socket --ready-file ready &")
-    waiting = f"{listening}\nuntil test -e ready; do sleep 0.05; kill -0 %1; done"
-    return script.replace(daemon, waiting).replace("127.0.0.1:9923", f"unix:{directory}/socket")
+    assert f"{daemon}\nuntil fj-cli ping " in script, "the next block finds no daemon yet"
+    listening = daemon.replace(" &", f" --listen unix:{directory}/socket &")
+    return script.replace(daemon, listening).replace("127.0.0.1:9923", f"unix:{directory}/socket")
 
 
 def run_script(

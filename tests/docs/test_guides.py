@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, run_script, with_patience
+from tests.docs.pages import blocks, run_script, with_own_socket
 from tests.system.staging import ROOT
 
 SHOWN = {
@@ -35,7 +35,7 @@ def script(name: str, directory: str) -> str:
         elif language == "sh":
             parts.append(block)
     daemon = f"fastjournald --cmdlog-path /tmp/{name}/log &"
-    return with_patience("\n".join(parts), daemon, directory).replace(
+    return with_own_socket("\n".join(parts), daemon, directory).replace(
         f"/tmp/{name}", f"{directory}/{name}"
     )
 

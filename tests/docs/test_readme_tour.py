@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, check_output, run_script, script_of, with_patience
+from tests.docs.pages import blocks, check_output, run_script, script_of, with_own_socket
 from tests.spark.java_machine import JavaMachine
 from tests.system.staging import ROOT
 
@@ -34,9 +34,9 @@ def tour() -> list[tuple[str, str]]:
 
 def script(several: list[tuple[str, str]], directory: str) -> str:
     """Return the tour as one shell script on a directory."""
-    # what a person has: an environment, a free port, and some patience
+    # what a person has: an environment, and a free port
     text = script_of(several).replace("make venv\n. .venv/bin/activate\n", "")
-    return with_patience(text, DAEMON, directory).replace(PLACE, f"{directory}/tour")
+    return with_own_socket(text, DAEMON, directory).replace(PLACE, f"{directory}/tour")
 
 
 @pytest.mark.spark

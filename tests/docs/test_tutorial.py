@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.docs.pages import blocks, run_script, with_patience
+from tests.docs.pages import blocks, run_script, with_own_socket
 from tests.system.staging import ROOT
 
 DAEMON = "fastjournald --cmdlog-path /tmp/tutorial/log &"
@@ -22,13 +22,14 @@ def script(directory: str) -> str:
             if language == "python"
             else block
         )
-    whole = with_patience("\n".join(parts), DAEMON, directory)
+    whole = with_own_socket("\n".join(parts), DAEMON, directory)
     return whole.replace("/tmp/tutorial", f"{directory}/tutorial")
 
 
 def test_tutorial_blocks_do_what_the_page_says() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
-        status, shown = run_script(script(directory), Path(directory))
+        server = f"unix:{directory}/socket"
+        status, shown = run_script(script(directory), Path(directory), FASTJOURNAL_SERVER=server)
         assert status == 0, shown
         for line in (
             "not-found",

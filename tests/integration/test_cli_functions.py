@@ -358,7 +358,10 @@ def test_error_of_a_lock_is_text_where_its_command_has_the_json_option(cli: Cli)
         (("set", "--domain", "d", "--not-before", "1970-01-02"), "write a later one, like 2030"),
         (("set", "--domain", "d", "--not-before", "@5"), "write a later one, like 2030"),
         (("set", "--domain", "d", "--not-before", "@1795161600000"), "write an earlier one"),
-        (("spool", "put", "/proc/none", "--domain", "d", "--not-before", "@5"), "write a later one"),
+        (
+            ("spool", "put", "/proc/none", "--domain", "d", "--not-before", "@5"),
+            "write a later one",
+        ),
         (("get", "k", "--expires", "@1795161600000"), "write an earlier one"),
     ],
 )
