@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from fastjournal.errors import ConfigError
@@ -13,13 +13,14 @@ from fastjournald.config.options import Config
 from fastjournald.net.credentials import load_grants, load_tls
 
 
-def problems(config: Config) -> Iterator[str]:
+def problems(config: Config, wrong: Collection[str] = ()) -> Iterator[str]:
     """Say what is wrong, sentence by sentence; nothing is written, locked or listened on.
 
     Args:
-        config: As ``load_config`` returns it: every value by itself is valid.
+        config: Options of which every value by itself is valid.
+        wrong: Names of options that are known to be wrong; these are left out.
     """
-    if config.tls_cert:
+    if config.tls_cert and not {"tls_cert", "tls_key", "tls_client_ca"}.intersection(wrong):
         try:
             load_tls(config)
         except ConfigError as error:
@@ -29,18 +30,28 @@ def problems(config: Config) -> Iterator[str]:
             load_grants(config.auth_tokens)
         except ConfigError as error:
             yield str(error)
-    for text in config.listen:
-        yield from _listen(text)
+    if "listen" not in wrong:
+        for text in config.listen:
+            yield from _listen(text)
+    if "cmdlog_path" not in wrong:
+        yield from _directories(config, wrong)
+    if config.ready_file:
+        parent = Path(config.ready_file).absolute().parent
+        yield from _directory("--ready-file", str(parent), parent)
+
+
+def _directories(config: Config, wrong: Collection[str]) -> Iterator[str]:
     log = _nearest(config.cmdlog_path)
-    snapshots = _nearest(config.snapshot_directory)
     yield from _directory("--cmdlog-path", config.cmdlog_path, log)
-    yield from _directory("--snapshot-dir", config.snapshot_directory, snapshots)
-    if log.stat().st_dev != snapshots.stat().st_dev:
-        yield (
-            f"{config.snapshot_directory}: --snapshot-dir: is on another file system than the log; "
-            "a snapshot is hard links"
-        )
-    if config.archive_dir:
+    if "snapshot_dir" not in wrong:
+        snapshots = _nearest(config.snapshot_directory)
+        yield from _directory("--snapshot-dir", config.snapshot_directory, snapshots)
+        if log.stat().st_dev != snapshots.stat().st_dev:
+            yield (
+                f"{config.snapshot_directory}: --snapshot-dir: is on another file system than the"
+                " log; a snapshot is hard links"
+            )
+    if config.archive_dir and "archive_dir" not in wrong:
         archive = _nearest(config.archive_dir)
         yield from _directory("--archive-dir", config.archive_dir, archive)
         if log.stat().st_dev != archive.stat().st_dev:
@@ -48,9 +59,6 @@ def problems(config: Config) -> Iterator[str]:
                 f"{config.archive_dir}: --archive-dir: is on another file system than the log; "
                 "the archive is hard links"
             )
-    if config.ready_file:
-        parent = Path(config.ready_file).absolute().parent
-        yield from _directory("--ready-file", str(parent), parent)
 
 
 def _listen(text: str) -> Iterator[str]:

@@ -36,9 +36,10 @@ from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
 from fastjournald.config.handed_over import HandedOver, take_over_sockets
-from fastjournald.config.options import Config, load_config
+from fastjournald.config.load import Loaded, examine, load_config
+from fastjournald.config.options import Config
 from fastjournald.config_check import problems
-from fastjournald.net.credentials import load_security, risks
+from fastjournald.net.credentials import RISKY, load_security, risks
 from fastjournald.net.listeners import check_addresses
 from fastjournald.process import raise_file_limit, remove_ready_file, write_ready_file
 from fastjournald.recovery.open_archive import (
@@ -104,13 +105,13 @@ def _start(**options: object) -> int:
         flags["listen"] = list(cast("tuple[str, ...]", options["listen"]))
     try:
         handed_over = take_over_sockets()
-        config = load_config(file, flags, handed_over)
         watchdog_s = sdnotify.watchdog_seconds()
+        if only_check:
+            return _check(examine(file, flags, handed_over))
+        config = load_config(file, flags, handed_over)
     except ConfigError as error:
         click.echo(safe_text(f"fastjournald: {error}"), err=True)
         return EXIT_USAGE
-    if only_check:
-        return _check(config)
     _configure_log(config)
     try:
         return _run(config, lambda: load_config(file, flags, handed_over), handed_over, watchdog_s)
@@ -123,11 +124,11 @@ def _start(**options: object) -> int:
         return _fail(first_leaf(ours))
 
 
-def _check(config: Config) -> int:
-    wrong = list(problems(config))
+def _check(loaded: Loaded) -> int:
+    wrong = [*map(str, loaded.errors), *problems(loaded.config, loaded.wrong)]
     for sentence in wrong:
         click.echo(safe_text(f"fastjournald: {sentence}"), err=True)
-    for sentence in risks(config):
+    for sentence in risks(loaded.config) if loaded.wrong.isdisjoint(RISKY) else []:
         click.echo(safe_text(f"fastjournald: warning: {sentence}"), err=True)
     if not wrong:
         click.echo("ok")

@@ -344,6 +344,43 @@ def test_value_over_what_workq_takes_is_said_at_the_start(
     assert "workq" in caplog.text
 
 
+def test_config_check_prints_one_line_for_each_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_text(
+        'max_connections = -1\nmax_attempts = -5\nlisten = ["a", "127.0.0.1:x"]\ncolour = 1\n'
+        'tls_cert = "/cert"\narchive_bytes_max = 9\nhttp = "10.0.0.1:80"\nlog_level = 3\n'
+        'snapshot_dir = "\\u0000"\ndefault_interval = 0.0000004\nauth_tokens = "/none"\n'
+        f'ready_file = "{tmp_path}/missing/ready"\n'
+    )
+    said = refusal(capsys, "--config", str(file), "--default-jobs", "-1", "--check-config")
+    lines = said.splitlines()
+    for word in (
+        *("max_connections: ", "max_attempts: ", "--listen a: ", "--listen 127.0.0.1:x: "),
+        *("colour: no such option", "--tls-cert without --tls-key", "--cmdlog-path DIR is missing"),
+        *("--http 10.0.0.1:80: ", "log_level: ", "snapshot_dir: it has a NUL", "/none: "),
+        *("--default-interval 4e-07: ", "--ready-file: ", "--default-jobs: "),
+    ):
+        assert len([line for line in lines if word in line]) == 1, (word, said)
+    # a limit of an archive is no second error while the directories are not known
+    assert len(lines) == 14, said
+
+
+def test_config_check_of_wrong_options_that_need_each_other_says_it_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = ("--cmdlog-path", str(tmp_path), "--check-config")
+    for arguments, word in (
+        (("--tls-key", "/key", "--listen", "0.0.0.0:1"), "--tls-key without --tls-cert"),
+        (("--tls-client-ca", "/ca"), "--tls-client-ca without"),
+        (("--archive-bytes-max", "9"), "--archive-bytes-max without"),
+        (("--archive-dir", str(tmp_path)), "this is --cmdlog-path"),
+    ):
+        (line,) = refusal(capsys, *log, *arguments).splitlines()
+        assert word in line
+
+
 def test_example_file_of_the_service_is_valid() -> None:
     example = Path(__file__).parents[2] / "systemd" / "fastjournald.toml.example"
     text = re.sub(r"(?m)^#\s?(?=\w+ = )", "", example.read_text())

@@ -27,13 +27,17 @@ from fastjournal.limits import (
     KEY_BYTES_MAX,
 )
 from fastjournal.private import read_private
-from fastjournald.config.options import Config, exposed_addresses
+from fastjournald.config.load import exposed_addresses
+from fastjournald.config.options import Config
 from fastjournald.engine.authorization import RIGHTS, Grant, Grants
 
 TOKEN_BYTES_MIN = 16
 """Length of a token that stands there itself; a hash says nothing of the length."""
 
 PREFIXES_MAX = 1000
+
+RISKY = ("listen", "tls_cert", "tls_key", "tls_client_ca", "auth_tokens", "insecure")
+"""Options that ``risks`` looks at."""
 
 
 class _Token(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,0 +1,266 @@
+"""Options from a TOML file and the command line: validation of each, and of several together.
+
+Each check names its options. A check of options of which one is wrong already is left out, so every
+line of ``--check-config`` is a fault of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from fastjournal.errors import ConfigError
+from fastjournald.config.addresses import Tcp, address_text, parse_place
+from fastjournald.config.command_line import OPTIONS, Number
+from fastjournald.config.handed_over import NOTHING, HandedOver
+from fastjournald.config.options import Config
+
+HINTS = {
+    str(option.name): option.type.hint for option in OPTIONS if isinstance(option.type, Number)
+}
+"""Advice for options that are numbers."""
+
+
+class Loaded(NamedTuple):
+    """Options, and all that is wrong with them."""
+
+    config: Config
+    """An option that is wrong has its default, or its value if only other options forbid that."""
+    errors: list[ConfigError]
+    wrong: set[str]
+    """Names of options that the errors are about."""
+
+
+def load_config(
+    file: str | None, flags: dict[str, object], handed_over: HandedOver = NOTHING
+) -> Config:
+    """Return the options of a TOML file with those of the command line over them.
+
+    Args:
+        file: Path of the file; None: there is none.
+        flags: Options of the command line, by attribute name.
+        handed_over: Sockets of the service manager: their addresses are added to ``listen``, or
+            take the place of its default, and of ``http``.
+
+    Raises:
+        ConfigError: The file cannot be read, or an option is unknown or has a bad value.
+    """
+    loaded = examine(file, flags, handed_over)
+    for error in loaded.errors:
+        raise error
+    return loaded.config
+
+
+def examine(file: str | None, flags: dict[str, object], handed_over: HandedOver) -> Loaded:
+    """Return the options as ``load_config`` does, with all errors.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML.
+    """
+    given = {} if file is None else _read(file)
+    of_file = _convert(given, file)
+    valid = {name: value for name, value in given.items() if name not in of_file.wrong}
+    loaded = _convert(valid | flags, None)
+    config, errors = loaded.config, of_file.errors + loaded.errors
+    wrong = of_file.wrong | loaded.wrong
+    listens = "listen" in valid or "listen" in flags
+    for step in _steps(config, handed_over, listens=listens):
+        if wrong.isdisjoint(step.options):
+            found = list(step.errors)
+            errors += found
+            if found:
+                wrong |= step.blamed
+    return Loaded(config, errors, wrong)
+
+
+class _Step(NamedTuple):
+    """A check of several options."""
+
+    options: set[str]
+    """Options that must be right by themselves."""
+    blamed: set[str]
+    """Options that are wrong if it finds an error."""
+    errors: Iterator[ConfigError]
+    """It runs while this is read."""
+
+
+def _steps(config: Config, handed_over: HandedOver, *, listens: bool) -> Iterator[_Step]:
+    """Yield the checks in their order: a later one takes what an earlier one has added."""
+    yield _Step({"listen"}, {"listen"}, _not_addresses(config.listen, "--listen"))
+    https = [config.http] if config.http else []
+    yield _Step({"http"}, {"http"}, _not_addresses(https, "--http"))
+    added = _add_handed_over(config, handed_over, listens=listens)
+    yield _Step({"listen", "http"}, {"http"}, added)
+    yield _Step({"cmdlog_path"}, {"cmdlog_path"}, _check_log(config))
+    yield _Step({"listen"}, {"listen"}, _check_listen(config))
+    yield _Step({"default_interval"}, {"default_interval"}, _check_interval(config))
+    archive = {"archive_dir", "archive_bytes_max"}
+    others = {"cmdlog_path", "cmdlog_seg_size", "snapshot_dir"}
+    yield _Step(archive | others, archive, _check_archive(config))
+    yield _Step({"http"}, {"http"}, _check_http(config))
+    tls = {"tls_cert", "tls_key", "tls_client_ca"}
+    yield _Step(tls, tls, _check_tls(config))
+    access = tls | {"listen", "auth_tokens", "insecure"}
+    yield _Step(access, {"listen"}, _check_access(config, handed_over))
+
+
+def _read(file: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read: {error.strerror}", path=file) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not TOML: {error}", path=file) from error
+    except RecursionError:
+        raise ConfigError("not TOML that can be read: nested too deep", path=file) from None
+
+
+def _convert(values: dict[str, object], file: str | None) -> Loaded:
+    """Return the options that these values are, each by itself."""
+    errors: list[ConfigError] = []
+    unknown = sorted(set(values) - set(Config.__struct_fields__))
+    allowed = ", ".join(Config.__struct_fields__)
+    errors += [
+        ConfigError(f"{name}: no such option", path=file, hint=f"there are: {allowed}")
+        for name in unknown
+    ]
+    wrong = set(unknown)
+    for name, value in values.items():
+        texts = value if isinstance(value, list) else [value]
+        if any("\0" in text for text in texts if isinstance(text, str)):
+            # no path and no address has one
+            errors.append(
+                ConfigError(f"{name}: it has a NUL character", path=file, hint="remove that")
+            )
+            wrong.add(name)
+    while True:
+        valid = {name: value for name, value in values.items() if name not in wrong}
+        try:
+            return Loaded(msgspec.convert(valid, Config), errors, wrong)
+        except msgspec.ValidationError as error:
+            text, _, where = str(error).partition(" - at `$.")
+            name = re.split(r"[`\[]", where)[0]  # of one in a list: ``listen[0]``
+            assert name in valid, "each round takes one away"
+            shown = where.rstrip("`")
+            shown = shown if file is not None else "--" + shown.replace("_", "-")
+            errors.append(ConfigError(f"{shown}: {text}", path=file, hint=HINTS.get(name)))
+            wrong.add(name)
+
+
+def _not_addresses(texts: Sequence[str], option: str) -> Iterator[ConfigError]:
+    for text in texts:
+        try:
+            parse_place(text, option)
+        except ConfigError as error:
+            yield error
+
+
+def _add_handed_over(
+    config: Config, handed_over: HandedOver, *, listens: bool
+) -> Iterator[ConfigError]:
+    """Put the addresses of the service manager's sockets into the options."""
+    given = config.listen if listens or not handed_over.listen else []
+    places = [parse_place(text) for text in given]
+    added = [address_text(place) for place in handed_over.listen if place not in places]
+    config.listen = [*given, *added]
+    for place in handed_over.http:
+        if config.http and parse_place(config.http, "--http") != place:
+            yield ConfigError(
+                f"--http {config.http}: the service manager listens on {address_text(place)}",
+                hint="name the same address, or none",
+            )
+        else:
+            config.http = address_text(place)
+
+
+def _check_log(config: Config) -> Iterator[ConfigError]:
+    if not config.cmdlog_path:
+        yield ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
+
+
+def _check_listen(config: Config) -> Iterator[ConfigError]:
+    if not config.listen:
+        yield ConfigError("--listen: at least one address is needed")
+
+
+def _check_interval(config: Config) -> Iterator[ConfigError]:
+    """Refuse a limit that would be none."""
+    if config.default_interval and not config.settings().interval_us_default:
+        yield ConfigError(
+            f"--default-interval {config.default_interval:g}: it rounds to 0 microseconds",
+            hint="give 0 for none, or 0.000001 or more",
+        )
+
+
+def _check_archive(config: Config) -> Iterator[ConfigError]:
+    """Refuse an archive that could hold nothing, or whose files would stand among others."""
+    if not config.archive_dir:
+        if config.archive_bytes_max:
+            yield ConfigError("--archive-bytes-max without --archive-dir")
+        return
+    if 0 < config.archive_bytes_max < config.cmdlog_seg_size:
+        yield ConfigError(
+            f"--archive-bytes-max {config.archive_bytes_max}: less than one segment",
+            hint=f"give 0 for no bound, or at least --cmdlog-seg-size, {config.cmdlog_seg_size}",
+        )
+    for option, path in (
+        ("--cmdlog-path", config.cmdlog_path),
+        ("--snapshot-dir", config.snapshot_directory),
+    ):
+        if os.path.realpath(path) == os.path.realpath(config.archive_dir):
+            yield ConfigError(
+                f"--archive-dir {config.archive_dir}: this is {option}",
+                hint="name a directory that only the archive uses",
+            )
+
+
+def _check_http(config: Config) -> Iterator[ConfigError]:
+    if config.http:
+        place = parse_place(config.http, "--http")
+        if not isinstance(place, Tcp) or not place.is_loopback:
+            yield ConfigError(
+                f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
+                hint="metrics need no token; a reverse proxy on this machine can ask for one",
+            )
+
+
+def _check_tls(config: Config) -> Iterator[ConfigError]:
+    """Refuse half of what TLS needs."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        there, missing = "--tls-cert", "--tls-key"
+        if config.tls_key:
+            there, missing = missing, there
+        yield ConfigError(f"{there} without {missing}", hint="give both, or none")
+    elif config.tls_client_ca and not config.tls_cert:
+        yield ConfigError(
+            "--tls-client-ca without --tls-cert and --tls-key", hint="give all three, or none"
+        )
+
+
+def _check_access(config: Config, handed_over: HandedOver) -> Iterator[ConfigError]:
+    """Refuse what would let everybody in by mistake."""
+    if config.tls_cert or config.auth_tokens or config.insecure:
+        return
+    for text in exposed_addresses(config):
+        where = "LISTEN_FDS" if parse_place(text) in handed_over.listen else "--listen"
+        yield ConfigError(
+            f"{where} {text}: other machines could read and change everything there",
+            hint="give --tls-cert and --tls-key, or --auth-tokens, or both; "
+            "or --insecure if that is meant",
+        )
+
+
+def exposed_addresses(config: Config) -> list[str]:
+    """Return the addresses that other machines may reach.
+
+    Raises:
+        ConfigError: One is no address.
+    """
+    places = ((text, parse_place(text)) for text in config.listen)
+    return [text for text, place in places if isinstance(place, Tcp) and not place.is_loopback]
