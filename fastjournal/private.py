@@ -7,6 +7,9 @@ import stat
 
 from fastjournal.errors import ConfigError
 
+_PEM_BYTES = 1 << 20
+"""Far more than a chain of certificates has."""
+
 
 def read_private(
     path: str | os.PathLike[str], bytes_max: int, *, group_reads: bool = False
@@ -42,6 +45,30 @@ def read_private(
     if len(data) > bytes_max:
         raise ConfigError(f"has over {bytes_max} bytes", path=path)
     return data
+
+
+def check_pem(cert: str | os.PathLike[str], key: str | os.PathLike[str] | None) -> None:
+    """Name the file that lacks a part, of two that OpenSSL does not take: it says ``PEM lib``.
+
+    Args:
+        cert: File of the certificate chain.
+        key: File of its key; None: it stands in ``cert``.
+
+    Raises:
+        ConfigError: There is no certificate, or no key.
+    """
+    if b"-----BEGIN CERTIFICATE-----" not in _pem(cert):
+        raise ConfigError("has no certificate in PEM form", path=cert)
+    if b" PRIVATE KEY-----" not in _pem(cert if key is None else key):
+        if key is None:
+            hint = "name the file of its key: --tls-key"
+            raise ConfigError("has a certificate, but not its private key", path=cert, hint=hint)
+        raise ConfigError("has no private key in PEM form", path=key)
+
+
+def _pem(path: str | os.PathLike[str]) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_PEM_BYTES)
 
 
 def _check(path: str | os.PathLike[str], status: os.stat_result, mode_max: int) -> None:

@@ -167,7 +167,8 @@ def _microseconds(name: str, value: float | timedelta | datetime, kind: str) -> 
     wanted = timedelta if kind == "a duration" else datetime
     if isinstance(value, float):
         if value - value != 0:  # NaN or infinite
-            raise BadRequestError(f"{name} {value} is {kind} of no length", hint=_hint(kind))
+            fault = "infinite" if value in (math.inf, -math.inf) else "not a number"
+            raise BadRequestError(f"{name} {value} is {fault}", hint=_hint(kind))
         whole = int(value)
         return whole * _SECOND_US + round((value - whole) * _SECOND_US)  # the difference is exact
     if isinstance(value, wanted):

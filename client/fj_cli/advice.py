@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.keys import PLAIN_HINT
@@ -27,6 +30,16 @@ _OF_REFUSALS = {
     "bad-regex": "the syntax is that of RE2; quote it for the shell",
 }
 """By code, for refusals that say what is wrong and not what to do."""
+
+
+@contextmanager
+def hints(by_code: Mapping[str, str]) -> Iterator[None]:
+    """Give refusals with these codes the hint of a command, in the place of that of all."""
+    try:
+        yield
+    except RefusedError as error:
+        error.hint = by_code.get(error.code, error.hint)
+        raise
 
 
 def advise(error: FastjournalError) -> None:

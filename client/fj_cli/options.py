@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ import click
 from fastjournal.errors import BadRequestError
 from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.times import check_instant, to_datetime
-from fj_cli.times import parse_duration, parse_instant
+from fj_cli.times import Microseconds, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -43,9 +43,9 @@ class Duration(IntParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the microseconds."""
         if isinstance(value, int):
-            return value
+            return value  # of a default, or by the program itself
         try:
-            return parse_duration(value)
+            return Microseconds(parse_duration(value), value.strip())
         except BadRequestError as error:
             self.fail(str(error), param, ctx)
 
@@ -171,6 +171,31 @@ b64_option = click.option(
     callback=_remember_b64,
     help="Keys, URIs and domains among these arguments are in base64.",
 )
+
+
+def refuse_options(ctx: click.Context, argv: Sequence[str], behind: str, also: str = "") -> None:
+    """Refuse a command to run that begins with an option, which was meant for fj-cli.
+
+    Args:
+        ctx: Context of the subcommand.
+        argv: The command to run; not empty.
+        behind: The word before it.
+        also: End of the sentence.
+    """
+    if not argv[0].startswith("-"):
+        return
+    meant = ours_among(ctx, argv) or argv[:1]
+    raise click.UsageError(
+        f"{', '.join(meant)} behind {behind}: options of fj-cli stand before it, and all behind it"
+        f" is the command to run{also}",
+        ctx,
+    )
+
+
+def ours_among(ctx: click.Context, words: Sequence[str]) -> list[str]:
+    """Return the words that look like options of this command."""
+    ours = {name for parameter in ctx.command.params for name in parameter.opts}
+    return [word for word in words if word.partition("=")[0] in ours]
 
 
 def daemon_of(ctx: click.Context) -> tuple[str, Access]:

@@ -16,7 +16,7 @@ from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
-from fastjournal.times import to_timedelta_or_none
+from fastjournal.times import to_timedelta
 
 _UNITS_US = {
     "us": 1,
@@ -34,13 +34,50 @@ WRITE_DURATION = "write it like 90s, 5m, 1h30m or 250ms"
 _WRITE_INSTANT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
 
 
+class Microseconds(int):
+    """Microseconds of a duration, and what was written."""
+
+    def __new__(cls, us: int, _text: str) -> Microseconds:
+        """Take the number alone."""
+        return super().__new__(cls, us)
+
+    def __init__(self, _us: int, text: str) -> None:
+        self.text = text
+
+
+class _Written(timedelta):
+    """A duration that errors show as it was written."""
+
+    text = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
 FOREVER_US = INSTANT_MAX
 """As the microseconds of a wait: without end."""
 
 
 def to_wait(us: int | None) -> float | timedelta | None:
     """Return the microseconds of a wait as the clients take it; None: no wait."""
-    return WAIT_WITHOUT_END if us == FOREVER_US else to_timedelta_or_none(us)
+    return WAIT_WITHOUT_END if us == FOREVER_US else to_duration_or_none(us)
+
+
+def to_duration(us: int) -> timedelta:
+    """Return microseconds as the clients take them; their errors show what was written."""
+    if not isinstance(us, Microseconds):
+        return to_timedelta(us)
+    try:
+        written = _Written(microseconds=us)
+    except OverflowError as error:
+        raise BadRequestError(f"{us.text} is too long", hint=WRITE_DURATION) from error
+    written.text = us.text
+    return written
+
+
+def to_duration_or_none(us: int | None) -> timedelta | None:
+    """Return the same; None for None."""
+    return None if us is None else to_duration(us)
 
 
 def parse_duration(text: str) -> int:

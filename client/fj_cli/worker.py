@@ -26,12 +26,11 @@ from fastjournal.errors import (
     RefusedError,
 )
 from fastjournal.limits import DURATION_US_MAX
-from fastjournal.times import to_timedelta
 from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.notes import Notes
 from fj_cli.options import DONE, NOTHING_TO_DO
 from fj_cli.reports import Ended, Outcome, Reports
-from fj_cli.times import to_wait
+from fj_cli.times import to_duration, to_wait
 
 _PATIENCE_S = 300.0
 _RECONNECT = Reconnect(first_pause=0.1, longest_pause=5.0, patience=_PATIENCE_S)
@@ -140,10 +139,10 @@ class Worker:
                 self._jobs = client.jobs(
                     plan.domain,
                     count=plan.jobs,
-                    lease=to_timedelta(plan.lease_us),
+                    lease=to_duration(plan.lease_us),
                     wait=to_wait(plan.wait_us),
-                    retry_delay=to_timedelta(plan.retry_delay_us),
-                    retry_delay_max=to_timedelta(plan.retry_delay_us_max),
+                    retry_delay=to_duration(plan.retry_delay_us),
+                    retry_delay_max=to_duration(plan.retry_delay_us_max),
                     attempts_max=plan.max_attempts,
                     # A daemon that answers is waited for as long as work is: its disk may be full.
                     patience=max(_PATIENCE_S, wait_s),

@@ -174,6 +174,52 @@ def test_set_takes_keys_that_are_jobs_or_do_not_look_like_one(cli: Cli) -> None:
         assert cli("set", key, "v").returncode == DONE
 
 
+def test_error_of_a_command_names_the_option_that_is_meant(cli: Cli) -> None:
+    (job,) = cli.json("set", "--domain", "q", "v")
+    cli("bury", job["key"])
+    for arguments, code, said in (
+        (("add", "counter", "3"), REFUSED, "--create begins at 0"),
+        (("get", job["key"], "--lease", "5m"), REFUSED, "fj-cli kick KEY"),
+        (("kick", "q"), REFUSED, "fj-cli kick --domain q"),
+        (("bury", job["key"], "no use"), USAGE, "--reason 'no use'"),
+        (("lock", "k", "--timeout", "5s", "true"), USAGE, "--time is the length of the lock"),
+        (("lock", "k", "--time", "5s", "true"), USAGE, "--time behind KEY"),
+        (("lock", "k", "--"), USAGE, "CMD"),
+        (("next", "q", "--exec", "--"), USAGE, "followed by the command"),
+        (("next", "--lease", "500d"), USAGE, "lease 500d is over 366 days"),
+        (("pause", "q", "9000h"), USAGE, "duration 9000h is over 366 days"),
+        (("set", "k", "v", "--ttl", "0s"), USAGE, "--ttl is at least 1ms"),
+        (("set", "k", "v", "--ttl", "10us"), USAGE, "--ttl is at least 1ms"),
+    ):
+        failed = cli(*arguments)
+        assert (failed.returncode, said in failed.stderr.decode()) == (code, True), failed.stderr
+    # a hint of one code is none of another
+    cli("set", "text", "t")
+    assert b"'fj-cli get' shows its type" in cli("add", "text").stderr
+
+
+def test_command_behind_two_dashes_is_run(cli: Cli) -> None:
+    cli("set", "k", "v")
+    assert cli("lock", "k", "--", "sh", "-c", "echo held").stdout == b"held\n"
+    cli("set", "--domain", "q", "value")
+    assert cli("next", "q", "--exec", "--", "cat").stdout == b"value"
+
+
+def test_stats_of_a_domain_have_the_words_of_other_tables(cli: Cli) -> None:
+    cli("set", "--domain", "q", "v")
+    cli("next", "q")
+    lines = cli("stats", "q", "--table").stdout.decode().splitlines()[1:]
+    table = dict(line.split(None, 1) for line in lines)
+    assert table["leased"] == "1"
+    assert not {"worked_on", "interval", "jobs", "jobs_max", "oldest_due"}.intersection(table)
+    (fields,) = cli.json("stats", "q")
+    assert (fields["worked_on"], fields["interval_us"], fields["jobs_max"]) == (1, 0, 0)
+    cli("limit", "q", "--jobs", "3")
+    lines = cli("stats", "q", "--table").stdout.decode().splitlines()
+    assert ["jobs", "3"] in [line.split() for line in lines]
+    assert "  interval  no limit\n" in cli("limit", "q", "--table").stdout.decode()
+
+
 # --- lock -----------------------------------------------------------------------------------------
 
 

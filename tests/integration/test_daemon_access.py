@@ -508,6 +508,22 @@ def test_address_of_other_machines_can_be_listened_on_where_that_is_meant(
         daemon.stderr_path.unlink()
 
 
+def test_config_check_names_the_file_that_lacks_a_certificate_or_a_key(
+    tmp_path: Path, files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("no key")
+    key.chmod(0o600)
+    for cert, private, lack in (
+        (files.cert, str(key), f"{key}: has no private key in PEM form"),
+        (files.key, files.key, f"{files.key}: has no certificate in PEM form"),
+    ):
+        options = ["--tls-cert", cert, "--tls-key", private]
+        with pytest.raises(SystemExit):
+            main(["--cmdlog-path", str(tmp_path), "--check-config", *options])
+        assert lack in capsys.readouterr().err
+
+
 def test_config_check_runs_beside_a_running_daemon(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:

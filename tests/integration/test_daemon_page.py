@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -192,6 +193,16 @@ def test_page_escapes_hostile_names(daemon: DaemonProcess, client: SyncClient) -
     shown = {row[2] for row in page.tables["buried-table"][1:]}
     assert "<script>alert(1)</script>" in shown
     assert "a\\nb\\r\\t\\x1b[31m\\x00" in shown
+
+
+def test_page_escapes_blanks_that_a_browser_does_not_show(
+    daemon: DaemonProcess, client: SyncClient
+) -> None:
+    for name in ("   ", " a", "b ", "c  d", "e f"):
+        client.set(build_journal_key(name, "x"), "v")
+    text = get_page(daemon, "/")[1]
+    for shown in (r"\x20\x20\x20", r"\x20a", r"b\x20", r"c\x20 d", "e f"):
+        assert f">{shown}</a>" in text, shown
 
 
 def test_page_lists_ten_thousand_domains(daemon: DaemonProcess, client: SyncClient) -> None:

@@ -31,7 +31,12 @@ class Refusing:
 
     async def set(self, _key: bytes, _value: bytes, **_: Any) -> None:
         await trio.lowlevel.checkpoint()
+        if self.refuses_set:
+            self.entries = int(self.refuses_set == "not-persisted")  # it is in memory
+            raise RefusedError("the test refuses it", code=self.refuses_set)
         self.entries = 1
+
+    refuses_set = ""
 
     async def next(self, _domain: str, **_: Any) -> None:
         await trio.lowlevel.checkpoint()
@@ -67,3 +72,17 @@ def test_refused_clean_up_pauses_and_says_what_may_be_left(
         trio.run(bench.run, clock=MockClock(autojump_threshold=0))
     assert bench.may_be_left is may_be_left
     assert daemon.tries in tries
+
+
+@pytest.mark.parametrize(("code", "may_be_left"), [("forbidden", False), ("not-persisted", True)])
+def test_refused_set_leaves_nothing_unless_it_may_be_in_memory(
+    code: str, may_be_left: bool
+) -> None:
+    daemon = Refusing("forbidden", 10**9)
+    daemon.refuses_set = code
+    load = Load(connections=2, jobs=4, value_bytes=1, persist=False)
+    bench = Bench(load, lambda: cast(Client, daemon))
+    with pytest.raises(RefusedError, match="the test refuses it"):
+        trio.run(bench.run, clock=MockClock(autojump_threshold=0))
+    assert bench.may_be_left is may_be_left
+    assert bool(daemon.tries) is may_be_left

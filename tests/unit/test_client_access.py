@@ -217,6 +217,25 @@ def test_key_of_a_client_fits_its_certificate_and_has_no_passphrase(
         make_context(authority.path, None, one.key)
 
 
+def test_certificate_without_its_key_names_the_file_and_what_it_lacks(
+    authority: Authority, tmp_path: Path
+) -> None:
+    one = authority.sign("one")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("neither")
+    for cert, key, path, lack in (
+        (one.cert, None, one.cert, "not its private key (name the file of its key: --tls-key)"),
+        (one.key, one.key, one.key, "has no certificate in PEM form"),
+        (str(bad), None, str(bad), "has no certificate in PEM form"),
+        (one.cert, one.cert, one.cert, "has no private key in PEM form"),
+        (one.cert, str(bad), str(bad), "has no private key in PEM form"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make_context(authority.path, cert, key)
+        assert caught.value.path == path
+        assert lack in str(caught.value)
+
+
 def test_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"\n {TOKEN}\n")

@@ -53,7 +53,10 @@ def command(
 
     An integer is added to an integer, a number with a point to a float.
     """
-    with open_client(ctx) as client:
+    from fj_cli.advice import hints
+
+    missing = {"not-found": "--create begins at 0 where there is no entry"}
+    with hints(missing), open_client(ctx) as client:
         value = client.add(key, amount, create=create, plain=plain).decoded()
     if wants_json(as_json):
         fields: dict[str, object] = {}

@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import (
     DURATION,
     EXPIRY,
@@ -26,6 +25,7 @@ from fj_cli.output import (
     write_fields,
     write_json,
 )
+from fj_cli.times import to_duration_or_none
 
 
 @click.command("get")
@@ -54,12 +54,16 @@ def command(
         raise click.UsageError("--raw writes the value alone: leave out --probe and --lease", ctx)
     if lease is not None and expires is not None:
         raise click.UsageError("give either --lease or --expires", ctx)
-    with open_client(ctx) as client:
+    from fj_cli.advice import hints
+
+    # a lease misses an entry that is there only if it is buried
+    missing = {"not-found": "if it is buried: fj-cli kick KEY; 'fj-cli explain' says what it is"}
+    with hints(missing if lease is not None else {}), open_client(ctx) as client:
         entry = client.get(
             key,
             data=not probe,
             meta=not raw,
-            lease=to_timedelta_or_none(lease),
+            lease=to_duration_or_none(lease),
             expires=to_expiry(expires),
         )
     if raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import note, wants_json, write_json
+from fj_cli.output import note, show_bytes, wants_json, write_json
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -55,7 +56,14 @@ def command(
         raise click.UsageError("--count and --all need --domain", ctx)
     if count is not None and everything:
         raise click.UsageError("give either --count or --all", ctx)
-    with open_client(ctx) as client:
+    from fj_cli.advice import hints
+
+    missing = {}
+    if key is not None and b":" not in key:
+        missing["not-found"] = (
+            f"if it is a domain: fj-cli kick --domain {shlex.quote(show_bytes(key))}"
+        )
+    with hints(missing), open_client(ctx) as client:
         if domain is None:
             kicked = client.kick(key or b"")
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_fields, write_json
+from fj_cli.times import to_duration_or_none
 
 
 @click.command("limit")
@@ -38,9 +38,9 @@ def command(
         if any(number is not None for number in given.values()):
             client.limit(
                 domain,
-                interval=to_timedelta_or_none(given["interval_us"]),
+                interval=to_duration_or_none(given["interval_us"]),
                 jobs=given["jobs"],
-                lease=to_timedelta_or_none(given["lease_us"]),
+                lease=to_duration_or_none(given["lease_us"]),
                 attempts=given["attempts"],
             )
             return
@@ -56,5 +56,8 @@ def command(
         put_bytes(named, "domain", domain)
         write_json(named | fields)
         return
-    shown = [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
+    shown = [
+        (name.removesuffix("_us"), show_field(name, value) if value else "no limit")
+        for name, value in fields.items()
+    ]
     write_fields(show_bytes(domain), shown)

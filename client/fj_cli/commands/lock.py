@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.errors import BadRequestError, FastjournalError, RefusedError
-from fastjournal.times import to_timedelta
-from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
+from fj_cli.options import (
+    DURATION,
+    NAME,
+    b64_option,
+    open_client,
+    refuse_options,
+    server_option,
+)
 from fj_cli.output import note
+from fj_cli.times import to_duration
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -48,6 +55,12 @@ def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple
     from fj_cli.termination import unwound
     from fj_cli.worker import find_program
 
+    if argv[0] == "--":  # which ends the options, as everywhere
+        argv = argv[1:]
+        if not argv:
+            raise click.UsageError("-- is followed by the command to run", ctx)
+    else:
+        refuse_options(ctx, argv, "KEY", "; --time is the length of the lock")
     if time_us < 1_000_000:
         raise click.UsageError("--time is at least 1s", ctx)
     program = [find_program(argv[0]), *argv[1:]]
@@ -65,7 +78,7 @@ def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
     deadline = time.monotonic() + wait_us / 1e6
     while True:
         try:
-            client.lock(key, timeout=to_timedelta(time_us))
+            client.lock(key, timeout=to_duration(time_us))
             return
         except RefusedError as error:
             if error.code != "locked" or time.monotonic() >= deadline:
@@ -76,7 +89,7 @@ def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
 def _hold(client: SyncClient, key: bytes, time_us: int, group: CommandGroup) -> int:
     """Renew the lock until the command ends; return its exit code as a shell has it."""
     while (code := group.wait(time_us / 3e6)) is None:
-        client.lock(key, timeout=to_timedelta(time_us))
+        client.lock(key, timeout=to_duration(time_us))
     try:
         client.unlock(key)
     except FastjournalError as error:

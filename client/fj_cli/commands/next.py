@@ -9,7 +9,6 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
-from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
 from fj_cli.instants import show_instant
 from fj_cli.options import (
@@ -22,10 +21,12 @@ from fj_cli.options import (
     json_option,
     lease_option,
     open_client,
+    ours_among,
+    refuse_options,
     server_option,
 )
 from fj_cli.output import note_nothing_due, write_jobs
-from fj_cli.times import FOREVER_US, to_wait
+from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
 
 FOREVER = "forever"
 
@@ -134,11 +135,14 @@ def command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
         _refuse_worker_options(ctx)
         return _print_next(ctx, domain, options)
     argv = ctx.meta["fj_cli.exec"]
+    dashed = argv[:1] == ["--"]  # which ends the options, as everywhere
+    argv = argv[dashed:]
     if not argv:
         raise click.UsageError("--exec is followed by the command to run", ctx)
     if options["delete"]:
         raise click.UsageError("--exec completes entries itself: leave out --delete", ctx)
-    _refuse_options_behind_exec(ctx, argv)
+    if not dashed:
+        refuse_options(ctx, argv, "--exec")
     if options["timeout"] == 0:
         raise click.UsageError("--timeout is more than 0; leave it out for none", ctx)
     if options["lease"] < JOB_LEASE_US_MIN:
@@ -153,24 +157,6 @@ def _refuse_worker_options(ctx: click.Context) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --exec", ctx)
 
 
-def _refuse_options_behind_exec(ctx: click.Context, argv: list[str]) -> None:
-    """Refuse a command that begins with an option, which was meant for fj-cli."""
-    if not argv[0].startswith("-"):
-        return
-    meant = _ours_among(ctx, argv) or argv[:1]
-    raise click.UsageError(
-        f"{', '.join(meant)} behind --exec: options of fj-cli stand before it, and all behind it"
-        " is the command to run",
-        ctx,
-    )
-
-
-def _ours_among(ctx: click.Context, words: list[str]) -> list[str]:
-    """Return the words that look like options of this command."""
-    ours = {name for parameter in ctx.command.params for name in parameter.opts}
-    return [word for word in words if word.partition("=")[0] in ours]
-
-
 def _program(ctx: click.Context, argv: list[str]) -> str:
     """Return the path of the program to run; an error also names options that look like ours."""
     from fj_cli.worker import find_program
@@ -178,7 +164,7 @@ def _program(ctx: click.Context, argv: list[str]) -> str:
     try:
         return find_program(argv[0])
     except BadRequestError as error:
-        meant = _ours_among(ctx, argv[1:])
+        meant = ours_among(ctx, argv[1:])
         if meant:
             hint = f"{error.hint}; {', '.join(meant)} behind --exec is an argument of the program"
             raise BadRequestError(error.message, hint=hint) from error
@@ -190,7 +176,7 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
         jobs = client.next(
             domain,
             count=options["count"] or 1,
-            lease=to_timedelta_or_none(options["lease"] or None),
+            lease=to_duration_or_none(options["lease"] or None),
             wait=to_wait(options["wait"]),
             delete=options["delete"],
             meta=True,

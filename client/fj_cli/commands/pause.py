@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fastjournal.times import to_timedelta
 from fj_cli.completing import complete_domain
 from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
+from fj_cli.times import to_duration
 
 
 @click.command("pause")
@@ -21,4 +21,4 @@ def command(ctx: click.Context, domain: bytes, duration: int) -> None:
     Leased entries can be completed. The pause outlives a restart of the daemon.
     """
     with open_client(ctx) as client:
-        client.pause(domain, to_timedelta(duration))
+        client.pause(domain, to_duration(duration))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.times import to_timedelta_or_none
 from fj_cli.completing import complete_domain
 from fj_cli.instants import show_instant
 from fj_cli.options import (
@@ -20,6 +19,7 @@ from fj_cli.options import (
     server_option,
 )
 from fj_cli.output import note, note_nothing_due, write_jobs
+from fj_cli.times import to_duration_or_none
 
 COUNT_MAX = 500
 """Entries to show: as many as the daemon returns to one request."""
@@ -53,9 +53,7 @@ def command(ctx: click.Context, domain: bytes, count: int, lease: int, as_json: 
     Exit code 75: nothing is due.
     """
     with open_client(ctx) as client:
-        jobs = client.peek(
-            domain, count=count, lease=to_timedelta_or_none(lease or None), meta=True
-        )
+        jobs = client.peek(domain, count=count, lease=to_duration_or_none(lease or None), meta=True)
         paused_until = client.domain_stats(domain).paused_until_us if domain else 0
     if paused_until:
         note(f"paused until {show_instant(paused_until, SystemClock().now_us())}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fastjournal.times import to_timedelta_or_none
 from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
+from fj_cli.times import to_duration_or_none
 
 
 @click.command("release")
@@ -18,4 +18,4 @@ from fj_cli.options import DURATION, NAME, b64_option, open_client, server_optio
 def command(ctx: click.Context, key: bytes, token: int, delay: int | None) -> None:
     """Release the lease TOKEN of the entry under KEY: it is due again."""
     with open_client(ctx) as client:
-        client.release(key, token, delay=to_timedelta_or_none(delay))
+        client.release(key, token, delay=to_duration_or_none(delay))

@@ -18,7 +18,6 @@ from fastjournal.keys import (
     parse_journal_key,
 )
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.times import to_timedelta_or_none
 from fastjournal.uris import domain_of
 from fj_cli.completing import complete_domain
 from fj_cli.options import (
@@ -34,7 +33,10 @@ from fj_cli.options import (
     to_expiry,
 )
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.times import to_duration_or_none
 
+_TTL_US_MIN = 1_000
+"""The reply to the SET takes about as long; 0 would be no ttl at all."""
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -86,6 +88,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     --domain, the host of the URI is the domain. With --uri a single word is VALUE, unless it is a
     journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a URI.
     """
+    ttl = options["ttl"]
+    if ttl is not None and ttl < _TTL_US_MIN:
+        raise click.UsageError("--ttl is at least 1ms: no read would find the entry", ctx)
     key, value_word = _split(ctx, words, options)
     timestamp = unique_timestamp()
     uri, domain = options["uri"], options["domain"]
@@ -106,7 +111,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
             persist=not options["no_persist"],
             overwrite=options["overwrite"],
             expires=to_expiry(options["expires"]),
-            ttl=to_timedelta_or_none(options["ttl"]),
+            ttl=to_duration_or_none(ttl),
             timestamp_us=timestamp,
             plain=options["plain"],
         )

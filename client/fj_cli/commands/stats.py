@@ -16,6 +16,11 @@ from fj_cli.output import (
     write_json,
 )
 
+_LABELS = {"worked_on": "leased", "jobs_max": "jobs"}
+"""Words of the tables of other commands; JSON has the names of the protocol."""
+_OPTIONAL = {"oldest_due_us", "interval_us", "jobs_max", "attempts_max", "clock_behind_us"}
+"""Counts of which 0 is none: a table leaves them out."""
+
 
 @click.command("stats")
 @click.argument(
@@ -47,5 +52,10 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
         return
     keys = fields.pop("keys", [])
     shown = [("" if number else "keys", key) for number, key in enumerate(keys)]
-    shown += [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()]
+    if not is_entry:
+        fields = {name: fields[name] for name in fields if fields[name] or name not in _OPTIONAL}
+    shown += [
+        (_LABELS.get(name, name.removesuffix("_us")), show_field(name, value))
+        for name, value in fields.items()
+    ]
     write_fields(show_bytes(what) or None, shown)

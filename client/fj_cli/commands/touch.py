@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.times import to_timedelta
 from fj_cli.instants import show_instant
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.times import to_duration
 
 
 @click.command("touch")
@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Let the entry under KEY expire in DURATION; with --token, let its lease end then."""
     with open_client(ctx) as client:
-        renewed = client.touch(key, token, ttl=to_timedelta(duration))
+        renewed = client.touch(key, token, ttl=to_duration(duration))
     if renewed is None:
         return
     if wants_json(as_json):

@@ -26,7 +26,7 @@ from fastjournal.limits import (
     AUTH_TOKENS_MAX,
     KEY_BYTES_MAX,
 )
-from fastjournal.private import read_private
+from fastjournal.private import check_pem, read_private
 from fastjournald.config.load import exposed_addresses
 from fastjournald.config.options import Config
 from fastjournald.engine.authorization import RIGHTS, Grant, Grants
@@ -91,6 +91,8 @@ def load_tls(config: Config) -> ssl.SSLContext:
     except ValueError as error:
         raise ConfigError(f"--tls-key: {error}", path=config.tls_key) from error
     except OSError as error:
+        if isinstance(error, ssl.SSLError):
+            check_pem(config.tls_cert, config.tls_key)
         raise ConfigError(
             f"--tls-cert, --tls-key: cannot be used: {_reason(error)}",
             path=config.tls_cert,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from urllib.parse import quote_from_bytes
 from fastjournal.limits import PAGE_TEXT_MAX
 from fastjournal.printable import safe_text
 
+_UNSEEN_BLANK = re.compile(r"^ | (?= )| $")
 SECOND_US = 1_000_000
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
@@ -17,11 +19,17 @@ _SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
 _YEAR_9999_US = 253_402_300_799 * SECOND_US
 
 
-def shown(data: bytes | None) -> str:
+def label(data: bytes) -> str:
     r"""Return bytes as text, another text for all others; a backslash is ``\\``."""
-    if data is None:
-        return ""
     return safe_text(data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
+
+
+def shown(data: bytes | None) -> str:
+    r"""Return the same for a page, on which blanks at an end, and several in a row, are ``\x20``.
+
+    A browser shows no blank there: a link would be invisible, or have another's text.
+    """
+    return "" if data is None else _UNSEEN_BLANK.sub(r"\\x20", label(data))
 
 
 def typed(data: bytes) -> str:

@@ -22,7 +22,7 @@ from fastjournal.client.core.failures import (
 )
 from fastjournal.errors import BadRequestError, CannotConnectError, ConfigError, ProtocolError
 from fastjournal.limits import AUTH_TOKEN_BYTES_MAX
-from fastjournal.private import read_private
+from fastjournal.private import check_pem, read_private
 from fastjournal.protocol import (
     ClientConnection,
     Function,
@@ -192,7 +192,15 @@ def make_context(
     # some builds of Python take a connection that was cut off for one that was ended
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     if cert is not None:
-        _load(cert, lambda: context.load_cert_chain(cert, key, password=_no_passphrase))
+
+        def load_chain() -> None:
+            try:
+                context.load_cert_chain(cert, key, password=_no_passphrase)
+            except ssl.SSLError:
+                check_pem(cert, key)
+                raise
+
+        _load(cert, load_chain)
     elif key is not None:
         raise ConfigError("a key without its certificate", path=key, hint="give both, or none")
     return context
