@@ -29,11 +29,10 @@ from fastjournal.limits import (
     LIMIT_MAX,
 )
 from fastjournal.protocol import Function
-from fastjournal.times import to_timedelta
+from fastjournal.times import format_duration, to_timedelta
 from fj_cli.options import DONE, REFUSED, Decorated, json_option, open_client, server_option
 from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
-from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient

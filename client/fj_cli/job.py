@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from fastjournal.client import Job
+from fastjournal.times import format_duration
 from fj_cli.child import (
     NOT_FOUND,
     NOT_STARTED,
@@ -22,7 +23,6 @@ from fj_cli.child import (
 )
 from fj_cli.notes import Notes
 from fj_cli.reports import Ended, Outcome
-from fj_cli.times import format_duration
 
 _START_AGAIN_S = 1.0
 """Pause before a command is started again where the system lacks something."""

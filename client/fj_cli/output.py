@@ -18,10 +18,10 @@ from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.stdio import drop, holds_unicode
+from fastjournal.times import format_duration
 from fj_cli.instants import show_instant
 from fj_cli.table_layout import lay_out
 from fj_cli.text import json_text, safe_text
-from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.client.core.results import Entry

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from fastjournal.client.core.results import Entry
+from fastjournal.times import format_duration
 from fj_cli.notes import Notes
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.text import json_text
-from fj_cli.times import format_duration
 
 
 class Ended(StrEnum):

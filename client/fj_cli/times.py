@@ -16,17 +16,8 @@ from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
-from fastjournal.times import to_timedelta
+from fastjournal.times import DURATION_UNITS_US, to_timedelta
 
-_UNITS_US = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "w": 7 * 86_400_000_000,
-}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d|w)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -94,7 +85,7 @@ def parse_duration(text: str) -> int:
         part = _PART.match(stripped, position)
         if part is None:
             break
-        total += Decimal(part[1]) * _UNITS_US[part[2]]
+        total += Decimal(part[1]) * DURATION_UNITS_US[part[2]]
         position = part.end()
     if not stripped or position < len(stripped):
         raise BadRequestError(f"{text!r} is no duration", hint=WRITE_DURATION)
@@ -125,22 +116,6 @@ def parse_instant(text: str, now_us: int) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return _whole(text, Decimal((moment - _EPOCH) // timedelta(microseconds=1)), _WRITE_INSTANT)
-
-
-def format_duration(us: int) -> str:
-    """Return a duration for people: its two largest units, ``1h 30m``, ``2.5s``, ``12ms``."""
-    if us < 1_000:
-        return f"{us}us"
-    if us < 999_500:  # which three digits show as 1,000
-        return f"{us / 1_000:.3g}ms"
-    if us < 60_000_000:
-        return f"{us / 1_000_000:.3g}s"
-    parts = []
-    for unit in ("w", "d", "h", "m", "s"):
-        count, us = divmod(us, _UNITS_US[unit])
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
 
 
 def format_instant(us: int) -> str:

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
+from fastjournal.times import format_duration
 from fj_cli.domain_rounds import KnownDomains
 from fj_cli.instants import show_relative
 from fj_cli.output import show_bytes
 from fj_cli.text import safe_text
-from fj_cli.times import format_duration
 
 SORTS = ("due", "leased", "delayed", "buried", "oldest", "change", "name")
 _LINES_AROUND = 6

@@ -58,7 +58,7 @@ class PageReader(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text_of: dict[str, str] = {}
-        """By id of the element."""
+        """By id of the element, with that of the elements inside of it."""
         self.links: list[str] = []
         self.tables: dict[str, list[list[str]]] = {}
         """Rows of the tables, by id of their section."""
@@ -89,8 +89,7 @@ class PageReader(HTMLParser):
         assert opened == tag, (opened, tag)
 
     def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1][1]:
-            name = self._open[-1][1]
+        for name in {name for _, name in self._open if name}:
             self.text_of[name] = self.text_of.get(name, "") + data
         rows = self.tables.get(self._section())
         if rows and rows[-1] and any(tag == "td" for tag, _ in self._open):

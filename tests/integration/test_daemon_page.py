@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.client.core.delivery_reasons import reasons_of
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from tests.integration.cli_process import Cli
@@ -160,6 +161,33 @@ def test_entry_page_shows_a_command_that_explains_exactly_that_entry(
         assert given == key
     explained = cli.json(*words[1:])
     assert explained[0]["keys"] == [keys[-1].decode()]
+
+
+def test_entry_page_tells_why_an_entry_is_not_delivered_and_never_its_token(
+    daemon: DaemonProcess, client: SyncClient
+) -> None:
+    for name in ("leased", "buried", "due"):
+        client.set(f"{name}:1:0:<x>", "v")
+    client.set("late:1:0:x", "v", uri="http://example.org/&amp;")
+    (job,) = client.next("leased", lease=3600)
+    assert job.token is not None
+    client.bury("buried:1:0:<x>", reason="no <b>route</b>")
+    client.pause("late", 3600)
+
+    def why(key: str) -> str:
+        return read(daemon, "/entry?key=" + quote(key, safe="")).text_of["reasons"].strip()
+
+    facts = client.explain(job.key)
+    [reason] = reasons_of(facts, shows_token=False)
+    told = why("leased:1:0:<x>")
+    assert reason.text in told
+    assert all(advice in told for advice in reason.advice)
+    assert str(job.token) not in get_page(daemon, "/entry?key=leased:1:0:%3Cx%3E")[1]
+    assert str(job.token) in str(reasons_of(facts)), "the command line gives the whole advice"
+    assert why("buried:1:0:<x>").startswith("buried: no <b>route</b>")
+    assert "fj-cli kick 'buried:1:0:<x>'" in why("buried:1:0:<x>")
+    assert why("due:1:0:<x>") == "not waiting for anything: due now, the first of its domain"
+    assert "the domain late is paused, until " in why("http://example.org/&amp;")
 
 
 def test_entry_page_finds_exactly_the_key_of_a_link_and_else_without_spaces(

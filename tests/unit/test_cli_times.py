@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal.errors import BadRequestError
-from fj_cli.times import format_duration, format_instant, parse_duration, parse_instant
+from fastjournal.times import format_duration
+from fj_cli.times import format_instant, parse_duration, parse_instant
 
 S = 1_000_000
 NOW = 1_795_168_800 * S

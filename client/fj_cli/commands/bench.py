@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastjournal.times import format_duration
 from fj_cli.options import DONE, daemon_of, json_option, server_option
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
-from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fj_cli.benching import Times

@@ -20,8 +20,8 @@ from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_l
 
 if TYPE_CHECKING:
     from fastjournal.client import EntryExplanation, SyncClient
+    from fastjournal.client.core.delivery_reasons import Reason
     from fj_cli.entry_history import Event
-    from fj_cli.explaining import Reason
 
 
 @click.command("explain")
@@ -43,8 +43,8 @@ def command(ctx: click.Context, key: bytes, log_directory: str | None, as_json: 
     It also says what to do, and with --log what happened to the entry so far. A URI leads to its
     newest entry. Exit code 1: there is no entry and no tombstone under this name.
     """
+    from fastjournal.client.core.delivery_reasons import reasons_of
     from fastjournal.clock import SystemClock
-    from fj_cli.explaining import reasons_of
 
     with open_client(ctx) as client:
         entry = _find(client, key)
@@ -91,7 +91,7 @@ def _history(directory: str, key: bytes) -> list[Event]:
 
 def _missing(events: list[Event], log_directory: str | None, near: list[str]) -> Reason:
     """Return why there is no entry, as far as the log tells."""
-    from fj_cli.explaining import Reason
+    from fastjournal.client.core.delivery_reasons import Reason
 
     ended = next((event for event in reversed(events) if event.key), None)
     if ended is not None and ended.what == "expired":
@@ -143,7 +143,7 @@ def _fields(
     events: list[Event],
     log_directory: str | None,
 ) -> dict[str, Any]:
-    from fj_cli.explaining import state_of
+    from fastjournal.client.core.delivery_reasons import state_of
 
     fields: dict[str, Any] = {}
     put_bytes(fields, "asked", key)
@@ -190,7 +190,7 @@ def _write_text(
     now_us: int,
     log_directory: str | None,
 ) -> None:
-    from fj_cli.explaining import order_text, state_of
+    from fastjournal.client.core.delivery_reasons import order_text, state_of
     from fj_cli.instants import show_instant
 
     write_line(show_bytes(key) if entry is None else entry.keys[0])

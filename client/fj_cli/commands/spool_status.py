@@ -16,12 +16,12 @@ import msgspec
 from fastjournal.clock import SystemClock
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.slots import is_drop_in
+from fastjournal.times import format_duration
 from fj_cli.forwarder_fields import json_fields, shown_fields, some_of
 from fj_cli.instants import show_instant
 from fj_cli.options import DONE, DURATION, IO_FAILED, json_option
 from fj_cli.output import note, wants_json, write_fields, write_json, write_line, write_table
 from fj_cli.text import safe_text
-from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.spool.forwarder_status import ForwarderStatus

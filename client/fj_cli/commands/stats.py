@@ -36,7 +36,7 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
 
     A name with a ':' is a key, for a domain has none.
     """
-    from fj_cli.explaining import state_word
+    from fastjournal.client.core.delivery_reasons import state_word
 
     is_entry = entry or b":" in what
     with open_client(ctx) as client:

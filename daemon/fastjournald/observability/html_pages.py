@@ -12,9 +12,12 @@ from http import HTTPStatus
 from importlib.metadata import version
 from math import ceil
 
+import msgspec
 import trio
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from fastjournal.client.core.delivery_reasons import order_text, reasons_of
+from fastjournal.client.core.results import EntryExplanation
 from fastjournal.limits import KEY_BYTES_MAX, PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry
@@ -166,9 +169,12 @@ class HtmlPages:
         )
         # the instant to the microsecond is the token of the lease
         facts["worked_on_until"] = entry.token // page_text.SECOND_US * page_text.SECOND_US
+        explanation = msgspec.json.decode(msgspec.json.encode(facts), type=EntryExplanation)
         values = {
             "query": key,
             "facts": facts,
+            "reasons": reasons_of(explanation, shows_token=False),
+            "order": order_text(explanation),
             "row": page_figures.row(store, entry),
             "keys": entry.all_keys(),
             "journal": entry.journal,
@@ -195,7 +201,7 @@ def _templates() -> dict[str, Template]:
         auto_reload=False,
     )
     for name in (
-        *("shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"),
+        *("sentence", "shown", "typed", "short", "quoted", "number", "duration", "relative", "utc"),
         "explain_command",
     ):
         environment.filters[name] = getattr(page_text, name)

@@ -32,6 +32,11 @@ def shown(data: bytes | None) -> str:
     return "" if data is None else _UNSEEN_BLANK.sub(r"\\x20", label(data))
 
 
+def sentence(text: str) -> str:
+    """Return a text that may have texts of clients in it."""
+    return safe_text(text)
+
+
 def typed(data: bytes) -> str:
     """Return bytes for the field of a form; empty where people cannot type them."""
     try:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fastjournal.client import EntryExplanation
-from fj_cli.explaining import order_text, reasons_of, state_of
+from fastjournal.client.core.delivery_reasons import order_text, reasons_of, state_of
 
 NOW = 1_000_000_000
 KEY = "pages:128:1:it's"

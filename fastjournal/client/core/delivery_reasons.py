@@ -1,4 +1,7 @@
-"""Explanation of an entry for people: why it is not delivered now, and what to do. Pure."""
+"""Reasons for which an entry is not delivered now, and what to do, for people. Pure.
+
+``fj-cli explain`` shows them, and the daemon's page of an entry.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from collections.abc import Iterator
 import msgspec
 
 from fastjournal.client.core.results import EntryExplanation
-from fj_cli.times import format_duration
+from fastjournal.times import format_duration
 
 HIDDEN = "an entry that your token does not cover"
+_IF_GONE = "if the worker is gone:"
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +41,13 @@ def state_word(state: str) -> str:
     return {"ready": "due", "worked on": "leased"}.get(state, state)
 
 
-def reasons_of(entry: EntryExplanation) -> list[Reason]:
-    """Return why an entry is not delivered now, the most important first; none: it is due."""
+def reasons_of(entry: EntryExplanation, *, shows_token: bool = True) -> list[Reason]:
+    """Return why an entry is not delivered now, the most important first; none: it is due.
+
+    Args:
+        entry: Its state.
+        shows_token: Advice may have the lease token. Else ``worked_on_until_us`` may be rounded.
+    """
     reasons = {
         "worked on": _leased,
         "buried": _buried,
@@ -47,6 +56,8 @@ def reasons_of(entry: EntryExplanation) -> list[Reason]:
         "delayed": _delayed,
     }.get(entry.state)
     found = list(reasons(entry)) if reasons is not None else []
+    if not shows_token:
+        found = list(map(_without_token, found))
     if entry.state in ("ready", "delayed"):
         found += _held(entry)
     return found
@@ -84,7 +95,7 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
         until_us=entry.worked_on_until_us,
         advice=(
             "wait for its worker, or for the end of the lease",
-            f"if the worker is gone: fj-cli release {key} {entry.worked_on_until_us}",
+            f"{_IF_GONE} fj-cli release {key} {entry.worked_on_until_us}",
         ),
     )
 
@@ -213,6 +224,11 @@ def _held(entry: EntryExplanation) -> Iterator[Reason]:
             text="the daemon's disk is nearly full, so it delivers nothing",
             advice=("free space on the daemon's disk",),
         )
+
+
+def _without_token(reason: Reason) -> Reason:
+    advice = tuple(text for text in reason.advice if not text.startswith(_IF_GONE))
+    return msgspec.structs.replace(reason, advice=advice)
 
 
 def _key(entry: EntryExplanation) -> str:
