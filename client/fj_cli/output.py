@@ -59,16 +59,14 @@ def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     """
     from rich.console import Console  # noqa: PLC0415 - rich is slow to load
 
-    console = Console()
     kept = [[safe_text(cell) for cell in row] for row in rows]
     rule = "─" if holds_unicode(sys.stdout) else "-"
-    table = lay_out(list(map(safe_text, columns)), kept, console.width, rule=rule)
+    table = lay_out(list(map(safe_text, columns)), kept, Console().width, rule=rule)
     if title is not None:
         write_line(title)
     if table is not None:
-        # a terminal that has no colours has no bold type
-        head = table.head if console.color_system is None else f"\x1b[1m{table.head}\x1b[0m"
-        _write("\n".join(["", *(f" {line} " for line in (head, table.rule, *table.lines)), ""]))
+        lines = (table.head, table.rule, *table.lines)
+        _write("\n".join(["", *(f" {line} " for line in lines), ""]))
     for row in kept if table is None else table.left_out:
         write_line(row[0])
         _write_named(list(zip(columns[1:], row[1:], strict=True)), indent="  ")

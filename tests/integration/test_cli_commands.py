@@ -185,7 +185,7 @@ def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "--uri", "https://a/", "work")
     table = cli("next", "d", "--table").stdout.decode()
     assert "https://a/" in table
-    assert "(in 4 m), token" in table
+    assert "(in 5 m), token" in table
 
 
 def test_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:

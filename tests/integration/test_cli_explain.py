@@ -208,6 +208,22 @@ def test_explain_of_an_unknown_key_reads_no_other_entry(cli: Cli, client: SyncCl
     assert "fj-cli stats pages" in cli("explain", "pages", "--table").stdout.decode()
 
 
+def test_explain_of_a_uri_names_completion_and_the_log(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    key = add(cli, "--uri", URI)
+    jobs = client.next("pages")
+    client.delete(key, token=jobs.token)
+    text = cli("explain", URI, "--table").stdout.decode()
+    assert "its job was completed or deleted" in text
+    assert "look into the log: --log DIR" in text
+    assert "explain the journal key" in text
+    assert "its job was completed" not in cli("explain", f"{key}x", "--table").stdout.decode()
+    assert "look into the log" not in cli("explain", key, "--table").stdout.decode()
+    (fields,) = cli.json("explain", URI, "--log", str(daemon.log_path))
+    assert fields["history"][-1]["event"] == "completed"
+
+
 def events(fields: dict[str, Any]) -> list[str]:
     return [event["event"] for event in fields["history"]]
 

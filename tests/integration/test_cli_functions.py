@@ -464,14 +464,14 @@ def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> No
         text = "\n".join(shown[name])
         assert added["key"] in text
         assert uri in text
-    assert any("in 59 m" in line for line in shown["domains"]), shown["domains"]
+    assert any("in 1 h" in line for line in shown["domains"]), shown["domains"]
     get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
     assert "due" in get
     assert " ago)" in get
     cli("next", "pages")
     get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
     assert "leased until " in get
-    assert "(in 4 m)" in get
+    assert "(in 5 m)" in get
 
 
 def test_table_of_usual_domains_is_a_table_at_80_columns(cli: Cli) -> None:

@@ -81,7 +81,7 @@ def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     nothing = cli("peek", "d")
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
     assert b"nothing is due; ask again at " in nothing.stderr
-    assert b"(in 59 m)" in nothing.stderr
+    assert b"(in 1 h)" in nothing.stderr
 
 
 def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
@@ -102,7 +102,7 @@ def test_peek_of_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncCli
     seen = cli("peek", "d", "--table")
     assert seen.returncode == DONE
     assert b"d:1:1:x" in seen.stdout
-    assert b"(in 59 m)" in seen.stderr
+    assert b"(in 1 h)" in seen.stderr
 
 
 def test_peek_of_what_is_no_domain_is_refused(cli: Cli) -> None:

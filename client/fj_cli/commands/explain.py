@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastjournal.errors import RefusedError
+from fastjournal.keys import parse_journal_key
 from fj_cli.options import (
     DONE,
     NAME,
@@ -51,7 +52,10 @@ def command(ctx: click.Context, key: bytes, log_directory: str | None, as_json: 
         near = [] if entry is not None else _near(client, key)
     events = [] if log_directory is None else _history(log_directory, key)
     now_us = SystemClock().now_us() if entry is None else entry.now_us
-    reasons = reasons_of(entry) if entry is not None else [_missing(events, log_directory, near)]
+    if entry is None:
+        reasons = [_missing(key, events, log_directory, near)]
+    else:
+        reasons = reasons_of(entry)
     reasons = [_with_history(reason, events) for reason in reasons]
     if wants_json(as_json):
         write_json(_fields(key, entry, reasons, events, log_directory))
@@ -89,7 +93,7 @@ def _history(directory: str, key: bytes) -> list[Event]:
         return list(entry_history(disk, directory, segments_in(disk, directory), key, None))
 
 
-def _missing(events: list[Event], log_directory: str | None, near: list[str]) -> Reason:
+def _missing(key: bytes, events: list[Event], log_directory: str | None, near: list[str]) -> Reason:
     """Return why there is no entry, as far as the log tells."""
     from fastjournal.client.core.delivery_reasons import Reason
 
@@ -108,11 +112,15 @@ def _missing(events: list[Event], log_directory: str | None, near: list[str]) ->
             since_us=ended.time_us,
             advice=("set it again",),
         )
-    hint = () if log_directory is not None else ("look into the log: --log DIR",)
+    hint = [] if log_directory is not None else ["look into the log: --log DIR"]
+    causes = "never set, expired, in memory only before a restart, or deleted longer ago than"
+    if parse_journal_key(key) is None:
+        # a tombstone has the primary key alone
+        causes = f"its job was completed or deleted (a URI has no tombstone), {causes}"
+        hint.append("or explain the journal key of the job")
     return Reason(
         code="not-found",
-        text="there is neither an entry nor a tombstone: never set, expired, in memory only before"
-        " a restart, or deleted longer ago than tombstone-ttl",
+        text=f"there is neither an entry nor a tombstone: {causes} tombstone-ttl",
         advice=(*near, *hint, "list keys: fj-cli list --prefix ..., domains: fj-cli domains"),
     )
 
@@ -239,12 +247,12 @@ def _write_history(events: list[Event], now_us: int, log_directory: str) -> None
     before = b""
     for event in events:
         time = "no time" if event.time_us is None else show_local(event.time_us, now_us)
-        words = f"  {time:19}  {event.what}"
+        words = f"  {time:22}  {event.what}"
         if event.until_us is not None:
             words += f" until {show_instant(event.until_us, now_us)}"
         if event.text:
             words += f": {event.text}"
         write_line(words)
         if event.key and event.key != before:
-            write_line(f"  {'':19}  {show_bytes(event.key)}")
+            write_line(f"  {'':22}  {show_bytes(event.key)}")
             before = event.key
