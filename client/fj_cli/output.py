@@ -53,9 +53,9 @@ def write_line(text: str) -> None:
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; numbers stand to the right, what could disturb a terminal is escaped.
 
-    Where it is wider than the terminal, columns without any value are left out; rows that still do
-    not fit follow as blocks of lines, and so do all where most do not fit. So no key is broken in
-    the middle, and every line can be copied.
+    Where it is wider than the terminal, columns without any value are left out; a row that still
+    does not fit is a block of lines at its place, and so are all where most do not fit. So no key
+    is broken in the middle, and every line can be copied.
     """
     from rich.console import Console  # noqa: PLC0415 - rich is slow to load
 
@@ -64,26 +64,31 @@ def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     table = lay_out(list(map(safe_text, columns)), kept, Console().width, rule=rule)
     if title is not None:
         write_line(title)
-    if table is not None:
-        lines = (table.head, table.rule, *table.lines)
-        _write("\n".join(["", *(f" {line} " for line in lines), ""]))
-    for row in kept if table is None else table.left_out:
-        write_line(row[0])
-        _write_named(list(zip(columns[1:], row[1:], strict=True)), indent="  ")
+    ends = [""] if table is not None else []
+    lines = [] if table is None else [*ends, f" {table.head} ", f" {table.rule} "]
+    for row, line in zip(kept, [None] * len(kept) if table is None else table.lines, strict=True):
+        if line is not None:
+            lines.append(f" {line} ")
+        else:
+            lines += [row[0], *_named(list(zip(columns[1:], row[1:], strict=True)), indent="  ")]
+    _write_lines([*lines, *ends])
 
 
 def write_fields(title: str | None, fields: Iterable[tuple[str, str]]) -> None:
     """Write names and values, one a line; those without a value are left out."""
     if title:
         write_line(title)
-    _write_named(list(fields), indent="  " if title else "")
+    _write_lines(map(safe_text, _named(list(fields), indent="  " if title else "")))
 
 
-def _write_named(fields: list[tuple[str, str]], indent: str) -> None:
+def _named(fields: list[tuple[str, str]], indent: str) -> list[str]:
     width = max((len(name) for name, value in fields if value), default=0)
-    for name, value in fields:
-        if value:
-            write_line(f"{indent}{name:{width}}  {value}")
+    return [f"{indent}{name:{width}}  {value}" for name, value in fields if value]
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    if text := "\n".join(lines):
+        _write(text)
 
 
 def note(text: str) -> None:

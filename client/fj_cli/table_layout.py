@@ -13,13 +13,12 @@ GAP = "   "
 
 
 class Layout(NamedTuple):
-    """Lines of a table, and the rows that are not in it."""
+    """Lines of a table."""
 
     head: str
     rule: str
-    lines: list[str]
-    left_out: list[Sequence[str]]
-    """Rows that are too wide, in their order."""
+    lines: list[str | None]
+    """One a row; None: the row is too wide."""
 
 
 def lay_out(
@@ -56,12 +55,13 @@ def lay_out(
         for place in range(len(chosen))
     ]
     pads = [(size, at_right) for size, at_right in zip(used, right, strict=True)]
-    inside = set(kept)
+    lines: list[str | None] = [None] * len(rows)
+    for number, row, row_sizes in zip(kept, texts, sizes, strict=True):
+        lines[number] = _line(row, row_sizes, pads)
     return Layout(
         _line(names, [heads[index] for index in chosen], pads),
         rule * (sum(used) + len(GAP) * (len(used) - 1)),
-        [_line(row, row_sizes, pads) for row, row_sizes in zip(texts, sizes, strict=True)],
-        [row for number, row in enumerate(rows) if number not in inside],
+        lines,
     )
 
 
