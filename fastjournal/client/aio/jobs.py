@@ -57,6 +57,10 @@ class Job(LeasedJob):
     async def last_error(self) -> str | None:
         """Ask the daemon for the error of the last attempt that failed; None: there was none.
 
+        A method, since this is a request: the job holds ``domain`` and ``attempts`` only. Without
+        ``await`` and call, ``if job.last_error:`` is always true; mypy reports that
+        (``truthy-function``).
+
         Raises:
             RefusedError: ``not-found``: the entry is gone.
             CannotConnectError: The daemon stayed away.

@@ -144,6 +144,9 @@ class SyncJob(LeasedJob):
     def last_error(self) -> str | None:
         """Ask the daemon for the error of the last attempt that failed; None: there was none.
 
+        A method, since this is a request: the job holds ``domain`` and ``attempts`` only. Without
+        the call, ``if job.last_error:`` is always true; mypy reports that (``truthy-function``).
+
         Raises:
             RefusedError: ``not-found``: the entry is gone.
             CannotConnectError: The daemon stayed away.
