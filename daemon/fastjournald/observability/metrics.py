@@ -30,7 +30,7 @@ from fastjournald.observability.metric_values import (
     labelled_counter,
     latency_histogram,
 )
-from fastjournald.observability.page_text import label
+from fastjournald.observability.page_text import shown
 from fastjournald.observability.process_metrics import (
     ProcessFigures,
     process_figures,
@@ -399,7 +399,7 @@ async def _labels(names: list[bytes]) -> dict[bytes, str]:
     """Return names of domains as text, a slice at a time: one of 4 KiB takes some ms."""
     labels, slices = {}, Slices()
     for name in names:
-        labels[name] = label(name)
+        labels[name] = shown(name)
         await slices.give_way()
     return labels
 

@@ -19,17 +19,16 @@ _SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
 _YEAR_9999_US = 253_402_300_799 * SECOND_US
 
 
-def label(data: bytes) -> str:
-    r"""Return bytes as text, another text for all others; a backslash is ``\\``."""
-    return safe_text(data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
-
-
 def shown(data: bytes | None) -> str:
-    r"""Return the same for a page, on which blanks at an end, and several in a row, are ``\x20``.
+    r"""Return bytes as text, another text for all others; a backslash is ``\\``.
 
-    A browser shows no blank there: a link would be invisible, or have another's text.
+    Blanks at an end, and several in a row, are ``\x20``: a browser shows none there, so a link
+    would be invisible, or have the text of another.
     """
-    return "" if data is None else _UNSEEN_BLANK.sub(r"\\x20", label(data))
+    if data is None:
+        return ""
+    text = safe_text(data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
+    return _UNSEEN_BLANK.sub(r"\\x20", text)
 
 
 def sentence(text: str) -> str:
