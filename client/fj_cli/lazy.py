@@ -34,10 +34,12 @@ class LazyGroup(click.Group):
         """Load and return a subcommand."""
         if cmd_name not in self.lazy:
             return None
-        command = import_module(self.lazy[cmd_name][0]).command
+        module = self.lazy[cmd_name][0]
+        command = import_module(module).command
         assert isinstance(command, click.Command)
         if _EXAMPLES not in (command.epilog or ""):
-            name = " ".join([*ctx.command_path.split()[1:], cmd_name])
+            # not of the context: the end stays, and the next context may have another path
+            name = module.rpartition(".")[2].strip("_").replace("_", " ")
             command.epilog = with_examples(name, command.epilog)
         return command
 

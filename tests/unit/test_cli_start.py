@@ -93,3 +93,14 @@ def test_file_that_ends_too_early_is_an_error_with_a_sentence(
     monkeypatch.setattr(LazyGroup, "get_command", load)
     assert run(["ping"]) == IO_FAILED
     assert "a file that was read ended too early: EOF read" in capsys.readouterr().err
+
+
+def test_examples_of_a_subcommand_do_not_depend_on_the_context_that_asks_first() -> None:
+    group = cli.get_command(click.Context(cli, info_name="fj-cli"), "spool")
+    assert isinstance(group, click.Group)
+    dead = group.get_command(click.Context(group, info_name="spool"), "dead")
+    assert isinstance(dead, click.Group)
+    for name in ("list", "show"):
+        command = dead.get_command(click.Context(dead, info_name="dead"), name)
+        assert command is not None
+        assert f"fj-cli spool dead {name} " in (command.epilog or "")
