@@ -31,6 +31,7 @@ from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.dispositions import Disposition
 from fj_forwarder.outgoing import Outcome, Outgoing
 from fj_forwarder.retry_queue import Due, Settled, Stretch
+from fj_forwarder.slot_content import SlotOverwrittenError
 from fj_forwarder.slot_file import SlotFile
 from fj_forwarder.slot_store import SlotStore
 from fj_forwarder.taken import Taken
@@ -363,11 +364,18 @@ class Delivery:
             record: Record that is delivered, or is in dead/.
             is_counted: It is in dead/, and counted there.
         """
+        slot = record.slot
         try:
-            record.slot.erase(record.offset, len(record.frame))
+            if slot.content.turn != self._now_us:
+                slot.content.begin_turn(self._now_us)
+            slot.erase(record.offset, len(record.frame))
+        except SlotOverwrittenError as error:
+            # The record is delivered, and what is at its offset now is another one.
+            self._store.begin_anew(slot, error)
+            self.done += not is_counted
         except SpoolFailedError as error:
             self._delay_settled(record, Settled("", "", is_counted))
-            self._store.note_unerased(record.slot, error)
+            self._store.note_unerased(slot, error)
         else:
             self.done += not is_counted
 

@@ -32,6 +32,7 @@ from fastjournal.spool.slots import (
     open_slot,
     spool_failed,
 )
+from fj_forwarder.slot_content import SlotContent
 from fj_forwarder.slot_space import SlotSpace
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class SlotFile:
     Args:
         slot: Which one.
         put_aside: Where damage goes.
+        is_written: A program was seen to write it under its name.
 
     Raises:
         SpoolFailedError: It cannot be opened for reading and writing, or is of another version.
@@ -72,8 +74,11 @@ class SlotFile:
         "_seen_bytes",
         "_space",
         "_suspects",
+        "_tail",
+        "content",
         "delayed",
         "is_drop_in",
+        "is_overwritten",
         "name",
         "path",
         "retry_us",
@@ -82,7 +87,9 @@ class SlotFile:
         "was_taken_away",
     )
 
-    def __init__(self, slot: Slot | SlotName, put_aside: PutAside) -> None:
+    def __init__(
+        self, slot: Slot | SlotName, put_aside: PutAside, *, is_written: bool = False
+    ) -> None:
         self.name: Final = slot.name
         self.start_s: Final = slot.start_s
         self.path: Final = slot.path
@@ -98,9 +105,14 @@ class SlotFile:
         except SpoolFailedError:
             os.close(self._descriptor)
             raise
-        self._outstanding: set[int] = set()
-        """Offsets of the records that were returned, and are neither erased nor delayed since."""
-        self._has_grown = False
+        self.content = SlotContent(slot.path)
+        self._tail = self._reader.last_bytes
+        """Last bytes before ``position``, as they were read; empty where nothing is known."""
+        self.is_overwritten = False
+        """Another program has overwritten it. What was read of it is all that there is."""
+        self._outstanding: dict[int, bytes] = {}
+        """Records that were returned, and are neither erased nor delayed since: offset, frame."""
+        self._has_grown = is_written
         """A drop-in that was incomplete or became longer: a program writes it under its name."""
         self._read_bytes = 0
         """Length of the file at the last read that came to its end."""
@@ -217,9 +229,28 @@ class SlotFile:
             return False  # a failure is reported when it is read
 
     def has_more(self) -> bool:
-        """Whether the file is longer than what was read of it."""
+        """Whether the file is longer than what was read of it.
+
+        Raises:
+            SlotOverwrittenError: It has another content by now.
+            SpoolFailedError: A call of the operating system failed.
+        """
         with self._translating("read"):
-            return os.fstat(self._descriptor).st_size > self._reader.position
+            size = os.fstat(self._descriptor).st_size
+        if size == self.position and not self.waiting_bytes:
+            return False
+        self.check_content()
+        return size > self.position
+
+    def check_content(self) -> None:
+        """Check that the file was neither truncated nor overwritten since it was read.
+
+        Raises:
+            SlotOverwrittenError: It was.
+            SpoolFailedError: A call of the operating system failed.
+        """
+        read_to = self.position + self.waiting_bytes
+        self.content.check_end(self._descriptor, read_to, self.position, self._tail)
 
     def take(
         self, count_max: int, bytes_max: int, *, settled: bool = False, final: bool = False
@@ -246,11 +277,13 @@ class SlotFile:
             for piece in pieces:
                 self._space.add_read(piece)
                 if piece.kind is Kind.PENDING:
-                    self._outstanding.add(piece.offset)
+                    self._outstanding[piece.offset] = piece.data
                     bytes_max -= len(piece.data)
                     found.append(piece)
                 elif piece.kind is Kind.DAMAGE:
                     self._bury(piece, torn=final or settled)
+            is_damage = pieces[-1].kind is Kind.DAMAGE  # its last bytes may be erased by now
+            self._tail = b"" if is_damage else self._reader.last_bytes
         return found
 
     def _note_end(self) -> None:
@@ -266,8 +299,10 @@ class SlotFile:
         Records of it that are in memory already are left out, and so are known suspects.
 
         Raises:
+            SlotOverwrittenError: The file has another content by now.
             SpoolFailedError: A call of the operating system failed.
         """
+        self.check_content()
         found: list[Piece] = []
         stretch.begun = True
         reader = SlotReader(self.path, self._descriptor, start=stretch.start, end=stretch.end)
@@ -283,7 +318,7 @@ class SlotFile:
                     torn = stretch.settled is not None and stretch.settled.code == "torn"
                     self._bury(piece, torn=torn)
                 elif piece.kind is Kind.PENDING and not self._is_known(piece.offset, stretch):
-                    self._outstanding.add(piece.offset)
+                    self._outstanding[piece.offset] = piece.data
                     bytes_max -= len(piece.data)
                     found.append(piece)
             if not pieces:
@@ -317,7 +352,7 @@ class SlotFile:
 
     def give_back(self, offset: int) -> None:
         """The record at ``offset`` is in memory no more; the caller delays it."""
-        self._outstanding.discard(offset)
+        self._outstanding.pop(offset, None)
         if self._may_send is not None:
             self._may_send += 1
 
@@ -330,6 +365,7 @@ class SlotFile:
         """Open the file again.
 
         Raises:
+            SlotOverwrittenError: The file has another content by now.
             SpoolFailedError: It cannot be opened, or is another one.
         """
         descriptor = open_slot(self.path, os.O_RDWR)
@@ -342,18 +378,27 @@ class SlotFile:
             )
         self._descriptor = descriptor
         self._reader = SlotReader(self.path, descriptor, start=self._reader.position)
+        self.check_content()
 
     def erase(self, offset: int, frame_bytes: int) -> None:
-        """Mark the record at ``offset`` as erased.
+        """Mark the record at ``offset`` as erased, unless the slot was overwritten.
 
         Raises:
+            SlotOverwrittenError: Another record is there.
             SpoolFailedError: It failed.
         """
+        if self.is_overwritten:
+            self._outstanding.pop(offset, None)
+            return
+        frame, content = self._outstanding.pop(offset), self.content
+        at = offset - content.base
         try:
+            if at < 0 or not content.window.startswith(frame, at):
+                content.check_record(self._descriptor, offset, frame)
             os.pwrite(self._descriptor, ERASED_BYTE, offset)
         except OSError as error:
+            self._outstanding[offset] = frame
             raise spool_failed("erase a record", self.path, error) from error
-        self._outstanding.discard(offset)
         self._may_send, self._refuses_erasure = None, False
         self._space.add_erased(frame_bytes + RECORD_OVERHEAD)
         if self._space.is_due(offset):
@@ -388,6 +433,7 @@ class SlotFile:
             Whether it is gone, and records that came at the last moment.
 
         Raises:
+            SlotOverwrittenError: Another program has overwritten it: what is in it was not read.
             SpoolFailedError: A call of the operating system failed.
         """
         if self._outstanding or self.delayed:
@@ -398,9 +444,13 @@ class SlotFile:
             except BlockingIOError:
                 return False, []
         try:
+            self.check_content()
             found = self.take(count_max, bytes_max, final=True)
             if found or self.has_more() or self.delayed:
                 return False, found
+            if not self._has_grown:  # else its records may have been written a second time
+                with self._translating("read"):
+                    self.content.check_all_erased(self._descriptor)
             if not self.is_taken_away:
                 with self._translating("delete"):
                     os.unlink(self.path)
@@ -410,6 +460,7 @@ class SlotFile:
 
     def close(self) -> None:
         """Close the file."""
+        self.content.forget()
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

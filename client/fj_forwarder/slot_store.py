@@ -29,11 +29,12 @@ from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.once_log import OnceLog
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
+from fj_forwarder.slot_content import SlotOverwrittenError
 from fj_forwarder.slot_file import PutAside, SlotFile
 from fj_forwarder.taken import Taken, TakenRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 log = logging.getLogger("fj_forwarder")
 
@@ -70,6 +71,8 @@ class SlotStore:
         """Slots that were read and closed: they wait for what is delayed, or for their writers."""
         self._known: list[SlotName] = []
         """Slots that were listed and are not begun yet, newest first."""
+        self._rewritten: set[str] = set()
+        """Slots of ``_known`` that a program was seen to write under their names."""
         self._left_out = LeftOutSlots()
         self._ignored_log = OnceLog(
             "files are nothing of a spool, and left alone: `fj-cli spool status --json DIR` lists"
@@ -174,6 +177,8 @@ class SlotStore:
     def delay(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot, of which nothing is in memory any more, wait."""
         slot.give_back(stretch.start)
+        if slot.is_overwritten:
+            return  # the log has it: what is not in memory cannot be read any more
         self._unerased += stretch.is_erasure
         self.delays.add(slot, stretch)
 
@@ -181,6 +186,26 @@ class SlotStore:
         """A record could not be erased: its slot is left out until one can be."""
         slot.bar()
         self._left_out.add_unerased(slot.name, error)
+
+    def begin_anew(self, file: SlotFile, error: SlotOverwrittenError) -> None:
+        """Another program has overwritten a slot: read it from its start.
+
+        What is in memory of its former content is sent and not erased; what was delayed is gone.
+        """
+        if file.is_overwritten:
+            return
+        file.is_overwritten = True
+        lost = len(file.delayed)
+        what = f"; what waited in it to be tried again is lost ({lost} positions)" if lost else ""
+        log.error("%s; it is read again from its start%s", error, what)
+        if file in self._open:
+            self._open.remove(file)
+        if self._resting.get(file.name) is file:
+            del self._resting[file.name]
+        if not file.is_taken_away:
+            self._rewritten.add(file.name)
+            self._known.append(SlotName(file.start_s, file.name, file.path))
+        self._discard(file)
 
     def retry_refused(self) -> None:
         """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
@@ -192,7 +217,8 @@ class SlotStore:
         for file in list(self._open):
             is_looked_at = file.is_incomplete and not file.is_barred
             if haul.has_room and is_looked_at and now_us >= file.retry_us:
-                with self._left_out.catching(file, now_us):
+                with self._catching(file, now_us):
+                    file.check_content()
                     file.note_growth()
                     file.wait_for_writes()
                     haul.add(file, file.take(haul.count, haul.size, settled=True))
@@ -216,14 +242,16 @@ class SlotStore:
         """Finish slots that rested because a writer held them, and read on where one wrote."""
         for file in list(self._resting.values()):
             with contextlib.suppress(OSError):
-                grown = os.stat(file.path, follow_symlinks=False).st_size > file.position
-                is_due = not file.delayed or (grown and not file.is_barred)
+                size = os.stat(file.path, follow_symlinks=False).st_size
+                has_changed = size != file.position
+                is_due = not file.delayed or (has_changed and not file.is_barred)
                 if is_due and self._make_room() and self._wake(file):
-                    with self._left_out.catching(file):
+                    with self._catching(file):
                         file.note_growth()
                     self._finish(file, TakenRecords(0, 0))
-                    if file in self._open and file.is_quiet:
-                        self._rest(file)
+                    with self._catching(file):
+                        if file in self._open and file.is_quiet:
+                            self._rest(file)
 
     def tidy(self, now_us: int, wall_us: int) -> None:
         """Remove the hidden files of killed writers, unless that was done in the last hour.
@@ -271,19 +299,21 @@ class SlotStore:
             if file.is_barred or now_us < file.retry_us:
                 continue
             if not (file.is_over and file.outstanding):
-                with self._left_out.catching(file, now_us):
+                with self._catching(file, now_us):
                     count = file.allowance(haul.count, first_max=self._first_max)
                     if count and file.has_more():
                         haul.add(file, file.take(count, haul.size))
         while self._known and haul.has_room and self._make_room():
             slot = self._known.pop()
             try:
-                file = SlotFile(slot, self._put_aside)
+                is_written = slot.name in self._rewritten
+                file = SlotFile(slot, self._put_aside, is_written=is_written)
             except SpoolFailedError as error:
                 self._left_out.add_unopened(slot.name, error)
                 continue
+            self._rewritten.discard(slot.name)
             insort(self._open, file, key=_start)
-            with self._left_out.catching(file, now_us):
+            with self._catching(file, now_us):
                 count = file.allowance(haul.count, first_max=self._first_max)
                 haul.add(file, file.take(count, haul.size))
 
@@ -310,12 +340,21 @@ class SlotStore:
             self._wake(file)
         before = stretch.start
         if file.name not in self._resting and stretch.alive:
-            with self._left_out.catching(file, now_us):
+            with self._catching(file, now_us):
                 haul.add(file, file.take_again(stretch, haul.count, haul.size), stretch)
                 self._unerased -= stretch.is_erasure and not stretch.alive
         if stretch.alive and stretch.start == before:
             self._postpone(due, now_us)
         return True
+
+    @contextlib.contextmanager
+    def _catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
+        """Leave out a slot that fails, see ``LeftOutSlots``; begin anew with an overwritten one."""
+        with self._left_out.catching(file, now_us):
+            try:
+                yield
+            except SlotOverwrittenError as error:
+                self.begin_anew(file, error)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -345,7 +384,7 @@ class SlotStore:
         if len(self._open) < OPEN_SLOTS_MAX:
             return True
         for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
-            with self._left_out.catching(file):
+            with self._catching(file):
                 if file.is_quiet:
                     self._open.remove(file)
                     self._discard(file)
@@ -353,7 +392,7 @@ class SlotStore:
             if file.is_drop_in and not file.outstanding:
                 self._rest(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
-                with self._left_out.catching(file):
+                with self._catching(file):
                     may_rest = file.is_quiet or (file.is_barred and not file.outstanding)
                     if may_rest and not self._finish(file, TakenRecords(0, 0)):
                         self._rest(file)
@@ -372,11 +411,11 @@ class SlotStore:
         return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
 
     def _finish(self, file: SlotFile, haul: TakenRecords) -> bool:
-        """Delete a slot that is over if it is done; whether it was."""
+        """Delete a slot that is over if it is done; whether it is open no more."""
         if file.outstanding or file.delayed:
             return False
         deleted = False
-        with self._left_out.catching(file):
+        with self._catching(file):
             deleted, pieces = file.finish(haul.count, haul.size)
             haul.add(file, pieces)
         if deleted:
@@ -387,7 +426,7 @@ class SlotStore:
             log.log(level, "%s: all is sent, deleted", file.path)
             file.close()
             self._open.remove(file)
-        return deleted
+        return deleted or file.is_overwritten
 
     def _rest(self, file: SlotFile) -> None:
         file.rest()
@@ -398,6 +437,9 @@ class SlotStore:
         """Open a slot that rested; False: that cannot be done, or it is gone."""
         try:
             file.wake()
+        except SlotOverwrittenError as error:
+            self.begin_anew(file, error)
+            return False
         except SpoolFailedError as error:
             if not os.path.lexists(file.path) or error.__cause__ is None:
                 log.error("this slot was taken away, and what was pending in it: %s", error)

@@ -42,6 +42,7 @@ ERASED: Final = 0x45
 ERASED_BYTE: Final = b"E"
 
 HEAD_BYTES: Final = 5
+CRC_BYTES: Final = 4
 RECORD_OVERHEAD: Final = 9
 """State, size and CRC: a record is this much longer than its frame."""
 RECORD_BYTES_MAX: Final = SPOOL_FRAME_BYTES_MAX + RECORD_OVERHEAD

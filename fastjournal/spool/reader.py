@@ -15,6 +15,7 @@ import msgspec
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
+    CRC_BYTES,
     FILE_HEADER,
     FILE_HEADER_BYTES,
     HEAD_BYTES,
@@ -86,6 +87,15 @@ class SlotReader:
         """Where ``_data`` starts in the file."""
         self._search_from = 0
         """No whole record starts between the damage at ``position`` and this byte."""
+        self._passed = b""
+        """Last bytes before ``_base``, as far as they were read here."""
+
+    @property
+    def last_bytes(self) -> bytes:
+        """The last bytes before ``position``, at most 4, as they were read: CRC of a record."""
+        at = self.position - self._base
+        before = self._data[max(at - CRC_BYTES, 0) : at]
+        return before if len(before) == CRC_BYTES else (self._passed + before)[-CRC_BYTES:]
 
     @property
     def waiting_bytes(self) -> int:
@@ -192,8 +202,7 @@ class SlotReader:
 
     def _drop_read_bytes(self) -> None:
         """Keep only what is incomplete: a forwarder has hundreds of readers at their ends."""
-        self._data = self._data[self.position - self._base :]
-        self._base = self.position
+        self._pass()
 
     def _load(self) -> bool:
         """Read on behind the data in memory; False: the file has no more."""
@@ -209,9 +218,14 @@ class SlotReader:
         except OSError as error:
             raise spool_failed("read", self.path, error) from error
         if more:
-            self._data = self._data[at:] + more
-            self._base = self.position
+            self._pass(more)
         return bool(more)
+
+    def _pass(self, more: bytes = b"") -> None:
+        """Drop what is before ``position``, and add what was read behind the rest."""
+        self._passed = self.last_bytes
+        self._data = self._data[self.position - self._base :] + more
+        self._base = self.position
 
     def _pass_damage(self, final: bool) -> Piece | None:
         """Search for the next record; return what lies before it, None where more must come."""

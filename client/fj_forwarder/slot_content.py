@@ -1,0 +1,143 @@
+"""Content of a slot file: whether it is still the one that was read.
+
+Nobody but the forwarder may change what is in a slot. Programs do all the same: they truncate it
+(``: >slot``, copytruncate) or write another file over it (``cp``). The offsets that the forwarder
+knows say nothing of another content: at them it must erase nothing, and it must not delete a file
+of which it read the former content only. docs/spool.md says what cannot be noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.spool.format import (
+    ERASED,
+    FILE_HEADER,
+    FILE_HEADER_BYTES,
+    HEAD_BYTES,
+    PENDING,
+    RECORD_BYTES_MAX,
+    RECORD_OVERHEAD,
+    record_end,
+)
+from fastjournal.spool.slots import spool_failed
+
+_WINDOW_BYTES_MIN: Final = 4096
+_WINDOW_BYTES_MAX: Final = 64 * 1024
+"""One read serves the records of a turn that lie in it. Of a longer frame this much is compared:
+it has the timestamp and the key."""
+
+_HEADS_MAX: Final = 4096
+"""So many records are looked at before a slot is deleted. Most slots have fewer: what was erased
+before is one blank by then."""
+
+
+class SlotOverwrittenError(SpoolFailedError):
+    """Another program has truncated or overwritten a slot; it is to be read from its start."""
+
+
+class SlotContent:
+    """Compares a slot file with what was read of it.
+
+    Args:
+        path: Path of the slot.
+    """
+
+    __slots__ = ("_path", "_window_bytes", "base", "turn", "window")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.window = b""
+        """Bytes of the file, as they are in this turn: a frame that is found there is that of the
+        record that was read."""
+        self.base = 0
+        """What to subtract from the offset of a record, for the place of its frame there."""
+        self.turn: int | None = None
+        """What was read serves until it changes. None: for one record only."""
+        self._window_bytes = _WINDOW_BYTES_MIN
+
+    def begin_turn(self, turn: int) -> None:
+        """Read the file again before the next record is compared."""
+        self.turn, self.window, self._window_bytes = turn, b"", _WINDOW_BYTES_MIN
+
+    def check_end(self, descriptor: int, read_to: int, position: int, tail: bytes) -> None:
+        """Check that the file was not truncated, and what was read last is there.
+
+        Args:
+            descriptor: The file.
+            read_to: Everything before it was read: a slot never becomes shorter.
+            position: Where the last piece ends.
+            tail: The last bytes before ``position``, as they were read; may be empty.
+
+        Raises:
+            SlotOverwrittenError: It is another content.
+            SpoolFailedError: A call of the operating system failed.
+        """
+        try:
+            size = os.fstat(descriptor).st_size
+            found = os.pread(descriptor, len(tail), position - len(tail)) if tail else b""
+        except OSError as error:
+            raise spool_failed("read", self._path, error) from error
+        if size < read_to:
+            raise self._overwritten(f"it has {size} bytes, and had {read_to}")
+        if found != tail:
+            raise self._overwritten(f"other bytes are before offset {position}")
+
+    def check_record(self, descriptor: int, offset: int, frame: bytes) -> None:
+        """Check that the record that was read at ``offset`` is there.
+
+        Args:
+            descriptor: The file.
+            offset: Where the record begins.
+            frame: Its frame, as it was read.
+
+        Raises:
+            SlotOverwrittenError: It is another content.
+            OSError: It cannot be read.
+        """
+        size = max(min(len(frame) + HEAD_BYTES, _WINDOW_BYTES_MAX), self._window_bytes)
+        window = os.pread(descriptor, size, offset)
+        if not window.startswith(frame[: _WINDOW_BYTES_MAX - HEAD_BYTES], HEAD_BYTES):
+            raise self._overwritten(f"another record is at offset {offset}")
+        if self.turn is not None:
+            self.window, self.base = window, offset - HEAD_BYTES
+            self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES_MAX)
+
+    def check_all_erased(self, descriptor: int) -> None:
+        """Check that no record is pending: the caller knows of none, and deletes the file.
+
+        It follows the records from the first one on, as far as that is cheap.
+
+        Raises:
+            SlotOverwrittenError: One is.
+            OSError: The file cannot be read.
+        """
+        base, data = 0, os.pread(descriptor, _WINDOW_BYTES_MIN, 0)
+        at = FILE_HEADER_BYTES if data.startswith(FILE_HEADER) else 0
+        for _ in range(_HEADS_MAX):
+            if not base <= at <= base + len(data) - HEAD_BYTES:
+                base, data = at, os.pread(descriptor, _WINDOW_BYTES_MAX, at)
+                if len(data) < HEAD_BYTES:
+                    return
+            state = data[at - base]
+            size = int.from_bytes(data[at - base + 1 : at - base + HEAD_BYTES]) + RECORD_OVERHEAD
+            if size > RECORD_BYTES_MAX:
+                return  # damage that could not be erased
+            if state == PENDING and record_end(os.pread(descriptor, size, at), 0) > 0:
+                raise self._overwritten(f"a record at offset {at} was not read")
+            if state != ERASED:
+                return
+            at += size
+
+    def forget(self) -> None:
+        """Give the memory back: the file is closed, or there is nothing to compare for now."""
+        self.window = b""
+
+    def _overwritten(self, how: str) -> SlotOverwrittenError:
+        return SlotOverwrittenError(
+            f"another program has truncated or overwritten this slot: {how}",
+            path=self._path,
+            hint="nobody but the forwarder may change a slot",
+        )
