@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool.dead import DeadDirectory, Reason
+from fastjournal.spool.work import WorkBudget
+
+LETTER_UNITS: Final = 128 * 1024
+"""Work of a dead letter: two files and a directory are synced."""
 
 log = logging.getLogger("fj_forwarder")
 
@@ -16,9 +21,11 @@ class DeadLetters:
 
     Args:
         spool: The directory.
+        budget: Bounds the work of one turn: each letter is synced by itself.
     """
 
-    def __init__(self, spool: str) -> None:
+    def __init__(self, spool: str, budget: WorkBudget) -> None:
+        self._budget = budget
         self._directory = DeadDirectory(spool)
         self._from_us = 0
         """Before this instant it is not tried again: it took nothing."""
@@ -31,6 +38,7 @@ class DeadLetters:
         """Keep bytes durably; False: that cannot be done now."""
         if now_us < self._from_us:
             return False
+        self._budget.spend(LETTER_UNITS)
         try:
             name = self._directory.put(raw, reason)
         except SpoolFailedError as error:
@@ -41,7 +49,7 @@ class DeadLetters:
             return False
         self.error = None
         self.count += 1
-        log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
+        log.warning("dead/%s: %d bytes: %s %s", name, reason.bytes, reason.code, reason.reason)
         return True
 
     def retry_now(self) -> None:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from fastjournal.errors import ProtocolError, SpoolFailedError
 from fastjournal.keys import looks_like_journal_key
 from fastjournal.limits import (
+    FIRST_RECORDS_MAX,
     PRIORITY_MAX,
     RESCAN_US,
     RETRY_PAUSE_US_MAX,
@@ -24,6 +25,7 @@ from fastjournal.protocol import Function, Reply, Request, decode_request
 from fastjournal.spool.dead import Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
+from fastjournal.spool.work import WorkBudget
 from fastjournal.spool.writer import WRITES
 from fj_forwarder.backlog import Backlog
 from fj_forwarder.dead_letters import DeadLetters
@@ -37,6 +39,9 @@ from fj_forwarder.slot_store import SlotStore
 from fj_forwarder.taken import Taken
 
 log = logging.getLogger("fj_forwarder")
+
+TURN_UNITS: Final = 2 * 1024 * 1024
+"""Work on damage and dead letters in one ``fill``: then others have a turn."""
 
 _FILLS_MAX: Final = 64
 """Rounds of one ``fill`` that passes records over: then others have a turn."""
@@ -84,12 +89,20 @@ class Delivery:
         self, spool: str, *, slot_seconds: int, engine: DeliveryEngine, now_us: int
     ) -> None:
         self._engine = engine
-        self._dead_letters = DeadLetters(spool)
-        self._store = SlotStore(spool, slot_seconds=slot_seconds, put_aside=self._put_damage_aside)
+        self._budget = WorkBudget(TURN_UNITS)
+        self._dead_letters = DeadLetters(spool, self._budget)
+        self._store = SlotStore(
+            spool,
+            slot_seconds=slot_seconds,
+            put_aside=self._put_damage_aside,
+            budget=self._budget,
+        )
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0
         """Nothing was found before this instant, whatever is due."""
+        self._round_max = FIRST_RECORDS_MAX
+        """Records that one round reads: few while many of them go to dead/."""
         self._suspect: Outgoing | None = None
         """The one suspect that is in memory."""
         self._pause_told = 0
@@ -160,27 +173,36 @@ class Delivery:
             store.delays.next_due_us(suspects=self._suspect is None),
         )
         due_us = min(instant for instant in instants if instant is not None)
+        if self._budget.is_spent:
+            due_us = now_us  # the last turn had more to do
         return max(due_us, self._stalled_until_us, now_us)
 
     def fill(self, now_us: int, wall_us: int) -> None:
         """Give the engine what it has room for."""
         self._now_us, self._wall_us = now_us, wall_us
         self._store.tidy(now_us, wall_us)
+        self._budget.refill()
         for _ in range(_FILLS_MAX):
             self._carry_out(self._engine.skip(now_us))
             count, size = self._engine.room()
             if not count or not size:
                 self.exhausted = False
                 return
-            taken = self._look(count, size)
+            dead = self.dead
+            taken = self._look(min(count, self._round_max), size)
             if not taken:
                 self._engine.stop_skipping()
-                self.exhausted = not self._store.can_begin
+                self.exhausted = not self._store.can_begin and not self._budget.is_spent
                 self._stalled_until_us = now_us + _STALL_US
                 return
             if outgoing := list(filter(None, map(self._outgoing, taken))):
                 self._engine.offer(outgoing)
                 self._store.change_turns()
+            many = self.dead - dead >= FIRST_RECORDS_MAX
+            self._round_max = FIRST_RECORDS_MAX if many else 2 * self._round_max
+            if self._budget.is_spent:
+                self.exhausted = False
+                return
 
     def handle(self, reply: Reply, now_us: int) -> None:
         """Do what a reply asks for."""
@@ -391,13 +413,16 @@ class Delivery:
         self._erase(record, is_counted=True)
 
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
-        size = len(piece.data)
+        size = piece.end - piece.offset
         reason = Reason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
         if self._dead_letters.put(piece.data, reason, self._now_us):
             return True
         due_us = self._now_us + RESCAN_US
         self._store.delays.add(
-            slot, Stretch(piece.offset, piece.end, due_us, settled=Settled(code, sentence))
+            slot,
+            Stretch(
+                piece.offset, piece.end, due_us, settled=Settled(code, sentence, is_damage=True)
+            ),
         )
         return False
 

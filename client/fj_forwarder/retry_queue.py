@@ -37,6 +37,8 @@ class Settled(NamedTuple):
     sentence: str
     is_counted: bool = False
     """It is in dead/ already, and only has to be erased."""
+    is_damage: bool = False
+    """It is no record, but bytes between records."""
 
 
 class Stretch(msgspec.Struct, gc=False):

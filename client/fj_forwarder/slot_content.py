@@ -105,6 +105,17 @@ class SlotContent:
             self.window, self.base = window, offset - HEAD_BYTES
             self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES_MAX)
 
+    def check_bytes(self, descriptor: int, offset: int, data: bytes) -> None:
+        """Check that what was read at ``offset`` is there, at least the first part of it.
+
+        Raises:
+            SlotOverwrittenError: It is another content.
+            OSError: It cannot be read.
+        """
+        data = data[:_WINDOW_BYTES_MAX]
+        if os.pread(descriptor, len(data), offset) != data:
+            raise self._overwritten(f"other bytes are at offset {offset}")
+
     def check_all_erased(self, descriptor: int) -> None:
         """Check that no record is pending: the caller knows of none, and deletes the file.
 

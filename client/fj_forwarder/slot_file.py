@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import FIRST_RECORDS_MAX
 from fastjournal.spool.format import (
+    CRC_BYTES,
     ERASED_BYTE,
     FILE_HEADER_BYTES,
+    RECORD_BYTES_MAX,
     RECORD_OVERHEAD,
     blank_ends,
 )
@@ -32,6 +34,7 @@ from fastjournal.spool.slots import (
     open_slot,
     spool_failed,
 )
+from fastjournal.spool.work import WorkBudget
 from fj_forwarder.slot_content import SlotContent
 from fj_forwarder.slot_space import SlotSpace
 
@@ -48,6 +51,14 @@ code and a sentence, and keeps it durably. False: it cannot be kept now; it stay
 was added to ``delayed``."""
 
 
+_SENTENCES: Final = {
+    "torn": "a torn write",
+    "damaged": "bytes that are no whole record",
+    "zeros": "a run of zero bytes, of which no copy is kept",
+}
+"""Why damage is in dead/, by its code."""
+
+
 class SlotFile:
     """An open slot.
 
@@ -55,12 +66,14 @@ class SlotFile:
         slot: Which one.
         put_aside: Where damage goes.
         is_written: A program was seen to write it under its name.
+        budget: Bounds the work on damage in one turn; None: it is not bounded.
 
     Raises:
         SpoolFailedError: It cannot be opened for reading and writing, or is of another version.
     """
 
     __slots__ = (
+        "_budget",
         "_descriptor",
         "_has_grown",
         "_inode",
@@ -88,7 +101,12 @@ class SlotFile:
     )
 
     def __init__(
-        self, slot: Slot | SlotName, put_aside: PutAside, *, is_written: bool = False
+        self,
+        slot: Slot | SlotName,
+        put_aside: PutAside,
+        *,
+        is_written: bool = False,
+        budget: WorkBudget | None = None,
     ) -> None:
         self.name: Final = slot.name
         self.start_s: Final = slot.start_s
@@ -96,8 +114,9 @@ class SlotFile:
         self.is_drop_in: Final = is_drop_in(slot.name)
         """Nobody appends to it: it is over as soon as it is there."""
         self._put_aside = put_aside
+        self._budget = budget or WorkBudget()
         self._descriptor = open_slot(slot.path, os.O_RDWR)
-        self._reader = SlotReader(slot.path, self._descriptor)
+        self._reader = SlotReader(slot.path, self._descriptor, budget=self._budget)
         try:
             self._reader.read(0)
             with self._translating("look at"):
@@ -272,7 +291,8 @@ class SlotFile:
                     break  # these are sent; the next call fails
                 raise
             if not pieces:
-                self._note_end()
+                if not self._reader.is_busy:
+                    self._note_end()
                 break
             for piece in pieces:
                 self._space.add_read(piece)
@@ -281,7 +301,8 @@ class SlotFile:
                     bytes_max -= len(piece.data)
                     found.append(piece)
                 elif piece.kind is Kind.DAMAGE:
-                    self._bury(piece, torn=final or settled)
+                    torn = final or settled or piece.offset == self._reader.torn_at
+                    self._bury(piece, torn=torn)
             is_damage = pieces[-1].kind is Kind.DAMAGE  # its last bytes may be erased by now
             self._tail = b"" if is_damage else self._reader.last_bytes
         return found
@@ -305,7 +326,14 @@ class SlotFile:
         self.check_content()
         found: list[Piece] = []
         stretch.begun = True
-        reader = SlotReader(self.path, self._descriptor, start=stretch.start, end=stretch.end)
+        is_damage = stretch.settled is not None and stretch.settled.is_damage
+        reader = SlotReader(
+            self.path,
+            self._descriptor,
+            start=stretch.start,
+            end=stretch.end,
+            is_damage=is_damage,
+        )
         while len(found) < count_max and bytes_max > 0:
             try:
                 pieces = reader.read(count_max - len(found), bytes_max=bytes_max, final=True)
@@ -377,7 +405,8 @@ class SlotFile:
                 hint="nobody but the forwarder may delete a slot",
             )
         self._descriptor = descriptor
-        self._reader = SlotReader(self.path, descriptor, start=self._reader.position)
+        start = self._reader.position
+        self._reader = SlotReader(self.path, descriptor, start=start, budget=self._budget)
         self.check_content()
 
     def erase(self, offset: int, frame_bytes: int) -> None:
@@ -466,20 +495,31 @@ class SlotFile:
             os.close(descriptor)
 
     def _bury(self, piece: Piece, *, torn: bool) -> None:
-        size = len(piece.data)
-        code = "torn" if torn else "damaged"
-        sentence = "a torn write" if torn else "bytes that are no whole record"
+        """Put damage aside, then erase it.
+
+        Raises:
+            SlotOverwrittenError: Another content is there by now.
+            SpoolFailedError: It cannot be read.
+        """
+        size = piece.end - piece.offset
+        code = "zeros" if piece.is_zeros else "torn" if torn else "damaged"
+        sentence = _SENTENCES[code]
         if not self._put_aside(self, piece, code, sentence):
             return
-        self._space.add_erased(size)
         log.warning("%s: %d bytes at offset %d are no record", self.path, size, piece.offset)
-        if size < RECORD_OVERHEAD:
-            return  # too short for a record; found again after a restart, and put aside again
+        if not RECORD_OVERHEAD <= size <= RECORD_BYTES_MAX:
+            return  # no record is so long; found again after a restart, and put aside again
+        self._space.add_erased(size)
+        with self._translating("read"):
+            self.content.check_bytes(self._descriptor, piece.offset, piece.data)
         # Zero bytes: with the damage as its frame it would have a CRC that fits, and if the power
         # took back the first byte alone, it would be a pending record, and be sent.
         head, crc = blank_ends(size)
+        blank = head if piece.is_zeros else head + bytes(size - RECORD_OVERHEAD) + crc
         try:
-            os.pwrite(self._descriptor, head + bytes(size - RECORD_OVERHEAD) + crc, piece.offset)
+            os.pwrite(self._descriptor, blank, piece.offset)
+            if piece.is_zeros:
+                os.pwrite(self._descriptor, crc, piece.end - CRC_BYTES)
         except OSError as error:
             # Not raised: what was read before it would never be sent. After a restart it is found
             # and put aside under the same name.

@@ -82,8 +82,10 @@ class SlotSpace:
         """Release the erased run at the start, which ends at the first pending record.
 
         A failure (a full disk may have no room for a hole) costs space only: it is logged once, and
-        the release is tried again when as much more is erased.
+        the release is tried again when as much more is erased. So it is where no blank can reach
+        over what is at the start.
         """
+        before = self._released
         try:
             self._release(descriptor, first_pending)
         except SpoolFailedError as error:
@@ -91,7 +93,8 @@ class SlotSpace:
                 log.warning("%s; it is tried again later", error)
             self._again_at = self._unreleased + RELEASE_BYTES
             return
-        self._again_at = 0
+        is_stuck = self._released == before and first_pending - before >= RELEASE_BYTES
+        self._again_at = self._unreleased + RELEASE_BYTES if is_stuck else 0
         is_blocked = self._unreleased >= RELEASE_BYTES and first_pending != self.last_record
         self._blocked_at = first_pending if is_blocked else _NOWHERE
 

@@ -25,6 +25,7 @@ from fastjournal.spool.slots import (
     spool_failed,
     survey,
 )
+from fastjournal.spool.work import WorkBudget
 from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.once_log import OnceLog
@@ -58,12 +59,21 @@ class SlotStore:
         directory: The spool.
         slot_seconds: How long after its start a slot is over, if no newer one says so earlier.
         put_aside: Where damage goes.
+        budget: Bounds the work on damage in one turn; None: it is not bounded.
     """
 
-    def __init__(self, directory: str, *, slot_seconds: int, put_aside: PutAside) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        slot_seconds: int,
+        put_aside: PutAside,
+        budget: WorkBudget | None = None,
+    ) -> None:
         self._directory = directory
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
+        self._budget = budget or WorkBudget()
         self.delays = RetryQueue()
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
@@ -307,7 +317,7 @@ class SlotStore:
             slot = self._known.pop()
             try:
                 is_written = slot.name in self._rewritten
-                file = SlotFile(slot, self._put_aside, is_written=is_written)
+                file = SlotFile(slot, self._put_aside, is_written=is_written, budget=self._budget)
             except SpoolFailedError as error:
                 self._left_out.add_unopened(slot.name, error)
                 continue

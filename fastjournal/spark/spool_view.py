@@ -176,7 +176,7 @@ def _slot_rows(path: str) -> Iterator[SpoolRow]:
                 if piece.kind is Kind.PENDING:
                     yield _row(PENDING, path, piece.offset, len(piece.data), piece.data)
                 elif piece.kind is Kind.DAMAGE:
-                    row = _row(SUSPECT, path, piece.offset, len(piece.data))
+                    row = _row(SUSPECT, path, piece.offset, piece.end - piece.offset)
                     yield row._replace(reason="no record begins here")
         if reader.waiting_bytes:
             row = _row(SUSPECT, path, reader.position, reader.waiting_bytes)

@@ -24,8 +24,9 @@ to the end of the data. Damage that was put aside becomes a blank too.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
@@ -52,6 +53,12 @@ FRAME_HEAD_BYTES: Final = 18
 
 INCOMPLETE: Final = 0
 DAMAGED: Final = -1
+
+LONG_BYTES: Final = 16 * 1024
+"""A frame longer than this is worth ``RangeChecksums`` where many may overlap."""
+
+CheckRange: TypeAlias = Callable[[bytes, int, int], bool]
+"""Takes bytes, start and end of a record in them, and returns whether its checksum is right."""
 
 _FRAME_MAGIC: Final = b"FJ"
 _FRAME_TIMESTAMP: Final = slice(10, FRAME_HEAD_BYTES)
@@ -99,8 +106,13 @@ def blank_ends(record_bytes: int) -> tuple[bytes, bytes]:
     return erased_ends(bytes(record_bytes - RECORD_OVERHEAD))
 
 
-def record_end(data: bytes, at: int) -> int:
+def record_end(data: bytes, at: int, is_right: CheckRange | None = None) -> int:
     """Return where the whole and valid record at ``at`` ends.
+
+    Args:
+        data: Bytes of the file.
+        at: Where the record begins in them.
+        is_right: Checks the checksum of a record of over LONG_BYTES; None: by its bytes.
 
     Returns:
         Its end; ``INCOMPLETE`` where the data end before it does; ``DAMAGED`` where none is.
@@ -117,9 +129,61 @@ def record_end(data: bytes, at: int) -> int:
     end = at + size + RECORD_OVERHEAD
     if end > len(data):
         return INCOMPLETE
-    if _has_crc(data, at, end):
+    if size <= LONG_BYTES or is_right is None:
+        if _has_crc(data, at, end):
+            return end
+    elif is_right(data, at, end):
         return end
-    return end if state == ERASED and _leads_on(data, end) else DAMAGED
+    return end if state == ERASED and _leads_on(data, end, is_right) else DAMAGED
+
+
+class Search(NamedTuple):
+    """What a search found."""
+
+    found: int
+    """Where the first whole and valid record starts; -1: nowhere."""
+    incomplete: int
+    """Where the first record starts that the data end in; -1: nowhere."""
+    searched_to: int
+    """No other record starts before this byte."""
+    candidates: int
+    """Places that looked like a record."""
+
+
+def search_record(
+    data: bytes,
+    at: int,
+    to: int,
+    is_right: CheckRange,
+    *,
+    candidates_max: int,
+    passes_incomplete: bool,
+) -> Search:
+    """Search for the first whole and valid record that starts at ``at`` to ``to``.
+
+    Args:
+        data: Bytes of the file.
+        at: Where to begin.
+        to: Where to stop.
+        is_right: Checks the checksum of a long record.
+        candidates_max: Stop at the next place after so many that looked like a record.
+        passes_incomplete: Search on behind a record that the data end in. Else it ends the search:
+            with more data that record is the first one.
+    """
+    incomplete, count = -1, 0
+    for candidate in _CANDIDATE.finditer(data, at, to):
+        start = candidate.start()
+        if count == candidates_max:
+            return Search(-1, incomplete, start, count)
+        count += 1
+        end = record_end(data, start, is_right)
+        if end > 0:
+            return Search(start, incomplete, start, count)
+        if end == INCOMPLETE and incomplete < 0:
+            incomplete = start
+            if not passes_incomplete:
+                return Search(-1, incomplete, start, count)
+    return Search(-1, incomplete, to, count)
 
 
 def find_record(data: bytes, at: int) -> tuple[int, int]:
@@ -129,26 +193,25 @@ def find_record(data: bytes, at: int) -> tuple[int, int]:
         Where it starts (-1: there is none), and, if there is none, from where to search on when
         more data have come: nothing before that can become a record.
     """
-    resume = -1
-    for candidate in _CANDIDATE.finditer(data, at):
-        start = candidate.start()
-        end = record_end(data, start)
-        if end > 0:
-            return start, start
-        if end == INCOMPLETE and resume < 0:
-            resume = start
-    return -1, len(data) if resume < 0 else resume
+    to = len(data)
+    search = search_record(data, at, to, _has_crc, candidates_max=to, passes_incomplete=True)
+    if search.found >= 0:
+        return search.found, search.found
+    return -1, len(data) if search.incomplete < 0 else search.incomplete
 
 
 def _has_crc(data: bytes, at: int, end: int) -> bool:
     return bool(_U32.unpack_from(data, end - 4)[0] == _crc(data[at + 1 : end - 4]))
 
 
-def _leads_on(data: bytes, at: int) -> bool:
+def _leads_on(data: bytes, at: int, is_right: CheckRange | None) -> bool:
     """Whether a record that passes its CRC, or the end of the data, is at ``at``."""
     left = len(data) - at
     if left < RECORD_OVERHEAD:
         return left == 0
     state, size = _HEAD.unpack_from(data, at)
     end: int = at + size + RECORD_OVERHEAD
-    return state in (PENDING, ERASED) and end <= len(data) and _has_crc(data, at, end)
+    if state not in (PENDING, ERASED) or end > len(data):
+        return False
+    check = _has_crc if size <= LONG_BYTES or is_right is None else is_right
+    return check(data, at, end)

@@ -1,5 +1,9 @@
 """Reads one slot from front to back: records, erased ones, damage, and the place where to wait.
 
+The work on damage is linear in its length, whatever its bytes look like. A caller that has other
+things to do bounds it by a ``WorkBudget``. A long run of zero bytes, as a crash or ``truncate``
+leaves it, is one piece, of any length and without its bytes; holes of the file are not read.
+
 Plain blocking code without a lock: whoever reads while others append and the forwarder erases gets
 each record once, as it stands when it is read. Only the holder of the exclusive lock of a slot may
 say ``final``.
@@ -7,6 +11,7 @@ say ``final``.
 
 from __future__ import annotations
 
+import errno
 import os
 from enum import Enum
 from typing import Self
@@ -16,6 +21,8 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
     CRC_BYTES,
+    DAMAGED,
+    ERASED,
     FILE_HEADER,
     FILE_HEADER_BYTES,
     HEAD_BYTES,
@@ -24,15 +31,32 @@ from fastjournal.spool.format import (
     PENDING,
     RECORD_BYTES_MAX,
     RECORD_OVERHEAD,
-    find_record,
     record_end,
+    search_record,
 )
+from fastjournal.spool.range_checksums import RangeChecksums
 from fastjournal.spool.slots import open_slot, spool_failed
+from fastjournal.spool.work import WorkBudget
 
 CHUNK_BYTES = 1024 * 1024
 """One read of the file: some thousand usual records."""
 
+DAMAGE_BYTES_MAX = 8 * 1024 * 1024
+"""A piece of damage has at most so many bytes: it is copied and synced in one go."""
+ZERO_RUN_BYTES = 64 * 1024
+"""Damage of so many zero bytes in a row, or more, is a piece of its own."""
+
 _NO_END = 1 << 62
+_ZEROS = bytes(ZERO_RUN_BYTES)
+_SEARCH_BYTES = 16 * 1024
+_CANDIDATES_MAX = 256
+"""The budget is asked after so many bytes, or places that look like a record."""
+_CANDIDATE_UNITS = 1500
+"""A place that looks like a record costs as much as so many bytes of the search."""
+_PIECE_UNITS = 256 * 1024
+"""Each piece of damage is put aside by itself, with several syncs."""
+_LOADED_BYTES_PER_UNIT = 16
+"""So many bytes are read, or compared with zero, for one unit."""
 
 
 class Kind(Enum):
@@ -50,7 +74,13 @@ class Piece(msgspec.Struct, gc=False, frozen=True):
     offset: int
     end: int
     data: bytes
-    """The frame of a pending record, the raw bytes of damage; empty for an erased record."""
+    """The frame of a pending record, the raw bytes of damage; empty for an erased record, and for
+    a run of zero bytes."""
+
+    @property
+    def is_zeros(self) -> bool:
+        """Whether this is damage of nothing but zero bytes, and without a copy of them."""
+        return self.kind is Kind.DAMAGE and not self.data
 
 
 class SlotReader:
@@ -61,6 +91,8 @@ class SlotReader:
         descriptor: An open descriptor to read from, which stays the caller's.
         start: Where a record starts, to begin there instead of at the front.
         end: Where a record ended, to read nothing from there on.
+        is_damage: What is between ``start`` and ``end`` is known to be damage.
+        budget: Bounds the work on damage in one go; None: it is not bounded.
 
     Raises:
         SpoolFailedError: It cannot be opened.
@@ -73,6 +105,8 @@ class SlotReader:
         *,
         start: int = 0,
         end: int = _NO_END,
+        is_damage: bool = False,
+        budget: WorkBudget | None = None,
     ) -> None:
         self.path = path
         self._end = end
@@ -85,22 +119,38 @@ class SlotReader:
         self._data = b""
         self._base = start
         """Where ``_data`` starts in the file."""
+        self._budget = budget or WorkBudget()
+        self.is_busy = False
+        """The last read stopped because the budget was spent: there is more to do."""
+        self.torn_at = -1
+        """Where a record begins that will never be whole."""
+        self._damage_to = end if is_damage else 0
+        """No record starts before this byte."""
+        self._zeros_to = 0
+        """From ``position`` to this byte there are only zero bytes."""
         self._search_from = 0
-        """No whole record starts between the damage at ``position`` and this byte."""
+        """No whole record starts between ``position`` and this byte, but perhaps at these two."""
+        self._incomplete_at = -1
+        """The first place behind ``position`` where a record may become whole; -1: none is."""
+        self._ended_at = -1
+        """Where the file ended when the search came there."""
+        self._checksums = RangeChecksums()
         self._passed = b""
         """Last bytes before ``_base``, as far as they were read here."""
 
     @property
     def last_bytes(self) -> bytes:
         """The last bytes before ``position``, at most 4, as they were read: CRC of a record."""
-        at = self.position - self._base
-        before = self._data[max(at - CRC_BYTES, 0) : at]
-        return before if len(before) == CRC_BYTES else (self._passed + before)[-CRC_BYTES:]
+        return self._bytes_before(self.position)
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes behind ``position`` that were seen and are no whole record yet."""
-        return self._base + len(self._data) - self.position
+        return max(self._loaded_to, self._zeros_to) - self.position
+
+    @property
+    def _loaded_to(self) -> int:
+        return self._base + len(self._data)
 
     def read(
         self,
@@ -123,6 +173,7 @@ class SlotReader:
             SpoolFailedError: The file cannot be read, or is of another version.
         """
         pieces: list[Piece] = []
+        self.is_busy = False
         if self.position == 0 and not self._pass_header(final):
             return pieces
         try:
@@ -143,7 +194,8 @@ class SlotReader:
             start = self.position
             at = start - self._base
             data = self._data
-            end = record_end(data, at)
+            is_inside = start < self._damage_to or start < self._zeros_to
+            end = DAMAGED if is_inside else record_end(data, at, self._is_right)
             if end > 0:
                 self.position = self._base + end
                 if data[at] == PENDING:
@@ -154,20 +206,23 @@ class SlotReader:
                     pieces.append(Piece(Kind.ERASED, start, self.position, b""))
                 continue
             if end == INCOMPLETE:
-                if self._load():
+                if self._load(start):
                     continue
-                if at == len(data) or not (final or start == settled_at):
+                if at == len(data) or not (final or start in (settled_at, self.torn_at)):
                     break
-            elif retried != start:
-                # Bytes that look damaged can be a blank whose next record was not loaded yet.
+                self.torn_at = start
+            elif retried != start and not is_inside and data[at] == ERASED:
+                # It can be a blank whose next record was not loaded yet.
                 retried = start
-                if self._load():
+                size = int.from_bytes(data[at + 1 : at + HEAD_BYTES])
+                if self._load(start + size + RECORD_OVERHEAD):
                     continue
             damage = self._pass_damage(final)
             if damage is None:
                 break
             bytes_max -= len(damage.data)
             pieces.append(damage)
+            self._budget.spend(_PIECE_UNITS + len(damage.data))
         if len(pieces) < count_max and bytes_max > 0:
             self._drop_read_bytes()
 
@@ -204,42 +259,180 @@ class SlotReader:
         """Keep only what is incomplete: a forwarder has hundreds of readers at their ends."""
         self._pass()
 
-    def _load(self) -> bool:
-        """Read on behind the data in memory; False: the file has no more."""
-        at = self.position - self._base
+    def _load(self, whole_at: int | None = None) -> bool:
+        """Read on behind the data in memory; False: the file has no more.
+
+        Args:
+            whole_at: Where a record starts that is to be whole then; None: any bytes do.
+        """
+        at = len(self._data) if whole_at is None else whole_at - self._base
         head = self._data[at : at + HEAD_BYTES]
-        wanted = CHUNK_BYTES
+        wanted = max(CHUNK_BYTES, len(self._data) // 4)  # what is there is copied
         if len(head) == HEAD_BYTES:
             record_bytes = int.from_bytes(head[1:]) + RECORD_OVERHEAD
             wanted = max(wanted, min(record_bytes, RECORD_BYTES_MAX) - len(self._data) + at)
-        read_to = self._base + len(self._data)
-        try:
-            more = os.pread(self._descriptor, min(wanted, self._end - read_to), read_to)
-        except OSError as error:
-            raise spool_failed("read", self.path, error) from error
+        more = self._pread(wanted, self._loaded_to)
         if more:
             self._pass(more)
         return bool(more)
 
+    def _pread(self, count: int, at: int) -> bytes:
+        try:
+            more = os.pread(self._descriptor, max(0, min(count, self._end - at)), at)
+        except OSError as error:
+            raise spool_failed("read", self.path, error) from error
+        self._budget.spend(len(more) // _LOADED_BYTES_PER_UNIT)
+        return more
+
     def _pass(self, more: bytes = b"") -> None:
         """Drop what is before ``position``, and add what was read behind the rest."""
-        self._passed = self.last_bytes
-        self._data = self._data[self.position - self._base :] + more
-        self._base = self.position
+        base = max(self._base, self._checksums.floor(self.position))
+        self._passed = self._bytes_before(base)
+        self._data = self._data[base - self._base :] + more
+        self._base = base
+
+    def _bytes_before(self, at: int) -> bytes:
+        """Return the last bytes before a place, at most 4, as far as they were read."""
+        end = at - self._base
+        before = self._data[max(end - CRC_BYTES, 0) : end]
+        return before if len(before) == CRC_BYTES else (self._passed + before)[-CRC_BYTES:]
+
+    def _is_right(self, data: bytes, at: int, end: int) -> bool:
+        return self._checksums.is_right(data, self._base, at, end)
+
+    # --- damage ---------------------------------------------------------------------------------
 
     def _pass_damage(self, final: bool) -> Piece | None:
-        """Search for the next record; return what lies before it, None where more must come."""
-        search = max(self._search_from, self.position + 1)
-        while True:
-            found, resume = find_record(self._data, search - self._base)
-            self._search_from = search = self._base + resume
-            end = self._base + (found if found >= 0 else len(self._data))
-            if found < 0 and search - self.position < RECORD_BYTES_MAX:
-                if self._load():
-                    continue
+        """Search for the next record; return what lies before it, or the first part of that.
+
+        None: more must come, or the budget is spent.
+        """
+        if self._budget.is_spent:
+            self.is_busy = True
+            return None
+        if self._begins_with_zeros():
+            return self._pass_zeros(final)
+        if self._damage_to > self.position:
+            wanted = min(self._damage_to, self.position + DAMAGE_BYTES_MAX)
+            while self._loaded_to < wanted and self._load():
+                pass
+            return self._cut_damage(min(self._damage_to, self._loaded_to))
+        self._search_from = max(self._search_from, self.position + 1)
+        while (found := self._search()) is None:
+            if self._budget.is_spent:
+                self.is_busy = True
+                return None
+            incomplete = self._incomplete_at
+            certain = self._search_from if incomplete < 0 else incomplete
+            if certain - self.position >= min(DAMAGE_BYTES_MAX, RECORD_BYTES_MAX):
+                return self._cut_damage(certain)
+            if self._ended_at == self._search_from == self._loaded_to:
                 if not final:
                     return None
-            end = min(end, self.position + RECORD_BYTES_MAX)
-            start, self.position = self.position, end
-            raw = self._data[start - self._base : end - self._base]
-            return Piece(Kind.DAMAGE, start, end, raw)
+                found = self._loaded_to
+                break
+        self._damage_to = found
+        self._incomplete_at = self._ended_at = -1
+        return self._cut_damage(found)
+
+    def _search(self) -> int | None:
+        """Search a part of the file; return where a record is, None: not in this part.
+
+        Each place is looked at once: when the record that it claims to be is in memory, or the file
+        ends in it. If that grows later, the search begins again at the first of these places.
+        """
+        search = self._search_from
+        if self._ended_at >= 0 and (self._loaded_to > self._ended_at or self._load()):
+            self._ended_at = -1
+            search = search if self._incomplete_at < 0 else self._incomplete_at
+            self._incomplete_at = -1
+        if search >= self._loaded_to and (self._ended_at >= 0 or not self._load()):
+            self._search_from = self._ended_at = self._loaded_to
+            return None
+        base, has_ended = self._base, self._ended_at >= 0
+        to = min(search + _SEARCH_BYTES, self._loaded_to)
+        part = search_record(
+            self._data,
+            search - base,
+            to - base,
+            self._is_right,
+            candidates_max=_CANDIDATES_MAX,
+            passes_incomplete=has_ended,
+        )
+        self._search_from = base + part.searched_to
+        self._budget.spend(self._search_from - search + part.candidates * _CANDIDATE_UNITS)
+        if part.found >= 0:
+            return base + part.found
+        if part.incomplete >= 0 and has_ended:
+            if self._incomplete_at < 0:
+                self._incomplete_at = base + part.incomplete
+        elif part.incomplete >= 0 and not self._load(base + part.incomplete):
+            self._ended_at = self._loaded_to
+        return None
+
+    def _cut_damage(self, to: int) -> Piece:
+        """Pass the damage up to a byte, or its first part: up to a bound, or a run of zeros."""
+        start = self.position
+        end = min(to, start + min(DAMAGE_BYTES_MAX, RECORD_BYTES_MAX))
+        raw = self._data[start - self._base : end - self._base]
+        zeros = raw.find(_ZEROS)
+        if zeros > 0:
+            raw = raw[:zeros]
+        self.position = start + len(raw)
+        return Piece(Kind.DAMAGE, start, self.position, raw)
+
+    def _begins_with_zeros(self) -> bool:
+        """Whether a long run of zero bytes is at ``position``."""
+        if self._zeros_to > self.position:
+            return True
+        if self.position == self._loaded_to:
+            self._load()
+        at = self.position - self._base
+        if self._data[at : at + 1] != b"\0":
+            return False
+        while self._loaded_to < self.position + ZERO_RUN_BYTES and self._load():
+            pass
+        if not self._data.startswith(_ZEROS, self.position - self._base):
+            return False
+        self._zeros_to = self.position + ZERO_RUN_BYTES
+        return True
+
+    def _pass_zeros(self, final: bool) -> Piece | None:
+        """Return the run of zero bytes at ``position``; None: it may go on, or there is more to do.
+
+        No record starts in it.
+        """
+        while True:
+            if self._budget.is_spent:
+                self.is_busy = True
+                return None
+            if self._base <= self._zeros_to < self._loaded_to:
+                at = self._zeros_to - self._base
+                some = self._data[at : at + CHUNK_BYTES]
+            else:
+                self._zeros_to = self._behind_hole(self._zeros_to)
+                some = self._pread(CHUNK_BYTES, self._zeros_to)
+            zeros = len(some) - len(some.lstrip(b"\0"))
+            self._zeros_to += zeros
+            self._budget.spend(1 + zeros // _LOADED_BYTES_PER_UNIT)
+            if not some and not final:
+                return None
+            if not some or zeros < len(some):
+                break
+        start, self.position = self.position, self._zeros_to
+        if self.position >= self._loaded_to:
+            self._data, self._base, self._passed = b"", self.position, bytes(CRC_BYTES)
+            self._checksums = RangeChecksums()
+        return Piece(Kind.DAMAGE, start, self.position, b"")
+
+    def _behind_hole(self, at: int) -> int:
+        """Return where the next bytes of the file are that are no hole: at or behind ``at``."""
+        try:
+            found = os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return at  # the file system does not say
+            if error.errno != errno.ENXIO:
+                raise spool_failed("read", self.path, error) from error
+            found = max(at, os.fstat(self._descriptor).st_size)
+        return min(found, self._end)

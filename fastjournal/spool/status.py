@@ -148,7 +148,8 @@ def _slot_status(slot: Slot) -> SlotStatus:
         while pieces := reader.read(_PIECES):
             for piece in pieces:
                 counts[piece.kind] += 1
-                sizes[piece.kind] += len(piece.data)
+                is_damage = piece.kind is Kind.DAMAGE
+                sizes[piece.kind] += piece.end - piece.offset if is_damage else len(piece.data)
                 if piece.kind is Kind.PENDING:
                     stamp = frame_timestamp(piece.data)
                     if stamp is not None:

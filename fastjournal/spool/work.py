@@ -1,0 +1,31 @@
+"""Bound on the work that damage may cause in one go."""
+
+from __future__ import annotations
+
+import math
+
+
+class WorkBudget:
+    """Units of work that are left: about one for each byte that is searched.
+
+    Args:
+        units: How many there are.
+    """
+
+    __slots__ = ("_units", "left")
+
+    def __init__(self, units: float = math.inf) -> None:
+        self._units = self.left = units
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the rest has to wait."""
+        return self.left <= 0
+
+    def spend(self, units: float) -> None:
+        """Note work that was done."""
+        self.left -= units
+
+    def refill(self) -> None:
+        """Begin anew."""
+        self.left = self._units
