@@ -34,6 +34,13 @@ class DeadLetters:
         self.count = 0
         """Records and pieces of damage that it took."""
 
+    def tidy(self) -> None:
+        """Remove what a forwarder that was killed left half written."""
+        try:
+            self._directory.tidy()
+        except SpoolFailedError as error:
+            log.warning("%s", error)
+
     def put(self, raw: bytes, reason: Reason, now_us: int) -> bool:
         """Keep bytes durably; False: that cannot be done now."""
         if now_us < self._from_us:

@@ -91,6 +91,7 @@ class Delivery:
         self._engine = engine
         self._budget = WorkBudget(TURN_UNITS)
         self._dead_letters = DeadLetters(spool, self._budget)
+        self._dead_letters.tidy()
         self._store = SlotStore(
             spool,
             slot_seconds=slot_seconds,

@@ -31,6 +31,7 @@ from fastjournal.spool.slots import (
     DEAD_NAME,
     FILE_MODE,
     SLOT_SUFFIX,
+    TEMPORARY_SUFFIX,
     set_access,
     spool_failed,
     write_directory,
@@ -40,6 +41,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RAW_SUFFIX = ".bin"
 REASON_SUFFIX = ".json"
+_TEMPORARY_SUFFIXES = (RAW_SUFFIX + TEMPORARY_SUFFIX, REASON_SUFFIX + TEMPORARY_SUFFIX)
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -95,6 +97,24 @@ class DeadDirectory:
             path = os.path.join(self.path, name)
             raise spool_failed("write a dead letter", path, error) from error
         return name
+
+    def tidy(self) -> None:
+        """Remove what a forwarder that was killed while it wrote left; nobody may write meanwhile.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read, or a file not be removed.
+        """
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if entry.name.endswith(_TEMPORARY_SUFFIXES) and entry.is_file(
+                        follow_symlinks=False
+                    ):
+                        os.unlink(entry.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise spool_failed("tidy the directory", self.path, error) from error
 
     def list(self) -> list[DeadPiece]:
         """Return what is there, in the order of names.
@@ -170,16 +190,22 @@ class DeadDirectory:
 
 def _write(directory: int, name: str, data: bytes) -> None:
     """Write a file so that it is there whole or not at all, whatever somebody has put there."""
-    temporary = f"{name}.tmp"
+    temporary = name + TEMPORARY_SUFFIX
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
     descriptor = os.open(temporary, _NEW_FILE, FILE_MODE, dir_fd=directory)
-    with open(descriptor, "wb") as file:
-        set_access(descriptor, directory)
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    try:
+        with open(descriptor, "wb") as file:
+            set_access(descriptor, directory)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        # on a full disk it would keep the rest of the space
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -121,10 +121,15 @@ def write_forwarder_status(directory: str, status: ForwarderStatus) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         descriptor = os.open(temporary, _WRITE, FILE_MODE)
-        with open(descriptor, "wb") as file:
-            set_access(descriptor, directory)
-            file.write(msgspec.json.format(msgspec.json.encode(status)) + b"\n")
-        os.rename(temporary, path)
+        try:
+            with open(descriptor, "wb") as file:
+                set_access(descriptor, directory)
+                file.write(msgspec.json.format(msgspec.json.encode(status)) + b"\n")
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
     except OSError as error:
         raise spool_failed("write the status file", path, error) from error
 
