@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import stat
+import time
 from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -35,7 +36,7 @@ from fj_forwarder.slot_file import PutAside, SlotFile
 from fj_forwarder.taken import Taken, TakenRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 log = logging.getLogger("fj_forwarder")
 
@@ -46,6 +47,10 @@ searched for such files as often."""
 LISTING_US_PER_NAME: Final = 20
 """So long no listing follows another one, for each name in the directory: some ten times of what
 listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each time."""
+
+LISTING_PAUSE: Final = 4
+"""No listing follows another one for this many times of what that took: on a machine with much to
+do each name may take a hundred times as long."""
 
 _ALL: Final = 1 << 62
 
@@ -60,6 +65,7 @@ class SlotStore:
         slot_seconds: How long after its start a slot is over, if no newer one says so earlier.
         put_aside: Where damage goes.
         budget: Bounds the work on damage in one turn; None: it is not bounded.
+        clock_us: Measures how long a listing takes.
     """
 
     def __init__(
@@ -69,7 +75,9 @@ class SlotStore:
         slot_seconds: int,
         put_aside: PutAside,
         budget: WorkBudget | None = None,
+        clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
     ) -> None:
+        self._clock_us = clock_us
         self._directory = directory
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
@@ -122,13 +130,24 @@ class SlotStore:
         Raises:
             SpoolFailedError: The directory cannot be read.
         """
-        if now_us < (self._listed_us + RESCAN_US if self._known else self._list_from_us):
+        if now_us < max(self._list_from_us, self._listed_us + RESCAN_US if self._known else 0):
             self._is_look_owed = not self._known
             return
+        started_us = self._clock_us()
+        count = self._list()
+        took_us = self._clock_us() - started_us
+        self._listed_us, self._is_look_owed = now_us + took_us, False
+        pause_us = max(LISTING_US_PER_NAME * count, LISTING_PAUSE * took_us)
+        self._list_from_us = self._listed_us + pause_us
+
+    def _list(self) -> int:
+        """List the directory; return how many files are there.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
         found = survey(self._directory)
         names = {slot.name for slot in found.slots}
-        self._listed_us, self._is_look_owed = now_us, False
-        self._list_from_us = now_us + LISTING_US_PER_NAME * (len(names) + found.ignored_count)
         self.ignored, self.ignored_names = found.ignored_count, found.ignored
         self._log_ignored(found)
         self._left_out.prune(names, {file.name for file in self._open} | self._resting.keys())
@@ -140,6 +159,7 @@ class SlotStore:
         newest = (slot.start_s for slot in reversed(found.slots) if not is_drop_in(slot.name))
         of_open = (file.start_s for file in self._open if not file.is_drop_in)
         self._newest_s = max(next(newest, 0), max(of_open, default=0))
+        return len(names) + found.ignored_count
 
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.

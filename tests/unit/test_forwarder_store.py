@@ -193,6 +193,42 @@ def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
     assert looked == count, "listed once"
 
 
+@pytest.mark.parametrize("listing_us", [1_000_000, 5_000_000, 20_000_000])
+@pytest.mark.parametrize("is_idle", [False, True], ids=["backlog", "nothing to begin"])
+def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing_us: int, is_idle: bool
+) -> None:
+    """The clock goes on by what a listing takes, and by 10 ms for each turn."""
+    now_us = listings = sent = turns = 0
+
+    def slow(directory: str) -> Survey:
+        nonlocal now_us, listings
+        now_us += listing_us
+        listings += 1
+        return survey(directory)
+
+    monkeypatch.setattr(module, "survey", slow)
+    count = 4 * OPEN_SLOTS_MAX
+    spool_slots(tmp_path, 1 if is_idle else count)
+    store = SlotStore(
+        str(tmp_path), slot_seconds=10**9, put_aside=no_damage, clock_us=lambda: now_us
+    )
+    while turns < 10_000 if is_idle else sent < count:
+        store.refresh(now_us)
+        taken = store.take(64, 1 << 20, now_us)
+        if not is_idle:
+            for slot, piece, _ in taken:
+                slot.erase(piece.offset, len(piece.data))
+            store.finish_old(2 * 10**15, 64, 1 << 20)
+        sent += len(taken)
+        turns += 1
+        now_us += 10_000
+    store.close()
+    spent_us = listings * listing_us
+    assert spent_us <= listing_us + now_us / module.LISTING_PAUSE
+    assert is_idle or listings == 1
+
+
 def append_one(directory: Path, name: str) -> None:
     with Spool(directory, slot_seconds=60, clock=Minutes()) as spool:
         spool.append(domain="d", id=name)
