@@ -790,8 +790,10 @@ one."""
 SKIP_MAX = 64 * 1024
 """Records skipped in one pass: the forwarder checks this number of records in a second or two."""
 
-REFUSING_US_MAX = 30_000_000
-"""Time after which a daemon that refuses everything is left for the next of the list."""
+NO_PROGRESS_US_MAX = 30_000_000
+"""Time without an answered record after which a forwarder leaves a daemon for the next of the list,
+and a connection on which requests are in flight. The largest frame in flight extends it, at
+REQUEST_BYTES_PER_SECOND."""
 
 RETRY_PAUSE_US_MAX = 30_000_000
 """Longest pause between two attempts of the forwarder (back-off)."""

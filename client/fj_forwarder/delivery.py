@@ -241,6 +241,11 @@ class Delivery:
         self._carry_out(loss.put_off)
         return loss.stay
 
+    def leave(self, now_us: int) -> None:
+        """The daemon makes no progress: the connection is ended."""
+        self._now_us = now_us
+        self._carry_out(self._engine.leave(now_us))
+
     def finish(self) -> None:
         """Try a last time to put aside what dead/ has not taken so far, and to erase what is sent.
 

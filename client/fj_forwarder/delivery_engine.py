@@ -16,6 +16,10 @@ connection begins with a NOP: once that is answered the daemon is well, and it i
 connections. Those that had no reply when two connections ended are tried alone; one that ends a
 connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
 the other, records are passed over untried, to find the good ones behind (``poison_search``).
+
+Progress is an answered record, whole: no byte, no NOP, no refusal of everything. A daemon without
+progress for 30 s is left (``leave``). Silence blames no record: those in flight wait a moment, and
+others go before them, so that one to which the daemon never replies holds up no other.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from typing import Final
 
 from fastjournal.limits import (
     IDENTIFIER_MAX,
-    REFUSING_US_MAX,
+    NO_PROGRESS_US_MAX,
+    REQUEST_BYTES_PER_SECOND,
     RETRY_PAUSE_US_MAX,
     SUSPECT_LOSSES,
 )
@@ -88,8 +93,10 @@ class DeliveryEngine:
         self._takes = False
         """A record was taken or refused for itself since the last pause of all."""
         self._search = PoisonSearch(random)
-        self._refusing_since = 0
-        """Since when the daemon has refused everything; 0: it does not."""
+        self._owed_since = 0
+        """Since when a reply is owed: the last one, or the first request in flight."""
+        self._fruitless_since = 0
+        """Since when the daemon has taken no record that it was to take; 0: nothing is sent."""
         self.paused_until = 0
         """Nothing is sent before this instant, and no connection is tried."""
 
@@ -121,6 +128,7 @@ class DeliveryEngine:
         """Return the frames to send now, in one piece; empty: none."""
         if now_us < self.paused_until or not self.waiting or self._probe:
             return b""
+        self._start_clocks(now_us)
         if self._in_doubt:
             self._probe = self._next_identifier()
             return encode_request(Request(Function.NOP, self._probe, timestamp=now_us))
@@ -166,19 +174,21 @@ class DeliveryEngine:
         if reply.flags & _LISTEN:
             return None
         if self._probe and reply.identifier == self._probe:
+            self._owed_since = now_us
             self._hear_probe(reply.code, now_us)
             return None
         record = self._in_flight.pop(reply.identifier, None)
         if record is None:
             return None
         self._proven, self._alone = True, False
+        self._owed_since = now_us
         self._last_code = reply.code
         record.losses = 0
         result = self._judge(reply.code, record, now_us) if reply.error else Disposition.DONE
         if result is Disposition.HOLD:
             return self._refused_all(record, reply.error, now_us)
-        self._search.found_good()
-        self._refusing_since = 0
+        self._search.reset()
+        self._fruitless_since = now_us if self._in_flight else 0
         if record.epoch == self._epoch:
             self._failures = 0
             self._takes = True
@@ -198,13 +208,13 @@ class DeliveryEngine:
             self._returned += unanswered
             self._begin_epoch()
             stay = disposition_of(code, Function.SET, 0) is Disposition.DEAD
-            self._refusing_since = self._refusing_since if stay else 0
+            self._fruitless_since = self._fruitless_since if stay else 0
             return Loss([], stay)
         for record in unanswered:
             record.losses += 1
         if not proven or not unanswered:
             self._returned += unanswered
-            self._refusing_since = 0  # another daemon is tried next
+            self._fruitless_since = 0  # another daemon is tried next
             self._hold(self._epoch, now_us)
             return Loss([], stay=False)
         self._begin_epoch()
@@ -214,19 +224,49 @@ class DeliveryEngine:
         if not unanswered[0].was_suspect:
             self._search.found_suspect()
         suspect = self._put_off(unanswered[0], Disposition.SUSPECT, "", now_us)
+        if not self.waiting and not self._search.is_on:
+            self._fruitless_since = 0  # a few suspects alone are no fault of the daemon
         return Loss([suspect], stay=True)
 
-    def has_to_leave(self, now_us: int) -> bool:
-        """Whether this daemon has refused everything for so long that another should be tried."""
-        return bool(self._refusing_since) and now_us >= self._refusing_since + REFUSING_US_MAX
+    def overdue_us(self, now_us: int, *, has_others: bool) -> int:
+        """Return the instant at which ``leave`` is to be called, unless there is progress before.
 
-    def leave(self) -> None:
-        """The caller ends the connection, to try another daemon."""
-        self._returned += self._in_flight.values()
+        ``now_us`` and more if nothing is owed so far.
+
+        Args:
+            now_us: The instant.
+            has_others: There are other daemons: this one is also left if it refuses everything, or
+                ends all connections.
+        """
+        since = [now_us]
+        if self.in_flight:
+            since.append(self._owed_since)
+        if has_others and self._fruitless_since:
+            since.append(self._fruitless_since)
+        largest = max((len(record.frame) for record in self._in_flight.values()), default=0)
+        return min(since) + NO_PROGRESS_US_MAX + largest // REQUEST_BYTES_PER_SECOND * 1_000_000
+
+    def has_to_leave(self, now_us: int) -> bool:
+        """Whether this daemon has made no progress for so long that another should be tried."""
+        return self.overdue_us(now_us, has_others=True) <= now_us
+
+    def leave(self, now_us: int) -> list[Outcome]:
+        """The caller ends the connection, to try the next daemon, or this one again.
+
+        Returns:
+            The records in flight: they leave the engine, and none of them is to blame.
+        """
+        unanswered = list(self._in_flight.values())
         self._in_flight.clear()
         self._end_connection()
         self._begin_epoch()
-        self.paused_until = self._refusing_since = self._failures = 0
+        if unanswered:
+            self._window = self._in_flight_max  # others go beside one that gets no reply
+        self.paused_until = self._fruitless_since = self._failures = 0
+        self._search.reset()
+        for record in unanswered:
+            record.losses = min(record.losses, SUSPECT_LOSSES - 1)
+        return [self._put_off(record, Disposition.HOLD, "", now_us) for record in unanswered]
 
     def next_due(self, now_us: int) -> int | None:
         """Return when ``take`` may give more though nothing happens; None: never.
@@ -258,7 +298,6 @@ class DeliveryEngine:
         self._probe = 0
         self._last_code = code
         if code and disposition_of(code, Function.NOP, 0) is Disposition.HOLD:
-            self._refuses(now_us)
             self._hold(self._epoch, now_us)
             return
         self._proven, self._in_doubt = True, False
@@ -266,7 +305,6 @@ class DeliveryEngine:
     def _refused_all(self, record: Outgoing, error: str, now_us: int) -> Outcome:
         """The daemon refuses everything, or perhaps this record only: then it waits alone."""
         record.holds += 1
-        self._refuses(now_us)
         if not record.tries or not self._takes:
             self._hold(record.epoch, now_us)
         if record.tries or record.holds >= HOLDS_MAX:
@@ -274,15 +312,18 @@ class DeliveryEngine:
         self._returned.append(record)
         return Outcome(record, Disposition.HOLD, error)
 
-    def _refuses(self, now_us: int) -> None:
-        self._refusing_since = self._refusing_since or now_us
+    def _start_clocks(self, now_us: int) -> None:
+        """Something is sent now."""
+        if not self.in_flight:
+            self._owed_since = now_us
+        self._fruitless_since = self._fruitless_since or now_us
 
     def _hold(self, epoch: int, now_us: int) -> None:
         """Let all wait, once for all refusals of what was sent before this pause."""
         if epoch != self._epoch:
             return
         self.paused_until = now_us + self._pause(self._failures)
-        leave_us = self._refusing_since + REFUSING_US_MAX
+        leave_us = self._fruitless_since + NO_PROGRESS_US_MAX
         if now_us < leave_us < self.paused_until:
             self.paused_until = leave_us
         self._failures += 1

@@ -37,8 +37,9 @@ from fj_forwarder.watch import Source, Watch
 
 log = logging.getLogger("fj_forwarder")
 
-SILENCE_SECONDS_MAX: Final = 60.0
-"""A daemon that owes replies and sends nothing for so long is gone."""
+LATE_SECONDS: Final = 1.0
+"""A look at the progress that comes so much too late: this process stood still itself (SIGSTOP, a
+frozen machine), and the replies may wait to be read. So long they are waited for."""
 STOP_SECONDS_MAX: Final = 5.0
 """How long SIGTERM waits for replies. A request without reply by then is sent again later."""
 IN_FLIGHT_MAX: Final = 1024
@@ -97,9 +98,11 @@ class Forwarder:
         self._servers = Servers(settings.servers, settings.load_access)
         self._woken = trio.Event()
         self._stopping = False
-        self._last_heard = self._last_look = 0.0
+        self._last_look = 0.0
         self._told_well = False
         """The last connection was lost, and the daemon is well: the next one is no news."""
+        self._is_overdue = False
+        """The session was ended because the daemon made no progress."""
         self._scope = trio.CancelScope()
 
     @property
@@ -160,6 +163,8 @@ class Forwarder:
     async def _work(self) -> None:
         """Connect whenever there is something to send, and send it."""
         while await self._wait_for_work():
+            if self._seconds_left() <= 0:
+                self._leave()
             stream = await self._servers.connect(
                 level=logging.DEBUG if self._told_well else logging.INFO
             )
@@ -167,12 +172,15 @@ class Forwarder:
                 self._delivery.lost(self._now_us())
                 continue
             self._connection.opened(self._servers.current)
+            self._is_overdue = False
             try:
                 lost = await self._session(stream)
             finally:
                 self._connection.closed()
                 await close_stream(stream)
-            if lost:
+            if self._is_overdue:
+                self._leave()
+            elif lost:
                 self._told_well = self._delivery.lost(self._now_us())
                 if self._told_well:
                     log.debug("%s: connection lost: %s", self._servers.current, lost)
@@ -194,8 +202,7 @@ class Forwarder:
             await self._wait(now_us)
 
     async def _session(self, stream: ByteStream) -> str:
-        """Send and receive until the connection is lost (return why) or all is done ("")."""
-        self._last_heard = trio.current_time()
+        """Send and receive until the connection is lost (return why), no progress, or done ("")."""
         lost = ""
 
         async def receive() -> None:
@@ -205,6 +212,7 @@ class Forwarder:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
+            nursery.start_soon(self._watch_progress, nursery.cancel_scope)
             try:
                 await self._send(stream)
                 nursery.cancel_scope.cancel()
@@ -221,12 +229,8 @@ class Forwarder:
         while True:
             now_us = self._now_us()
             if not self._stopping:
-                if self._leaves(now_us):
-                    return
                 self._delivery.fill(now_us, _wall_us())
                 self._last_look = trio.current_time()
-                if not self._engine.in_flight:
-                    self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(now_us)
                 if frames:
                     await stream.send(frames)
@@ -235,29 +239,42 @@ class Forwarder:
                 return
             await self._wait(now_us)
 
-    def _leaves(self, now_us: int) -> bool:
-        """Whether this daemon is left for the next one, since it refuses everything."""
-        if len(self._servers) < 2 or not self._engine.has_to_leave(now_us):
-            return False
-        log.warning("%s: it refuses everything, the next server is tried", self._servers.current)
-        self._engine.leave()
+    async def _watch_progress(self, session: trio.CancelScope) -> None:
+        """End the session when the daemon has made no progress for too long."""
+        while True:
+            left_s = self._seconds_left()
+            if left_s <= -LATE_SECONDS:
+                await trio.sleep(LATE_SECONDS)
+                left_s = self._seconds_left()
+            if left_s <= 0:
+                break
+            await trio.sleep(left_s)
+        self._is_overdue = True
+        session.cancel()
+
+    def _seconds_left(self) -> float:
+        """Return after which time without progress the daemon is left; 0 and less: now."""
+        now_us = self._now_us()
+        has_others = len(self._servers) > 1
+        return (self._engine.overdue_us(now_us, has_others=has_others) - now_us) / 1e6
+
+    def _leave(self) -> None:
+        """Move on to the next server; where there is one only, connect to it again."""
+        self._told_well = False
+        log.warning(
+            "%s: it has answered no record for too long, %s",
+            self._servers.current,
+            "the next server is tried" if len(self._servers) > 1 else "connecting again",
+        )
+        self._delivery.leave(self._now_us())
         self._servers.move_on()
-        return True
 
     async def _receive(self, stream: ByteStream) -> str:
         """Take replies until the connection is lost; return why."""
         connection, why = ClientConnection(), ""
         try:
             while True:
-                with trio.move_on_at(self._last_heard + SILENCE_SECONDS_MAX) as scope:
-                    data = await receive_some(stream)
-                if scope.cancelled_caught:
-                    if not self._engine.in_flight:
-                        self._last_heard = trio.current_time()
-                    elif trio.current_time() >= self._last_heard + SILENCE_SECONDS_MAX:
-                        return f"no reply for {SILENCE_SECONDS_MAX:g} s"
-                    continue
-                self._last_heard = trio.current_time()
+                data = await receive_some(stream)
                 connection.receive_data(data)
                 now_us = self._now_us()
                 for reply in connection.next_events():

@@ -26,12 +26,17 @@ class PoisonSearch:
     def found_suspect(self) -> None:
         """A record that was none before became a suspect."""
         self._in_a_row += 1
-        if self._in_a_row >= SKIP_AFTER:
+        if self.is_on:
             longest = min(2 << (self._in_a_row - SKIP_AFTER), SKIP_MAX)
             self._to_skip = self._random.randrange(longest + 1)
 
-    def found_good(self) -> None:
-        """A record was answered: there is nothing to search for."""
+    @property
+    def is_on(self) -> bool:
+        """Whether so many suspects followed each other that the daemon itself may be the fault."""
+        return self._in_a_row >= SKIP_AFTER
+
+    def reset(self) -> None:
+        """A record was answered, or another daemon is tried: there is nothing to search for."""
         self._in_a_row = self._to_skip = 0
 
     def skip(self) -> bool:
@@ -44,4 +49,4 @@ class PoisonSearch:
     def stop(self) -> None:
         """Nothing is behind what was passed over: what comes next is tried, in small steps."""
         if self._to_skip:
-            self.found_good()
+            self.reset()

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from fastjournal.limits import REFUSING_US_MAX, RETRY_PAUSE_US_MAX, SKIP_AFTER, SUSPECT_LOSSES
+from fastjournal.limits import (
+    NO_PROGRESS_US_MAX,
+    REQUEST_BYTES_PER_SECOND,
+    RETRY_PAUSE_US_MAX,
+    SKIP_AFTER,
+    SUSPECT_LOSSES,
+)
 from fastjournal.protocol import (
     ErrorCode,
     Flag,
@@ -85,6 +91,15 @@ class Bench:
         self.delayed += loss.put_off
         self.server = ServerConnection()
         return loss.stay
+
+    def leave(self) -> None:
+        """End the connection because of no progress."""
+        self.delayed += self.engine.leave(self.now)
+        self.server = ServerConnection()
+
+    def left_us(self, *, has_others: bool = True) -> int:
+        """Return after which time without progress the daemon is left."""
+        return self.engine.overdue_us(self.now, has_others=has_others) - self.now
 
     def wait_delayed(self) -> list[int]:
         """Wait until all that is delayed is due, and offer it again, as it comes from the disk."""
@@ -205,7 +220,7 @@ def test_daemon_that_takes_nothing_holds_all_with_growing_pauses(code: str) -> N
         bench.now = due
     for tries, pause in enumerate(pauses):
         longest = min(PAUSE_US_MIN * 2**tries, RETRY_PAUSE_US_MAX)
-        is_cut = sum(pauses[: tries + 1]) == REFUSING_US_MAX  # to look for another daemon
+        is_cut = sum(pauses[: tries + 1]) == NO_PROGRESS_US_MAX  # to look for another daemon
         assert longest / 2 <= pause <= longest or is_cut
     assert len(set(pauses[9:])) > 1
 
@@ -571,8 +586,8 @@ def test_daemon_that_refuses_everything_for_30_s_is_left() -> None:
         for identifier in bench.sent().values():
             bench.reply(identifier, "read-only")
         bench.now = bench.engine.paused_until
-    assert bench.now - NOW == REFUSING_US_MAX
-    bench.engine.leave()
+    assert bench.now - NOW == NO_PROGRESS_US_MAX
+    bench.engine.leave(bench.now)
     assert not bench.engine.has_to_leave(bench.now)
     assert len(bench.sent()) == 1, "at once, and one goes ahead"
 
@@ -591,3 +606,122 @@ def test_daemon_that_takes_something_is_not_left() -> None:
             bench.now = max(bench.now, bench.engine.paused_until)
         bench.now += 1_000_000
         assert not bench.engine.has_to_leave(bench.now)
+
+
+# --- daemons without progress --------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("has_others", [False, True])
+
+
+@BOTH
+def test_progress_clock_runs_only_while_something_is_owed(has_others: bool) -> None:
+    bench = Bench()
+    for number in range(3):
+        assert bench.left_us(has_others=has_others) == NO_PROGRESS_US_MAX
+        bench.now += 10 * NO_PROGRESS_US_MAX
+        bench.offer(number)
+        sent = bench.sent()
+        bench.now += NO_PROGRESS_US_MAX - 1
+        assert bench.left_us(has_others=has_others) == 1
+        assert bench.reply(sent[number]) is Disposition.DONE
+
+
+@BOTH
+def test_progress_is_one_answered_record_however_slow_the_daemon(has_others: bool) -> None:
+    bench = Bench(in_flight_max=64)
+    bench.offer(*range(64))
+    for identifier in bench.sent().values():
+        bench.now += NO_PROGRESS_US_MAX - 1
+        assert bench.left_us(has_others=has_others) == 1
+        bench.reply(identifier)
+
+
+@BOTH
+def test_daemon_that_answers_the_nop_and_swallows_records_is_left_and_no_record_is_suspect(
+    has_others: bool,
+) -> None:
+    bench = Bench(in_flight_max=8)
+    bench.offer(*range(8))
+    bench.sent()
+    bench.lose()
+    bench.now = bench.engine.paused_until
+    for _ in range(10):
+        sent_us = bench.now
+        assert bench.sent()  # behind a NOP that is answered
+        bench.now = sent_us + NO_PROGRESS_US_MAX
+        assert bench.left_us(has_others=has_others) == 0
+        bench.leave()
+        assert bench.delayed
+        assert {outcome.disposition for outcome in bench.delayed} == {Disposition.HOLD}
+        assert all(outcome.record.losses < SUSPECT_LOSSES for outcome in bench.delayed)
+        bench.wait_delayed()
+    sent = bench.sent()
+    assert set(sent) == set(range(8)), "none alone, none after a pause"
+
+
+def test_replies_that_answer_no_record_are_no_progress() -> None:
+    bench = Bench()
+    bench.offer(1)
+    (identifier,) = bench.sent().values()
+    bench.now += NO_PROGRESS_US_MAX - 1
+    bench.reply(identifier, flags=Flag.LISTEN)
+    bench.reply(identifier + 1)
+    assert bench.left_us(has_others=False) == bench.left_us(has_others=True) == 1
+
+
+def test_record_without_a_reply_holds_up_no_other_after_the_daemon_is_left() -> None:
+    bench = Bench(in_flight_max=8)
+    bench.offer(0)
+    bench.sent()
+    bench.lose()
+    bench.now = bench.engine.paused_until
+    for tries in range(1, 20):
+        sent = bench.sent()
+        assert 0 in sent
+        bench.offer(tries)
+        sent |= bench.sent()
+        if tries > 1:
+            assert tries in sent, "it passes the one without a reply"
+            bench.reply(sent[tries])
+        bench.now += NO_PROGRESS_US_MAX
+        assert bench.left_us(has_others=False) == 0
+        bench.leave()
+        bench.wait_delayed()
+
+
+def test_large_frame_in_flight_extends_the_time_without_progress_as_a_slow_line_needs_it() -> None:
+    bench = Bench()
+    size = 15 * REQUEST_BYTES_PER_SECOND
+    bench.engine.offer([record(1, value=bytes(size)), record(2)])
+    sent = bench.sent()
+    assert NO_PROGRESS_US_MAX + 15_000_000 <= bench.left_us() < NO_PROGRESS_US_MAX + 15_100_000
+    bench.reply(sent[1])
+    assert bench.left_us() < NO_PROGRESS_US_MAX + 100_000
+
+
+def test_daemon_that_ends_the_connection_at_each_record_is_left_for_the_next() -> None:
+    bench = Bench(in_flight_max=16)
+    bench.offer(*range(SKIP_AFTER + 2))
+    until_us = bench.now + NO_PROGRESS_US_MAX
+    while not bench.engine.has_to_leave(bench.now):
+        bench.delayed += bench.engine.skip(bench.now)
+        if bench.sent():
+            bench.lose()
+        elif not bench.engine.waiting:
+            bench.wait_delayed()
+        bench.now = max(bench.now, bench.engine.paused_until) + 100_000
+        assert bench.now < until_us + 100 * RETRY_PAUSE_US_MAX
+    assert bench.now >= until_us
+    bench.leave()
+    assert bench.left_us() == NO_PROGRESS_US_MAX
+
+
+def test_few_poison_records_alone_are_no_reason_to_leave_a_daemon() -> None:
+    bench = Bench()
+    bench.offer(*range(SKIP_AFTER - 1))
+    for _ in range(100):
+        while bench.sent():
+            bench.lose()
+            bench.now = max(bench.now, bench.engine.paused_until)
+        assert not bench.engine.has_to_leave(bench.now + NO_PROGRESS_US_MAX - 1)
+        bench.wait_delayed()

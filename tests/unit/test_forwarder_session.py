@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import select
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import trio
 
 from fastjournal.client.core.address import parse_address
 from fastjournal.errors import SpoolFailedError
-from fastjournal.protocol import Flag, Pair, Reply, Request
+from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_reply
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status, wake
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.reader import Kind, SlotReader
@@ -59,7 +61,7 @@ def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> Se
 async def test_daemon_that_owes_replies_and_says_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarder, "SILENCE_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 100_000)
     ledger = Ledger()
 
     def answer(request: Request) -> Answer:
@@ -203,11 +205,107 @@ def both(tmp_path: Path, *daemons: ScriptedDaemon, once: bool) -> Settings:
     return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 
+def hang(request: Request) -> Answer:
+    return []
+
+
+def swallow(request: Request) -> Answer:
+    return [Reply(request.identifier)] if request.function == Function.NOP else []
+
+
+def answer_nobody(request: Request) -> Answer:
+    return [Reply(request.identifier ^ 0x8000)]
+
+
+@dataclass
+class Trickle:
+    """Sends a reply byte by byte, and never all of it."""
+
+    left: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, request: Request) -> Answer:
+        reply = encode_reply(Reply(request.identifier, pairs=[Pair(b"k", value=bytes(60_000))]))
+        for byte in reply[:-1]:
+            if self.left.wait(0.01):
+                return
+            yield bytes([byte])
+
+
+@pytest.mark.parametrize("fault", ["hang", "swallow", "answer-nobody", "trickle"])
+async def test_daemon_without_progress_is_left_for_the_next_server_and_no_record_is_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 300_000)
+    trickle, second = Trickle(), Ledger()
+    faults = {"hang": hang, "swallow": swallow, "answer-nobody": answer_nobody, "trickle": trickle}
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d") for _ in range(20)}
+    with ScriptedDaemon(faults[fault]) as one, ScriptedDaemon(second.answer) as two:
+        with trio.fail_after(60):
+            await Forwarder(both(tmp_path, one, two, once=True)).run()
+        trickle.left.set()
+        assert one.requests
+    assert set(second.applied) == keys
+    assert spool_status(tmp_path).pending == 0
+    assert "ends the connection" not in caplog.text
+
+
+async def test_only_daemon_that_swallows_records_is_asked_again_and_no_record_is_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 100_000)
+    ledger = Ledger()
+
+    def answer(request: Request) -> Answer:
+        return ledger.answer(request) if daemon.connections > 4 else swallow(request)
+
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d") for _ in range(20)}
+    with ScriptedDaemon(answer) as daemon, trio.fail_after(60):
+        await Forwarder(settings(tmp_path, daemon)).run()
+    assert set(ledger.applied) == keys
+    assert set(ledger.times_applied.values()) == {1}
+    assert "ends the connection" not in caplog.text
+
+
+async def test_late_look_at_the_progress_waits_for_replies_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stood still for an hour, with requests in flight: the daemon is well."""
+    clock_us, looked = 1_795_161_600_000_000, threading.Event()
+
+    def look(run: Forwarder) -> float:
+        left_s = seconds_left(run)
+        if left_s < 0:
+            looked.set()
+        return left_s
+
+    def answer(request: Request) -> Answer:
+        nonlocal clock_us, is_late
+        if not is_late:
+            clock_us, is_late = clock_us + 3_600_000_000, True
+        assert looked.wait(60)
+        return ledger.answer(request)
+
+    ledger, is_late = Ledger(), False
+    monkeypatch.setattr(Forwarder, "_now_us", lambda _: clock_us)
+    seconds_left = Forwarder._seconds_left
+    monkeypatch.setattr(Forwarder, "_seconds_left", look)
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 10_000)
+    monkeypatch.setattr(forwarder, "LATE_SECONDS", 60.0)
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d")
+    with ScriptedDaemon(answer) as daemon, trio.fail_after(60):
+        run = Forwarder(settings(tmp_path, daemon))
+        await run.run()
+        assert (daemon.connections, run.done) == (1, 1)
+
+
 @pytest.mark.parametrize("code", REFUSALS)
 async def test_daemon_that_refuses_everything_is_left_for_the_next_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    monkeypatch.setattr(delivery_engine, "REFUSING_US_MAX", 200_000)
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 200_000)
     first, second = Ledger(refuse=lambda _: code), Ledger()
     with Spool(tmp_path) as spool:
         keys = {spool.append(domain="d") for _ in range(5)}
@@ -222,7 +320,7 @@ async def test_daemon_that_refuses_everything_is_left_for_the_next_server(
 async def test_forwarder_stays_with_a_server_that_takes_and_comes_back_when_it_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_engine, "REFUSING_US_MAX", 200_000)
+    monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 200_000)
     refusing = {"first"}
     ledgers = {
         name: Ledger(refuse=lambda _, name=name: "read-only" if name in refusing else None)
