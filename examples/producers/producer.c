@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <err.h>
 #include <fcntl.h>
+#include <regex.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,18 +31,21 @@ static void number(uint64_t value, int bytes) { /* big endian */
 }
 
 static void domain_of(const char *uri, char *domain) { /* room: three times the URI */
-    const char *host = strstr(uri, "://");
-    size_t size = host == NULL ? 0 : strcspn(host += 3, "/?#");
-    const char *user = size ? memrchr(host, '@', size) : NULL;
-    if (user != NULL) { size -= (size_t)(user + 1 - host); host = user + 1; }
-    while (size && strchr(".:", host[size - 1])) size--;
-    if (size == 0) errx(64, "no host in %s", uri);
-    for (; size--; host++) {
-        if (*host == ':') domain = stpcpy(domain, "%3A");
-        else if (!strchr("[]", *host) && strncmp(host, ".:", 2))
-            *domain++ = (char)tolower((unsigned char)*host);
+    regex_t form;
+    regmatch_t part[7]; /* 3: host, 6: port */
+    if (regcomp(&form, "^([a-z][a-z0-9+.-]*:)?//([^/?#]*@)?"
+                "(\\[[0-9a-f:.]+]|[0-9a-z_][0-9a-z_-]*(\\.[0-9a-z_-]+)*)\\.?(:([0-9]*))?([/?#]|$)",
+                REG_EXTENDED | REG_ICASE)) errx(70, "regcomp");
+    int is_found = regexec(&form, uri, 7, part, 0) == 0;
+    int has_port = is_found && part[6].rm_so < part[6].rm_eo;
+    unsigned long port = has_port ? strtoul(uri + part[6].rm_so, NULL, 10) : 0;
+    if (!is_found || port > 65535) errx(64, "no host in %s (IDNA form, xn--..., if not ASCII)", uri);
+    for (regoff_t at = part[3].rm_so; at < part[3].rm_eo; at++) {
+        if (uri[at] == ':') domain = stpcpy(domain, "%3A");
+        else if (!strchr("[]", uri[at])) *domain++ = (char)tolower((unsigned char)uri[at]);
     }
     *domain = 0;
+    if (has_port) sprintf(domain, "%%3A%lu", port);
 }
 
 static void set_record(uint64_t timestamp, const char *key, const char *uri, const char *line,

@@ -11,24 +11,24 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log"
-	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
 
 var number = binary.BigEndian
 
+var uriForm = regexp.MustCompile(`^(?:[a-z][a-z0-9+.-]*:)?//(?:[^/?#]*@)?` +
+	`(\[[0-9a-f:.]+\]|[0-9a-z_][0-9a-z_-]*(?:\.[0-9a-z_-]+)*)\.?(?::(?:0*([0-9]+))?)?(?:[/?#]|$)`)
+
 func domainOf(uri string) string {
-	parsed, err := url.Parse(uri)
-	if err != nil || parsed.Hostname() == "" {
-		log.Fatalf("no host in %s", uri)
+	parts := uriForm.FindStringSubmatch(strings.ToLower(uri))
+	if parts == nil || len(parts[2]) > 5 || len(parts[2]) == 5 && parts[2] > "65535" {
+		log.Fatalf("no host in %s (IDNA form, xn--..., if not ASCII)", uri)
 	}
-	domain := strings.TrimSuffix(strings.ToLower(parsed.Hostname()), ".")
-	if parsed.Port() != "" {
-		domain += ":" + parsed.Port()
-	}
-	return strings.ReplaceAll(domain, ":", "%3A")
+	domain := strings.TrimSuffix(parts[1]+":"+parts[2], ":")
+	return strings.NewReplacer("[", "", "]", "", ":", "%3A").Replace(domain)
 }
 
 func setRecord(key, uri string, timestamp int64, value []byte) []byte {

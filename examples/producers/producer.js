@@ -3,6 +3,7 @@
 "use strict";
 const { randomBytes } = require("node:crypto");
 const fs = require("node:fs");
+const { domainToASCII } = require("node:url");
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   for (let bit = 0; bit < 8; bit++) n = (n >>> 1) ^ (n & 1 ? 0x82f63b78 : 0);
@@ -14,11 +15,14 @@ const crc32c = (data) =>
 const number = (bytes, value) => Buffer.from(value.toString(16).padStart(2 * bytes, "0"), "hex");
 const sized = (bytes, data) => Buffer.concat([number(bytes, data.length), data]);
 
+const URI = /^(?:[a-z][a-z0-9+.-]*:)?\/\/(?:[^/?#]*@)?(\[.*\]|[^:/?#]*?)\.?(?::(\d*))?(?:[/?#]|$)/i;
+const HOST = /^(\[[0-9a-f:.]+\]|[0-9a-z_][0-9a-z_-]*(\.[0-9a-z_-]+)*)$/;
+
 function domainOf(uri) {
-  const host = new URL(uri).hostname.replace(/^\[|\]$|\.$/g, ""); // in lower case, in IDNA form
-  if (!host) throw new Error(`no host in ${uri}`);
-  const port = /^[^/]*\/\/[^/?#]*:(\d+)(?:[/?#]|$)/.exec(uri); // URL drops that of the scheme
-  return (port ? `${host}:${Number(port[1])}` : host).replaceAll(":", "%3A");
+  let [, host = "", port] = URI.exec(uri) ?? [];
+  host = /[^\0-\x7f]/.test(host) ? domainToASCII(host) : host.toLowerCase();
+  if (!HOST.test(host) || port > 65535) throw new Error(`no host in ${uri}`);
+  return (port ? `${host}:${Number(port)}` : host).replace(/[[\]]/g, "").replaceAll(":", "%3A");
 }
 
 let last = 0;

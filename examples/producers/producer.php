@@ -5,10 +5,15 @@
 
 function domain_of(string $uri): string
 {
-    $parts = parse_url($uri);
-    $host = strtolower(rtrim(trim($parts['host'] ?? '', '[]'), '.'))
-        ?: throw new InvalidArgumentException("no host in $uri");
-    return str_replace(':', '%3A', isset($parts['port']) ? "$host:{$parts['port']}" : $host);
+    $form = '~^(?:[a-z][a-z0-9+.-]*:)?//(?:[^/?#]*@)?(\[.*\]|[^:/?#]*?)\.?(?::(\d*))?(?:[/?#]|$)~iD';
+    preg_match($form, $uri, $found);
+    [$host, $port] = [strtolower($found[1] ?? ''), $found[2] ?? ''];
+    if (preg_match('/[^\0-\x7f]/', $host) && function_exists('idn_to_ascii')) {
+        $host = (string) idn_to_ascii($host, IDNA_NONTRANSITIONAL_TO_ASCII);
+    }
+    preg_match('/^(\[[0-9a-f:.]+\]|[0-9a-z_][0-9a-z_-]*(\.[0-9a-z_-]+)*)$/D', $host) && $port <= 65535
+        || throw new InvalidArgumentException("no host in $uri (not ASCII: intl is needed)");
+    return strtr($port === '' ? $host : "$host:" . (int) $port, [':' => '%3A', '[' => '', ']' => '']);
 }
 
 function set_record(string $uri, string $value): string

@@ -7,9 +7,15 @@ umask 077 # nobody else reads the file before chmod
 export LC_ALL=C
 spool=$1 uri=$2
 
-host=${uri#*://} host=${host%%[/?#]*} host=${host##*@}
-domain=$(printf %s "$host" | tr A-Z a-z | sed 's/[][]//g; s/[.:]$//; s/[.]:/:/; s/:/%3A/g')
-[ "$host" != "$uri" ] && [ -n "$domain" ] || { echo "producer: no host in $uri" >&2; exit 64; }
+# scheme://user@host:port/... gives "host:port", or "host:" without a port
+form='^([a-z][a-z0-9+.-]*:)?//([^/?#]*@)?'
+form=$form'([[][0-9a-f:.]+[]]|[0-9a-z_][0-9a-z_-]*([.][0-9a-z_-]+)*)[.]?(:(0*([0-9]+))?)?([/?#].*)?$'
+host=$(printf '%s\n' "$uri" | tr A-Z a-z | sed -nE "s!$form!\\3:\\7!p")
+port=${host##*:}
+[ -n "$host" ] && [ ${#port} -le 5 ] && [ "${port:-0}" -le 65535 ] || {
+    echo "producer: no host in $uri (IDNA form, xn--..., if not ASCII)" >&2; exit 64
+}
+domain=$(printf %s "$host" | sed 's/[][]//g; s/:$//; s/:/%3A/g')
 
 hex() { od -An -v -tx1 | tr -d ' \n'; }
 bytes() { printf %s "$1" | sed 's/../0x& /g'; }

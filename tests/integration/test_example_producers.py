@@ -17,6 +17,7 @@ import pytest
 
 from fastjournal import domain_of
 from fastjournal.client import SyncClient
+from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol import Flag, ValueType
@@ -51,6 +52,51 @@ exit $code
 """
 LONG_LINE = "x" * 100_000
 """Longer than the buffers of standard libraries."""
+
+DOMAINS = {
+    "https://User@Example.ORG.:8080/a?b#c": "example.org%3A8080",
+    "http://example.org": "example.org",
+    "//example.org/": "example.org",
+    "gemini://EXAMPLE.org/": "example.org",
+    "svn+ssh://a:b@c@Example.org?x=//y": "example.org",
+    "http://host_1:080/": "host_1%3A80",
+    "http://host:0/": "host%3A0",
+    "http://host:00/": "host%3A0",
+    "http://host:/": "host",
+    "https://host:443/": "host%3A443",
+    "http://host:65535/": "host%3A65535",
+    "http://127.0.0.1/": "127.0.0.1",
+    "http://127.1/": "127.1",
+    "http://[2001:DB8::1]/": "2001%3Adb8%3A%3A1",
+    "http://[::ffff:1.2.3.4]:081/": "%3A%3Affff%3A1.2.3.4%3A81",
+    "http://xn--bcher-kva.example/": "xn--bcher-kva.example",
+    "http://host:65536/": None,
+    "http://host:99999999999999999999/": None,
+    "http://host:8o/": None,
+    "mailto:a@b": None,
+    "example.org/path": None,
+    "example.org:80/": None,
+    "http:example.org": None,
+    "http:///path": None,
+    "http://:80/": None,
+    "http://./": None,
+    "http://user@/": None,
+    "http://a b/": None,
+    "http://a..b/": None,
+    "http://-a/": None,
+    "http://ex%61mple.org/": None,
+    "http://a,b/": None,
+    "http://[::g]/": None,
+    "http://[::1/": None,
+}
+"""URI to its domain; None: it is refused. The same for the library and all examples."""
+
+DOMAINS_BY_IDNA = {
+    "http://bücher.example/": "xn--bcher-kva.example",
+    "http://BÜCHER.example:8080/": "xn--bcher-kva.example%3A8080",
+    "http://straße.example./": "xn--strae-oqa.example",
+}
+"""Hosts that are not ASCII: a program without IDNA refuses them, and says so."""
 
 REFUSED = {
     "mailto:a": b"no host",
@@ -150,6 +196,55 @@ def test_spool_producer_refuses_a_uri_without_a_host_and_a_key_over_4096_bytes(
         assert done.returncode != 0
         assert error in done.stderr + done.stdout
         assert os.listdir(made) == []
+
+
+@pytest.mark.parametrize("uri", [*DOMAINS, *DOMAINS_BY_IDNA])
+def test_domain_of_the_library_is_that_of_the_table_of_producers(uri: str) -> None:
+    wanted = (DOMAINS | DOMAINS_BY_IDNA)[uri]
+    if wanted is None:
+        with pytest.raises(BadRequestError, match=r"no host|no domain"):
+            domain_of(uri)
+    else:
+        assert domain_of(uri) == wanted
+
+
+def has_idna(example: str) -> bool:
+    """Whether this example converts a host here: Node does, PHP with its module intl."""
+    if example.endswith(".php"):
+        return b"intl" in subprocess.run(["php", "-m"], capture_output=True, check=True).stdout
+    return example.endswith(".js")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_spool_producer_finds_the_domain_of_a_uri_or_refuses_it(
+    example: str, examples: ExamplePrograms, tmp_path: Path
+) -> None:
+    command = examples.command(example)
+    wanted: dict[str, str | None] = {**DOMAINS}
+    wanted |= DOMAINS_BY_IDNA if has_idna(example) else dict.fromkeys(DOMAINS_BY_IDNA)
+    found: dict[str, str | None] = {}
+    for uri in wanted:
+        done = subprocess.run(
+            [*command, str(tmp_path), uri],
+            input=b"x",
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        if done.returncode:
+            error = (done.stderr + done.stdout).decode()
+            assert f"no host in {uri}" in error
+            assert uri.isascii() or "ASCII" in error
+            found[uri] = None
+            continue
+        (file,) = list_slots(tmp_path)
+        (request,) = requests_in(Path(file.path))
+        key = parse_journal_key(request.key)
+        assert key is not None
+        found[uri] = key.domain.decode()
+        Path(file.path).unlink()
+    assert found == wanted
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("example", FAST)

@@ -716,7 +716,7 @@ def test_daemon_that_ends_the_connection_at_each_record_is_left_for_the_next() -
     assert bench.left_us() == NO_PROGRESS_US_MAX
 
 
-def test_few_poison_records_alone_are_no_reason_to_leave_a_daemon() -> None:
+def test_poison_of_few_records_alone_is_no_reason_to_leave_a_daemon() -> None:
     bench = Bench()
     bench.offer(*range(SKIP_AFTER - 1))
     for _ in range(100):

@@ -250,7 +250,7 @@ async def test_daemon_without_progress_is_left_for_the_next_server_and_no_record
     assert "ends the connection" not in caplog.text
 
 
-async def test_only_daemon_that_swallows_records_is_asked_again_and_no_record_is_suspect(
+async def test_single_daemon_that_swallows_records_is_asked_again_and_no_record_is_suspect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(delivery_engine, "NO_PROGRESS_US_MAX", 100_000)
