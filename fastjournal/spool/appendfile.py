@@ -77,8 +77,9 @@ class AppendFile:
         """From and before these instants it may be appended to without another look."""
         self.name = slot_name(start_s)
         self.path = os.path.join(directory, self.name)
-        self.users = 0
-        """Threads that are about to sync it: it is not closed before they have."""
+        self.users: list[int] = []
+        """Identifiers of the threads that are about to sync it, one for each append: it is not
+        closed before they have."""
         self._shared_sync = SharedSync(self.path)
         try:
             self._descriptor = _open(directory, self.path, group)
@@ -251,18 +252,26 @@ def _open(directory: str, path: str, group: int | None) -> int:
 
 
 def _create(directory: str, path: str, group: int | None) -> None:
-    """Put a file with a whole header there, unless somebody else was faster."""
+    """Put a file with a whole header there, unless somebody else was faster.
+
+    A fork may come in between, in a signal handler: then two processes do the rest with one name or
+    one descriptor. So the header is written in place, and a name that is there or gone is no error.
+    """
     name = f".{os.path.basename(path)}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     temporary = os.path.join(directory, name)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, FILE_MODE)
+    except FileExistsError:
+        return
     try:
         try:
             set_access(descriptor, directory, group)
-            if os.write(descriptor, FILE_HEADER) != FILE_HEADER_BYTES:
+            if os.pwrite(descriptor, FILE_HEADER, 0) != FILE_HEADER_BYTES:
                 raise _no_space()
         finally:
             os.close(descriptor)
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
             os.link(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

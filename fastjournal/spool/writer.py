@@ -92,12 +92,17 @@ class Spool:
         self._durable = _check_bool("durable", durable)
         self._group = group_id(group)
         self._clock: Clock = clock or SystemClock()
-        self._next_timestamp = TimestampSource(clock).next_us if clock else unique_timestamp
+        self._timestamps = TimestampSource(clock) if clock else None
+        self._next_timestamp = self._timestamps.next_us if self._timestamps else unique_timestamp
         self._lock = threading.RLock()
         """Held while a record is written. A signal handler that interrupts this goes through: at
         each step another append may come in between, so each step takes what it finds."""
         self._depth = 0
         """Appends under way in the thread that holds the lock: a signal handler's is one more."""
+        self._owner = 0
+        """The thread of these appends."""
+        self._shares_files = False
+        """Files are in use that a parent process has open, too: a fork came within an append."""
         self._file: AppendFile | None = None
         self._retired: list[AppendFile] = []
         """Files of slots that are over, to be closed when nobody uses them any more."""
@@ -265,11 +270,13 @@ class Spool:
 
     def _write(self, record: bytes) -> None:
         with self._lock:
+            self._owner = threading.get_ident()
             self._depth += 1
             try:
                 file, number = self._append(record)
                 self._waker.wake()
-                file.users += self._durable
+                if self._durable:
+                    file.users.append(self._owner)
             finally:
                 self._depth -= 1
                 self._close_retired()
@@ -278,7 +285,7 @@ class Spool:
                 file.sync(number)
             finally:
                 with self._lock:
-                    file.users -= 1
+                    file.users.remove(threading.get_ident())
                     self._close_retired()
 
     def _append(self, record: bytes) -> tuple[AppendFile, int]:
@@ -337,7 +344,12 @@ class Spool:
 
     def _close_retired(self) -> None:
         """Close the files of slots that are over, but for those in use."""
-        if not self._retired or self._depth:
+        if self._depth:
+            return
+        if self._shares_files:
+            self._shares_files = False
+            self._retire(None)
+        if not self._retired:
             return
         retired, self._retired = self._retired, []
         for file in retired:
@@ -356,13 +368,19 @@ class Spool:
         """In the child: its own descriptors, name and lock. The parent keeps its flock.
 
         Closing is safe: the lock belongs to the open file that both share, and ends when both
-        have closed it.
+        have closed it. Only the thread that forked is here. Where it forked within an append (in
+        a signal handler), that goes on in both processes: it keeps its lock and its file.
         """
-        self._lock = threading.RLock()
-        self._depth = 0
+        thread = threading.get_ident()
+        self._shares_files = self._depth > 0 and self._owner == thread
+        if not self._shares_files:
+            self._lock = threading.RLock()
+            self._depth = 0
+        if self._timestamps is not None:
+            self._timestamps.forget_lock()
         self._writer_id = secrets.token_hex(4)
         for file in (*self._retired, *filter(None, (self._file,))):
-            file.users = 0  # its threads are not here
+            file.users = [user for user in file.users if user == thread]
         self._close_files()
 
 

@@ -108,6 +108,86 @@ def test_append_comes_in_between_at_each_call_of_the_system(
     assert spool_status(tmp_path).pending == len(keys)
 
 
+FORKS = """
+import os, sys, traceback
+from fastjournal.spool import Spool, spool_status
+from fastjournal.testing.clock import ManualClock
+
+durable = sys.argv[2] == "durable"
+
+def append_and_fork(directory, moment):
+    "Fork at one line of an append, as a signal handler there may do."
+    clock = ManualClock(1_795_161_600_000_000)
+    spool = Spool(directory, slot_seconds=60, durable=durable, clock=clock)
+    lines, child, wanted = 0, None, 0
+
+    def trace(frame, event, argument):
+        nonlocal lines, child, wanted
+        if "/fastjournal/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == moment:
+                sys.settrace(None)
+                wanted = 7 - (spool_status(directory).pending - 1)  # written before the fork
+                child = os.fork()
+                if not child:
+                    spool.append(domain="d", id="handler")
+        return trace
+
+    spool.append(domain="d", id="before")
+    clock.instant_us += 60_000_000  # the slot is changed in the append that is interrupted
+    sys.settrace(trace)
+    spool.append(domain="d", id="interrupted", not_before_us=0)
+    sys.settrace(None)
+    if child == 0:
+        for number in range(3):
+            clock.instant_us += 60_000_000
+            spool.append(domain="d", id=str(number))
+        assert (spool._depth, spool._retired) == (0, [])
+    spool.close()
+    folder = "/proc/self/fd"
+    open_files = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)
+                  if os.path.lexists(f"{folder}/{fd}")]
+    assert not [path for path in open_files if path.endswith(".fjs")], open_files
+    return lines, child, wanted
+
+moment = lines = 0
+while moment <= lines:
+    parent, directory = os.getpid(), f"{sys.argv[1]}/{moment}"
+    try:
+        seen, child, wanted = append_and_fork(directory, moment)
+        lines = lines or seen
+        if child is not None and child:
+            assert os.waitpid(child, 0)[1] == 0
+            # of the parent: two; of the child: the interrupted one again, the handler's, three
+            assert spool_status(directory).pending == wanted
+    except BaseException:
+        print(f"at line {moment} of {lines}")
+        traceback.print_exc()
+        os._exit(1)
+    if os.getpid() != parent:
+        os._exit(0)
+    moment += 1
+print(lines)
+"""
+
+
+@pytest.mark.parametrize("durable", ["durable", "fast"])
+def test_fork_at_each_line_of_an_append_leaves_both_processes_able_to_append(
+    tmp_path: Path, durable: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path), durable],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 50
+
+
 def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first sync goes on all others write: the second one is for all."""
     count = 8
