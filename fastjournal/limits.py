@@ -756,7 +756,11 @@ takes 255."""
 
 OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
-open 1,024."""
+open 1,024. Where it may open fewer, a half of what OTHER_FILES_MAX leaves."""
+
+OTHER_FILES_MAX = 32
+"""Files that a forwarder opens beside slots: 14 where it waits, and more for a connection and
+FORWARDER_HTTP_CONNECTIONS_MAX scrapers."""
 
 STRETCHES_MAX = 16 * 1024
 """Positions of delayed records that a forwarder holds one by one, and as many of suspects, in some

@@ -30,6 +30,7 @@ from fastjournal.spool.work import WorkBudget
 from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.once_log import OnceLog
+from fj_forwarder.open_files import open_slots_max
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
 from fj_forwarder.slot_content import SlotOverwrittenError
 from fj_forwarder.slot_file import PutAside, SlotFile
@@ -83,6 +84,7 @@ class SlotStore:
         self._put_aside = put_aside
         self._budget = budget or WorkBudget()
         self.delays = RetryQueue()
+        self._open_max = open_slots_max(OPEN_SLOTS_MAX)
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
         self._resting: dict[str, SlotFile] = {}
@@ -411,7 +413,7 @@ class SlotStore:
 
     def _make_room(self) -> bool:
         """Have one slot less than may be open: those that are done go, those that are read rest."""
-        if len(self._open) < OPEN_SLOTS_MAX:
+        if len(self._open) < self._open_max:
             return True
         for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
             with self._catching(file):
@@ -426,7 +428,7 @@ class SlotStore:
                     may_rest = file.is_quiet or (file.is_barred and not file.outstanding)
                     if may_rest and not self._finish(file, TakenRecords(0, 0)):
                         self._rest(file)
-        return len(self._open) < OPEN_SLOTS_MAX
+        return len(self._open) < self._open_max
 
     def _finish_drop_ins(self) -> None:
         """Delete the drop-ins that are sent, at once: there may be thousands in one slot."""
