@@ -750,6 +750,14 @@ MOVED_US_MAX = 1_000_000
 """Time between two checks of a writer whether the path still leads to its slot. A deleted slot is
 noticed at each append; a slot that was moved away takes records for this time at most."""
 
+SLOT_LOCK_TRIES_MAX = 20
+"""Tries of a writer to lock a slot, with a pause of a millisecond: the forwarder holds its lock for
+as long while it deletes a slot. Nobody else has a reason to lock one."""
+
+FURTHER_SLOTS_MAX = 3
+"""Further slots of the same time, named after the next seconds, that a writer tries where somebody
+holds the lock of one: so an append waits 80 ms at most, and then fails."""
+
 DROP_IN_NAME_BYTES_MAX = 200
 """Bytes of the file name of a drop-in: the names in dead/ are 31 bytes longer, and a file system
 takes 255."""

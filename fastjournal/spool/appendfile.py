@@ -13,9 +13,11 @@ import errno
 import fcntl
 import os
 import secrets
+import time
+from typing import Final
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import MOVED_US_MAX, SLOT_SECONDS
+from fastjournal.limits import MOVED_US_MAX, SLOT_LOCK_TRIES_MAX, SLOT_SECONDS
 from fastjournal.spool.format import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -37,6 +39,12 @@ from fastjournal.spool.slots import (
     write_directory,
 )
 
+_LOCK_PAUSE_S: Final = 0.001
+
+
+class SlotHeldError(SpoolFailedError):
+    """Another program holds the exclusive lock of a slot."""
+
 
 class ShortWriteError(SpoolFailedError):
     """A write of several records of which only a part fitted on the disk."""
@@ -56,8 +64,11 @@ class AppendFile:
         slot_seconds: Its length.
         durable: Make its name durable, and what was written whole of a short write.
         group: Group that shares it; None: as the directory says.
+        further: Seconds by which its name is later than its start: where somebody holds the lock of
+            the slot, another one takes the appends of this time.
 
     Raises:
+        SlotHeldError: Another program holds its exclusive lock.
         SpoolFailedError: It cannot be created or opened, or is of another version.
     """
 
@@ -69,13 +80,14 @@ class AppendFile:
         *,
         durable: bool,
         group: int | None = None,
+        further: int = 0,
     ) -> None:
         self._durable = durable
         self._begins_us = start_s * 1_000_000
         self._ends_us = (start_s + slot_seconds) * 1_000_000
         self.good_from_us = self.good_until_us = 0
         """From and before these instants it may be appended to without another look."""
-        self.name = slot_name(start_s)
+        self.name = slot_name(start_s + further)
         self.path = os.path.join(directory, self.name)
         self.users: list[int] = []
         """Identifiers of the threads that are about to sync it, one for each append: it is not
@@ -230,7 +242,12 @@ def _no_space() -> OSError:
 
 
 def _open(directory: str, path: str, group: int | None) -> int:
-    """Return a descriptor with a shared lock on the file that ``path`` leads to."""
+    """Return a descriptor with a shared lock on the file that ``path`` leads to.
+
+    The lock is not waited for in the system, where any program could hold it for ever. A file that
+    is deleted meanwhile is made anew.
+    """
+    tries = 0
     while True:
         if not os.path.lexists(path):
             write_directory(directory, group)
@@ -242,9 +259,20 @@ def _open(directory: str, path: str, group: int | None) -> int:
                 continue
             raise
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if leads_to(path, descriptor):
                 return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            tries += 1
+            if tries >= SLOT_LOCK_TRIES_MAX:
+                raise SlotHeldError(
+                    "this slot is locked by another program",
+                    path=path,
+                    hint="end the program that locks it (lslocks): nobody but fj-forwarder may",
+                ) from error
+            time.sleep(_LOCK_PAUSE_S)
+            continue
         except BaseException:  # a signal handler may raise anything
             os.close(descriptor)
             raise

@@ -21,6 +21,7 @@ from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timest
 from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.keys import build_journal_key, default_id, encode_text
 from fastjournal.limits import (
+    FURTHER_SLOTS_MAX,
     INSTANT_MAX,
     KEY_BYTES_MAX,
     PRIORITY_DEFAULT,
@@ -32,7 +33,7 @@ from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
 from fastjournal.protocol.values import encode_value
-from fastjournal.spool.appendfile import AppendFile, ShortWriteError
+from fastjournal.spool.appendfile import AppendFile, ShortWriteError, SlotHeldError
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
@@ -314,12 +315,27 @@ class Spool:
             if file.is_in_place(now_us):
                 return file
             self._tell_taken_away(file)
-        start_s = slot_start(now_us, self._slot_seconds)
-        file = AppendFile(
-            self.directory, start_s, self._slot_seconds, durable=self._durable, group=self._group
-        )
+        file = self._open_slot(slot_start(now_us, self._slot_seconds))
         self._retire(file)
         return file
+
+    def _open_slot(self, start_s: int) -> AppendFile:
+        """Open a slot, or a further one of the same time where another program locks it."""
+        further = 0
+        while True:
+            try:
+                return AppendFile(
+                    self.directory,
+                    start_s,
+                    self._slot_seconds,
+                    durable=self._durable,
+                    group=self._group,
+                    further=further,
+                )
+            except SlotHeldError:
+                further += 1
+                if further > FURTHER_SLOTS_MAX:
+                    raise
 
     def _retire(self, following: AppendFile | None) -> None:
         """Put another file in the place of the one in use, which may be in use still."""

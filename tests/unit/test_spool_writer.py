@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -12,14 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import MOVED_US_MAX
+from fastjournal.limits import FURTHER_SLOTS_MAX, MOVED_US_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
 from fastjournal.spool import Spool, slots, spool_status
+from fastjournal.spool.format import FILE_HEADER
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
 
@@ -188,8 +191,15 @@ def test_slots_of_another_length_are_named_after_their_start(tmp_path: Path) -> 
 
 
 def test_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_append(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def sleep(_: float) -> None:
+        waits.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr(time, "sleep", sleep)
     path = tmp_path / "20261120T080000Z.fjs"
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="first")
@@ -197,24 +207,66 @@ def test_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_appen
         fcntl.flock(file, fcntl.LOCK_EX)
         thread = threading.Thread(target=spool.append, kwargs={"domain": "second"})
         thread.start()
-        wait_until_locked_out(file.fileno())
+        assert waits.wait(60)
         path.unlink()
         fcntl.flock(file, fcntl.LOCK_UN)
+        goes_on.set()
         thread.join()
     (request,) = requests_in(path)
     assert parse_journal_key(request.key)[0] == b"second"  # it is a journal key
 
 
-def wait_until_locked_out(descriptor: int) -> None:
-    """Return when somebody waits for the lock that is held on this file (see /proc/locks)."""
-    inode = f":{os.fstat(descriptor).st_ino} "
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        lines = Path("/proc/locks").read_text().splitlines()
-        if any("->" in line and inode in line for line in lines):
-            return
-        time.sleep(0.001)
-    raise TimeoutError("nobody waits for the lock")
+def hold(path: Path) -> BinaryIO:
+    """Lock a slot as a program that is no forwarder, or hangs, may do."""
+    if not path.exists():
+        path.write_bytes(FILE_HEADER)
+    file = path.open("rb")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def test_slot_that_somebody_locks_is_passed_by_a_further_slot_of_the_same_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    clock = ManualClock(EIGHT)
+    with Spool(tmp_path, clock=clock) as spool:
+        spool.append(domain="first")
+    path, further = tmp_path / "20261120T080000Z.fjs", tmp_path / "20261120T080001Z.fjs"
+    with hold(path), Spool(tmp_path, clock=clock) as spool:
+        spool.append(domain="second")
+        waited = len(waits)
+        clock.instant_us += 3_599_999_999
+        spool.append(domain="third")
+        assert len(waits) == waited, "it waits once"
+        assert not can_lock(further)
+        clock.instant_us += 1
+        spool.append(domain="fourth")
+    assert sum(waits) <= 0.1
+    names = [[parse_journal_key(r.key)[0] for r in requests_in(p)] for p in (path, further)]
+    assert names == [[b"first"], [b"second", b"third"]]
+    assert (tmp_path / "20261120T090000Z.fjs").exists()
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
+        spool.append(domain="fifth")
+    assert len(requests_in(path)) == 2, "it is not locked any more"
+
+
+def test_slot_and_all_further_ones_that_somebody_locks_are_an_error_that_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with contextlib.ExitStack() as held, Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
+        for second in range(FURTHER_SLOTS_MAX + 1):
+            held.enter_context(hold(tmp_path / f"20261120T08000{second}Z.fjs"))
+        with pytest.raises(SpoolFailedError, match=r"T080003Z.fjs: .*locked") as caught:
+            spool.append(domain="d")
+        assert caught.value.hint
+        held.close()
+        spool.append(domain="d")
+    assert sum(waits) <= 0.1
+    assert len(all_requests(tmp_path)) == 1
 
 
 def test_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> None:
