@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def shared_spool(group: int) -> Iterator[Path]:
+    """Make a directory that every user can enter, with an empty spool of a group in it.
+
+    It lies outside of those of pytest, which takes the rights of others from their parents.
+    """
+    with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
+        os.chmod(name, 0o711)
+        spool = Path(name, "spool")
+        spool.mkdir()
+        os.chown(spool, 0, group)
+        spool.chmod(0o2770)
+        yield spool
 
 
 def as_user(uid: int, group: int, work: Callable[[], object]) -> int:

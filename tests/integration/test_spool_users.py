@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder.main import command
 from tests.integration.daemon_process import DaemonProcess
-from tests.users import as_user
+from tests.users import as_user, shared_spool
 
 PRODUCER = Path(__file__).resolve().parents[2] / "examples/producers/producer.sh"
 GROUP, OTHER_GROUP = 54_321, 54_322
@@ -32,13 +31,8 @@ TOO_LARGE = 1000
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that every user can enter, with a shared spool in it."""
-    with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
-        os.chmod(name, 0o711)
-        spool = Path(name, "spool")
-        spool.mkdir()
-        os.chown(spool, 0, GROUP)
-        spool.chmod(0o2770)
-        yield Path(name)
+    with shared_spool(GROUP) as spool:
+        yield spool.parent
 
 
 def append(spool: Path, id: str, value: bytes = b"") -> None:

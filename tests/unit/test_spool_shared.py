@@ -20,7 +20,7 @@ from fastjournal.testing.clock import ManualClock
 from fj_cli.commands.spool_status import command
 from fj_forwarder.slot_store import SlotStore
 from tests.unit.spool_files import EIGHT
-from tests.users import as_user
+from tests.users import as_user, shared_spool
 
 NAME = "20261120T080000Z.fjs"
 GROUP = 54_321
@@ -66,15 +66,12 @@ def test_group_that_there_is_not_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users")
-def test_spool_is_shared_by_three_users_of_a_group(tmp_path: Path) -> None:
-    for path in (tmp_path, *tmp_path.parents):
-        if not path.stat().st_mode & stat.S_IXOTH:
-            path.chmod(path.stat().st_mode | stat.S_IXOTH)
-    directory = tmp_path / "shared"
-    directory.mkdir()
-    os.chown(directory, 0, GROUP)
-    directory.chmod(0o2770)
+def test_spool_is_shared_by_three_users_of_a_group() -> None:
+    with shared_spool(GROUP) as directory:
+        check_three_users(directory)
 
+
+def check_three_users(directory: Path) -> None:
     def append() -> None:
         with Spool(directory, durable=True) as spool:
             spool.append(domain="d", value=os.getuid())
