@@ -45,6 +45,28 @@ def test_install_script_of_the_container_is_shell() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
+def test_install_script_of_the_container_takes_relative_paths_of_the_caller(tmp_path: Path) -> None:
+    """It changes its directory, and starts itself anew by ``unshare``, which is told here."""
+    tools, programs = tmp_path / "tools", tmp_path / "programs"
+    tools.mkdir()
+    programs.mkdir()
+    for name in ("podman", "crun", "unshare", "ip", "openssl", "id"):
+        says = {"unshare": 'printf "%s\\n" "$@"', "id": "echo 0"}.get(name, "exit 1")
+        (tools / name).write_text(f"#!/bin/sh\n{says}\n")
+        (tools / name).chmod(0o755)
+    script = os.path.relpath(PACKAGING / "try-container", tmp_path)
+    done = subprocess.run(
+        [script, "programs"],
+        cwd=tmp_path,
+        env={"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *_, itself, given = done.stdout.splitlines()
+    assert (itself, given) == (str(PACKAGING / "try-container"), str(programs))
+
+
 @pytest.mark.parametrize(
     ("builder", "options"), [("podman --root x", "--format docker"), ("docker", "")]
 )
