@@ -6,7 +6,7 @@ holds the segments under their own names and ``MANIFEST.json``::
     {"format": "fastjournal-snapshot", "version": 1, "taken_us": int,
      "segments": [{"name": "000000001.log", "number": 1, "bytes": int,
                    "crc32c": "8 hex digits", "first_us": int|null, "last_us": int|null,
-                   "records": int}, ...],
+                   "records": int, "min_us": int|null, "max_us": int|null}, ...],
      "records": int, "bytes": int, "archive_gaps": [...]}
 
 ``archive_gaps`` has the gaps of the archive (``cmdlog.archive_format``) that were known then;
@@ -59,6 +59,10 @@ class ManifestSegment(msgspec.Struct, frozen=True):
     first_us: int | None
     last_us: int | None
     records: int
+    min_us: int | None = None
+    """No record has an earlier time; None: not known, as in manifests of earlier releases."""
+    max_us: int | None = None
+    """No record has a later time."""
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -306,6 +310,8 @@ def _encode_manifest(
                 first_us=info.first_us,
                 last_us=info.last_us,
                 records=info.records,
+                min_us=info.min_us,
+                max_us=info.max_us,
             )
             for info in segments
         ],

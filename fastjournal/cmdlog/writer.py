@@ -25,7 +25,8 @@ from enum import StrEnum
 
 import google_crc32c
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, TIME_BYTES
+from fastjournal.cmdlog.format.records import decode_bounds, encode_time
 from fastjournal.cmdlog.format.segments import (
     OFFSET_BITS,
     SEGMENT_NUMBER_MAX,
@@ -61,7 +62,7 @@ class SyncPolicy(StrEnum):
 class _Segment:
     """A segment while it is appended to."""
 
-    __slots__ = ("bytes", "crc", "first_us", "last_us", "number", "records")
+    __slots__ = ("bytes", "crc", "first_us", "high", "last_us", "low", "number", "records")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -70,10 +71,24 @@ class _Segment:
         self.first_us: int | None = None
         self.last_us: int | None = None
         self.records = 0
+        self.low: bytes | None = None
+        """Bytes of the earliest time of a record; None: not known."""
+        self.high: bytes | None = None
+        """Those of the latest one."""
 
     def info(self) -> SegmentInfo:
+        min_us, max_us = None, None
+        if self.low is not None and self.high is not None:
+            min_us, max_us = decode_bounds(self.low, self.high)
         return SegmentInfo(
-            self.number, self.bytes, self.crc, self.first_us, self.last_us, self.records
+            self.number,
+            self.bytes,
+            self.crc,
+            self.first_us,
+            self.last_us,
+            self.records,
+            min_us,
+            max_us,
         )
 
 
@@ -194,9 +209,10 @@ class LogWriter:
         """Take records into the buffer; they go into one segment, and to disk in one write.
 
         Args:
-            data: Whole records.
+            data: Whole records, which have one time.
             records: How many.
-            now_us: Their time, in microseconds since the Unix epoch.
+            now_us: The present, in microseconds since the Unix epoch: their time, but for that of a
+                tombstone that compaction writes again.
 
         Returns:
             The position of the first byte of ``data``.
@@ -340,6 +356,8 @@ class LogWriter:
         segment = _Segment(active.number)
         segment.bytes, segment.crc, segment.records = active.bytes, active.crc32c, active.records
         segment.first_us, segment.last_us = active.first_us, active.last_us
+        if active.min_us is not None and active.max_us is not None:
+            segment.low, segment.high = encode_time(active.min_us), encode_time(active.max_us)
         self._last_number = active.number
         self._current = self._open = segment
         self._file = self._disk.open_append(path)
@@ -373,10 +391,19 @@ class LogWriter:
         self.appended += len(data)
         segment.bytes += len(data)
         if records:
+            # a tombstone that compaction writes again has the time of its first record
+            stamp = data[:TIME_BYTES]
+            if not segment.records:
+                segment.first_us = now_us
+                segment.low = segment.high = stamp
+            # unknown bounds of a segment that is gone on with stay unknown
+            elif segment.low is not None and segment.high is not None:
+                if stamp < segment.low:
+                    segment.low = stamp
+                elif stamp > segment.high:
+                    segment.high = stamp
             segment.records += records
             segment.last_us = now_us
-            if segment.first_us is None:
-                segment.first_us = now_us
 
     def _seal(self) -> None:
         if self._file is None or self._open is None:

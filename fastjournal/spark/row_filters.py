@@ -3,8 +3,9 @@
 Conditions on ``segment`` and ``time`` exclude whole segments, those on ``time``, ``command`` and
 ``domain`` rows. Spark hands them over (``DataSourceReader.pushFilters``).
 
-A segment's span of time is that of its first and last record in the manifest. A clock that was set
-back writes records outside of it: ``CLOCK_STEP_US`` widens the span for these.
+A segment's span of time is that of the earliest and the latest time of its records in the manifest.
+Times of its first and last record tell nothing: a clock may have been set back in between. So a
+segment of which a manifest has no more than these, as those of earlier releases, is read.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastjournal.cmdlog.snapshot import ManifestSegment
+from fastjournal.spark.columns import cut
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.requested_schema import RequestedColumn
-
-CLOCK_STEP_US = 600 * 1_000_000
-"""Time by which a machine's clock may have been set back while a segment was written."""
 
 PUSHED = frozenset({"segment", "time", "command", "domain"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,8 +75,8 @@ class RowFilters:
     def keeps_segment(self, segment: SegmentFile, listed: ManifestSegment | None) -> bool:
         """Whether rows of a segment, which a manifest may list, may meet the conditions."""
         span = None
-        if listed is not None and listed.first_us is not None and listed.last_us is not None:
-            span = (listed.first_us, listed.last_us)
+        if listed is not None and listed.min_us is not None and listed.max_us is not None:
+            span = (cut(listed.min_us), cut(listed.max_us))
         for condition in self._conditions:
             if condition.column.source == "segment":
                 number = pa.array([segment.number], pa.int32())
@@ -107,8 +106,7 @@ class RowFilters:
 
 def _meets(condition: _Condition, span: tuple[int, int]) -> bool:
     """Whether an instant of a span of time may meet a condition."""
-    first = min(span) - CLOCK_STEP_US
-    last = max(span) + CLOCK_STEP_US
+    first, last = span
     if condition.kind == "IsNotNull":
         return True
     if condition.kind == "In":
@@ -116,7 +114,11 @@ def _meets(condition: _Condition, span: tuple[int, int]) -> bool:
     bound = _instant(condition.value)
     if condition.kind == "EqualTo":
         return first <= bound <= last
-    return last >= bound if condition.kind.startswith("Greater") else first <= bound
+    if condition.kind == "GreaterThan":
+        return last > bound
+    if condition.kind == "LessThan":
+        return first < bound
+    return last >= bound if condition.kind == "GreaterThanOrEqual" else first <= bound
 
 
 def _instant(value: Any) -> int:

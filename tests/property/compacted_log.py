@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import trio
 
+from fastjournal.cmdlog.format.records import decode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
@@ -239,6 +241,7 @@ class CompactedLog:
         """The log is what workq takes, and gives the same entries; the engine is sound."""
         self.engine.check()
         self.assert_replays()
+        self.assert_bounds()
         self.workq()
 
     def assert_replays(self) -> None:
@@ -256,6 +259,17 @@ class CompactedLog:
         assert {entry.key: entry.position for entry in engine.store if entry.persistent} == {
             entry.key: entry.position for entry in self.engine.store if entry.persistent
         }
+
+    def assert_bounds(self) -> None:
+        """The bounds of times that the writer knows of each segment are those of its records."""
+        self.flush()
+        for info in (*self.writer.sealed, *filter(None, [self.writer.active])):
+            data = self.disk.read(f"{LOG}/{info.name}")
+            times = [decode_time(data[at : at + 15]) for at, _, _ in scan_segment(data).spans()]
+            found = [time for time in times if time is not None]
+            assert len(found) == len(times) == info.records
+            if times:
+                assert (info.min_us, info.max_us) == (min(found), max(found))
 
     def workq(self) -> WorkqState:
         """Workq's rules take the log."""

@@ -279,9 +279,8 @@ def test_view_prunes_segments_by_the_times_of_the_manifest(
         segment = SegmentBuilder(number - 1, now_us=now, ids_from=number * 1000)
         segment.entry(b"web:001:5:%d" % number)
         (tmp_path / segment_name(number)).write_bytes(bytes(segment))
-        infos.append(
-            SegmentInfo(number, len(segment.data), google_crc32c.value(bytes(segment)), now, now, 2)
-        )
+        crc32c = google_crc32c.value(bytes(segment))
+        infos.append(SegmentInfo(number, len(segment.data), crc32c, now, now, 2, now, now))
     snapshot = take_snapshot(
         OsDisk(), str(tmp_path), str(tmp_path / "snapshots"), infos, START_US + 9 * HOUR_US
     )

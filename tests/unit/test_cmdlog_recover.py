@@ -112,7 +112,7 @@ def test_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
     assert [segment.number for segment in result.sealed] == [1, 2]
     data = bytes(third)
     assert result.active == SegmentInfo(
-        3, len(data), google_crc32c.value(data), START_US, START_US, 3
+        3, len(data), google_crc32c.value(data), START_US, START_US, 3, START_US, START_US
     )
     assert files(disk) == before
     assert verify(disk, LOG) == []

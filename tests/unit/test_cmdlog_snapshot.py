@@ -85,6 +85,8 @@ def test_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
                 "first_us": NOW + number - 1,
                 "last_us": NOW + number - 1,
                 "records": 2,
+                "min_us": NOW,
+                "max_us": NOW,
             }
             for number in (1, 2, 3)
         ],

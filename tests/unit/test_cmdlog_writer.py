@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable
 
 import google_crc32c
+import msgspec
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
@@ -29,10 +30,10 @@ def start_record(previous: SegmentInfo | int | None, now_us: int) -> bytes:
 START_BYTES = len(start_record(None, 0))
 
 
-def a_record(number: int, size: int = 20) -> bytes:
+def a_record(number: int, size: int = 20, now_us: int = NOW) -> bytes:
     text = b"%d" % number
     return encode_result(
-        Command.COMPLETE, encode_time(NOW), number.to_bytes(16, "big"), text.rjust(size, b".")
+        Command.COMPLETE, encode_time(now_us), number.to_bytes(16, "big"), text.rjust(size, b".")
     )
 
 
@@ -99,7 +100,8 @@ def test_first_segment_starts_with_header_and_start_record() -> None:
     assert segments_of(disk) == {1: content}
     assert unpack_position(position) == (1, 8 + START_BYTES)
     assert writer.active == SegmentInfo(
-        1, len(content), google_crc32c.value(content), NOW + 5, NOW + 7, 4
+        *(1, len(content), google_crc32c.value(content), NOW + 5, NOW + 7, 4),
+        *(NOW, NOW + 5),
     )
     assert writer.appended == len(content)
 
@@ -235,9 +237,30 @@ def test_resumed_writer_goes_on_in_the_active_segment() -> None:
     assert content == SEGMENT_HEADER + start_record(0, NOW) + a_record(1) + a_record(2)
     assert decode_record(content, unpack_position(position)[1])[1] == len(content)
     assert writer.active == SegmentInfo(
-        1, len(content), google_crc32c.value(content), NOW, NOW + 1, 3
+        1, len(content), google_crc32c.value(content), NOW, NOW + 1, 3, NOW, NOW
     )
     assert writer.appended == len(a_record(2))
+
+
+def test_bounds_of_times_hold_whatever_the_clock_does() -> None:
+    disk = a_disk()
+    writer = a_writer(disk, segment_bytes_max=10_000)
+    for step in (0, -9, 5, -2):
+        writer.append(a_record(1, now_us=NOW + step), 1, NOW + step)
+    writer.write()
+    active = writer.active
+    assert active is not None
+    assert (active.first_us, active.last_us) == (NOW, NOW - 2)
+    assert (active.min_us, active.max_us) == (NOW - 9, NOW + 5)
+    # what an older start did not know is not known of what comes behind it
+    for known in (True, False):
+        disk = disk.kill()
+        resumed = active if known else msgspec.structs.replace(active, min_us=None, max_us=None)
+        writer = a_writer(disk, active=resumed, segment_bytes_max=10_000)
+        writer.append(a_record(2, now_us=NOW + 7), 1, NOW + 7)
+        assert writer.active is not None
+        bounds = (NOW - 9, NOW + 7) if known else (None, None)
+        assert (writer.active.min_us, writer.active.max_us) == bounds
 
 
 def test_last_of_the_sealed_segments_is_durable_before_another_is_started() -> None:
@@ -267,7 +290,9 @@ def test_segment_without_records_gets_what_it_lacks(header: bytes) -> None:
     content = SEGMENT_HEADER + start_record(4, NOW) + a_record(1)
     assert segments_of(disk) == {6: content}
     assert unpack_position(position) == (6, 8 + START_BYTES)
-    assert writer.active == SegmentInfo(6, len(content), google_crc32c.value(content), NOW, NOW, 2)
+    assert writer.active == SegmentInfo(
+        6, len(content), google_crc32c.value(content), NOW, NOW, 2, NOW, NOW
+    )
 
 
 def test_resumed_segment_of_another_length_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     GreaterThan,
@@ -33,11 +34,16 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.records import encode_result, encode_time
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
-from fastjournal.cmdlog.snapshot import ManifestSegment
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME, ManifestSegment, take_snapshot
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import TIMESTAMPS
 from fastjournal.spark.files import SegmentFile
@@ -47,7 +53,7 @@ from fastjournal.spark.requested_schema import INSTANTS, RequestedColumn, cast_b
 from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.source import FastjournalSource
 from fastjournal.spool.slots import slot_name
-from fastjournal.testing.logs import SegmentBuilder
+from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.plan_logs import write_log
 
 STRING, BIGINT = StringType(), LongType()
@@ -255,11 +261,10 @@ def test_filters_take_conditions_on_four_columns_and_leave_the_others() -> None:
     [
         (lambda at: GreaterThan(("TIME",), at(2)), [2, 3]),
         (lambda at: GreaterThanOrEqual(("TIME",), at(3) + timedelta(hours=0.5)), [3]),
-        (lambda at: LessThan(("TIME",), at(2)), [1, 2]),
+        (lambda at: LessThan(("TIME",), at(2)), [1]),
         (lambda at: LessThanOrEqual(("TIME",), at(1)), [1]),
         (lambda at: EqualTo(("TIME",), at(2) + timedelta(minutes=30)), [2]),
-        # within the time by which a clock may have been set back
-        (lambda at: EqualTo(("TIME",), at(2) - timedelta(minutes=9)), [2]),
+        (lambda at: EqualTo(("TIME",), at(2) - timedelta(minutes=9)), []),
         (lambda at: In(("TIME",), [at(1), at(3)]), [1, 3]),
         (lambda at: IsNotNull(("TIME",)), [1, 2, 3]),
         (lambda at: EqualTo(("TIME",), at(9)), []),
@@ -276,8 +281,10 @@ def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
             8,
             "00000000",
             number * HOUR_US,
-            number * HOUR_US + HOUR_US - 20 * 60_000_000,
+            number * HOUR_US,
             1,
+            number * HOUR_US,
+            number * HOUR_US + HOUR_US - 20 * 60_000_000,
         )
         for number in (1, 2, 3)
     ]
@@ -285,6 +292,82 @@ def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
     segments = [SegmentFile("", one.number, 8, last=False, open=False) for one in listed]
     pairs = zip(segments, listed, strict=True)
     assert [one.number for one, info in pairs if filters.keeps_segment(one, info)] == kept
+
+
+DAY = timedelta(days=1)
+
+
+def log_of_clocks(directory: Path, *clocks: Sequence[timedelta]) -> Path:
+    """Write a log with a segment for each clock, take a snapshot of it, and return that.
+
+    Args:
+        directory: An empty one.
+        clocks: Times of the records of a segment, from the begin of the log.
+    """
+    disk = OsDisk()
+    directory.mkdir()
+    writer = LogWriter(
+        disk,
+        str(directory),
+        segment_bytes_max=1 << 20,
+        sync=SyncPolicy.OS,
+        active=None,
+        sealed=(),
+        segment_start=lambda _, now_us: encode_result(
+            Command.COMPLETE, encode_time(now_us), bytes(16), b""
+        ),
+    )
+    for times in clocks:
+        for number, time in enumerate(times):
+            now_us = START_US + time // timedelta(microseconds=1)
+            job_id = number.to_bytes(16, "big")
+            writer.append(
+                encode_result(Command.COMPLETE, encode_time(now_us), job_id, b""), 1, now_us
+            )
+        writer.roll()
+    writer.close()
+    return Path(
+        take_snapshot(disk, str(directory), f"{directory}/snapshots", writer.sealed, START_US)
+    )
+
+
+def without_bounds(snapshot: Path) -> None:
+    """Make the manifest one of an earlier release."""
+    manifest = json.loads((snapshot / MANIFEST_NAME).read_text())
+    for segment in manifest["segments"]:
+        del segment["min_us"], segment["max_us"]
+    (snapshot / MANIFEST_NAME).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_filter_on_time_loses_no_record_of_a_clock_that_was_set_back(
+    tmp_path: Path, *, bounded: bool
+) -> None:
+    back_and_forth = [DAY * 0, -2 * DAY, 2 * DAY, DAY * 0]
+    snapshot = log_of_clocks(
+        tmp_path / "log", back_and_forth, [DAY * 0, DAY * 0.1], [-DAY, -DAY * 0.9], [DAY, DAY * 1.1]
+    )
+    if not bounded:
+        without_bounds(snapshot)
+    source = FastjournalSource({"path": str(snapshot)})
+    schema = StructType([StructField("time", TimestampType())])
+    all_times = read_times(source.reader(schema), [])[0]
+    assert len(all_times) == 4 + 10
+    for days in range(-3, 4):
+        begin, end = instant(START_US) + days * DAY, instant(START_US) + (days + 1) * DAY
+        conditions = [GreaterThanOrEqual(("time",), begin), LessThan(("time",), end)]
+        found, segments = read_times(source.reader(schema), conditions)
+        assert found == [time for time in all_times if begin <= time < end]
+        # only what says that it has no such record is not opened
+        assert segments == ({-3: 0, -2: 1, -1: 2, 0: 2, 1: 2, 2: 1, 3: 0}[days] if bounded else 4)
+
+
+def read_times(reader: DataSourceReader, conditions: list[Any]) -> tuple[list[datetime], int]:
+    """Return the times of the records that meet conditions, and the number of segments read."""
+    assert list(reader.pushFilters(conditions)) == []
+    partitions = list(reader.partitions())
+    batches = [batch for one in partitions for batch in reader.read(one)]
+    return [time for batch in batches for time in batch.column(0).to_pylist()], len(partitions)
 
 
 def read_offsets(directory: Path, **options: str) -> list[list[int]]:

@@ -16,7 +16,7 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format.layout import TIME_BYTES
-from fastjournal.cmdlog.format.records import decode_time
+from fastjournal.cmdlog.format.records import decode_bounds, decode_time, outer_stamps
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.disk import Disk, DiskLock
@@ -111,6 +111,8 @@ class SegmentFiles:
         except LogFailedError:
             self.drop_beside(info)
             raise
+        stamps = outer_stamps(part[:TIME_BYTES] for part in kept.parts[1:])
+        min_us, max_us = decode_bounds(*stamps)
         return msgspec.structs.replace(
             info,
             bytes=kept.size,
@@ -118,6 +120,8 @@ class SegmentFiles:
             records=len(kept.parts) - 1,
             first_us=decode_time(kept.parts[1][:TIME_BYTES]),
             last_us=decode_time(kept.parts[-1][:TIME_BYTES]),
+            min_us=min_us,
+            max_us=max_us,
         )
 
     def drop_beside(self, info: SegmentInfo) -> None:

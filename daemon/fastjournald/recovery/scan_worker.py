@@ -24,6 +24,7 @@ from mmap import mmap
 from pathlib import Path
 from struct import Struct
 
+from fastjournal.cmdlog.format.layout import NO_TIME, TIME_BYTES
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.packed_segment import (
     PACKED_SEGMENT_BYTES_MAX,
@@ -43,7 +44,7 @@ ANSWER_SECONDS_MAX = 120.0
 OOM_SCORE_ADJ = "900"
 
 _REQUEST = Struct(">IB")
-_ANSWER = Struct(">IQIQQQ")
+_ANSWER = Struct(f">IQIQQQ{TIME_BYTES}s{TIME_BYTES}s")
 LOG = logging.getLogger("fastjournald")
 
 
@@ -210,7 +211,9 @@ def serve(directory: str, memory: memoryview, slot_bytes: int) -> None:
             data = disk.read(f"{directory}/{segment_name(number)}")
             packed = pack_segment(number, data, memory[begin : begin + slot_bytes])
             del data
-        os.write(1, _ANSWER.pack(*(packed or PackedSegment(number, 0, 0, 0, 0, 0))))
+        os.write(
+            1, _ANSWER.pack(*(packed or PackedSegment(number, 0, 0, 0, 0, 0, NO_TIME, NO_TIME)))
+        )
 
 
 def main() -> None:

@@ -228,6 +228,36 @@ def decode_time(data: bytes) -> int | None:
     return int((seconds - UNIX_SECONDS) * 1_000_000 + nanoseconds // 1000)
 
 
+def outer_stamps(stamps: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """Return the first and the last of times in the order of their bytes; none: twice no time."""
+    stamps = iter(stamps)
+    low = high = before = next(stamps, NO_TIME)
+    for stamp in stamps:
+        # most records have the time of the one before them
+        if stamp != before:
+            before = stamp
+            if stamp < low:
+                low = stamp
+            elif stamp > high:
+                high = stamp
+    return low, high
+
+
+def decode_bounds(low: bytes, high: bytes) -> tuple[int | None, int | None]:
+    """Return the earliest and the latest instant, in microseconds, of times that were compared.
+
+    Args:
+        low: The first in the order of bytes (``outer_stamps``).
+        high: The last.
+
+    Returns:
+        None and None where one of them is the absence of a time, or is before the year 1: the
+        order of bytes is not that of time then.
+    """
+    first, last = decode_time(low), decode_time(high)
+    return (None, None) if first is None or last is None or last < first else (first, last)
+
+
 def instant_at(data: bytes, offset: int) -> int:
     """Return the time at ``offset`` as an instant in microseconds; 0 where there is none.
 

@@ -35,6 +35,10 @@ class SegmentInfo(msgspec.Struct, frozen=True, gc=False):
     last_us: int | None
     """Time of the last record."""
     records: int
+    min_us: int | None = None
+    """No record has an earlier time, wherever a clock was set back; None: not known."""
+    max_us: int | None = None
+    """No record has a later time; None: not known."""
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.format.records import outer_stamps
 from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, pack_rows, row_blocks, unpack_rows
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Run, scan_segment
 
@@ -26,6 +27,7 @@ PACKED_SEGMENT_BYTES_MAX = 256 << 20
 """A larger segment is not packed: the memory of a start is bounded."""
 _OFFSET = "I"
 _OFFSET_BYTES = array(_OFFSET).itemsize
+_Stamp = bytes
 _Block = tuple[int, int, int, int, bool]
 _decode_index = msgspec.msgpack.Decoder(list[_Block]).decode
 _encode_index = msgspec.msgpack.Encoder().encode
@@ -43,6 +45,10 @@ class PackedSegment(NamedTuple):
     index_at: int
     """Offset of the index in the buffer."""
     index_bytes: int
+    low: _Stamp
+    """Bytes of the earliest time of a record."""
+    high: _Stamp
+    """Those of the latest one."""
 
 
 def packed_bytes_max(segment_bytes: int) -> int:
@@ -83,7 +89,10 @@ def pack_segment(number: int, data: bytes, buffer: memoryview) -> PackedSegment 
         # it does not fit
         return None
     crc32c = google_crc32c.value(data)
-    return PackedSegment(number, len(data), crc32c, len(run), at - index_bytes, index_bytes)
+    low, high = outer_stamps(run.stamps(data))
+    return PackedSegment(
+        number, len(data), crc32c, len(run), at - index_bytes, index_bytes, low, high
+    )
 
 
 def unpack_run(packed: PackedSegment, buffer: memoryview) -> Run:

@@ -67,6 +67,13 @@ class Run(msgspec.Struct, gc=False):
         """Return the offset of a record's first byte."""
         return self.ends[index - 1] if index else self.start
 
+    def stamps(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bytes of the time of each record."""
+        start, time_bytes = self.start, TIME_BYTES
+        for end in self.ends:
+            yield data[start : start + time_bytes]
+            start = end
+
     def __len__(self) -> int:
         return len(self.ends)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.format.records import decode_bounds, outer_stamps
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, entry_blocks
@@ -64,6 +65,8 @@ class Segment(msgspec.Struct, gc=False):
     """CRC-32C of ``data``."""
     ready: Iterator[EntryBlock] | None = None
     """Entry blocks of its one run, where that was made ready; else None."""
+    outer: tuple[bytes, bytes] | None = None
+    """Bytes of the earliest and the latest time, where these were made ready; else None."""
 
     def blocks(self, run: Run) -> Iterator[EntryBlock]:
         """Return the entry blocks of a run, in ascending order; once."""
@@ -80,8 +83,13 @@ class Segment(msgspec.Struct, gc=False):
                 records += whole
                 times += (time_at(data, run.start), time_at(data, run.offset(whole - 1)))
         first_us, last_us = (times[0], times[-1]) if times else (None, None)
+        stamps = self.outer or outer_stamps(
+            stamp for run in self.scan.runs for stamp in run.stamps(data)
+        )
+        # those of records behind the usable ones do not matter: bounds may be wider
+        min_us, max_us = decode_bounds(*stamps) if records else (None, None)
         crc = self.crc32c if usable == len(data) else google_crc32c.value(data[:usable])
-        return SegmentInfo(self.number, usable, crc, first_us, last_us, records)
+        return SegmentInfo(self.number, usable, crc, first_us, last_us, records, min_us, max_us)
 
 
 class SegmentReader:
@@ -155,7 +163,8 @@ class SegmentReader:
         if unreadable or (packed.bytes, packed.crc32c) != (len(data), crc32c):
             return Segment(number, data, scan_segment(data), unreadable, crc32c)
         scan = Scan(len(data), [unpack_run(packed, buffer)], [])
-        return Segment(number, data, scan, [], crc32c, unpack_blocks(packed, buffer))
+        blocks, outer = unpack_blocks(packed, buffer), (packed.low, packed.high)
+        return Segment(number, data, scan, [], crc32c, blocks, outer)
 
     def _make_ready(self, number: int) -> Segment:
         segment = self._scan(number)
