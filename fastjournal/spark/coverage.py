@@ -37,7 +37,8 @@ def spans(taken: Iterable[TakenSegment], gaps: Sequence[MissingSegments]) -> lis
         before = covered[-1] if covered else None
         if before is not None and one.number <= before.last_segment + 1:
             covered[-1] = Span(
-                before.first_us,
+                # the clock may have been set back
+                min(before.first_us, one.first_us),
                 max(before.last_us, one.last_us),
                 before.first_segment,
                 one.number,
@@ -58,7 +59,9 @@ def _gap(gap: MissingSegments, covered: Sequence[Span]) -> Span:
     if last_us is None:
         begins = [span.first_us for span in covered if span.first_segment > gap.last]
         last_us = min(begins, default=first_us)
-    return Span(first_us, last_us, gap.first, gap.last, gap.reason)
+    # the clock was set back where it ends before it begins: it may be anywhere between the two
+    begin, end = min(first_us, last_us), max(first_us, last_us)
+    return Span(begin, end, gap.first, gap.last, gap.reason)
 
 
 def extended(found: Iterable[Span], seals: Sequence[tuple[int, int]]) -> list[Span]:
@@ -87,25 +90,18 @@ def on_day(found: Iterable[Span], day: date) -> list[tuple[int, int, str | None]
 
 
 def covered_share(found: Iterable[Span], day: date) -> float:
-    """Return the part of a UTC day that is covered, 0 to 1."""
-    begin = begin_us(day)
-    end = begin + DAY_US
-    covered = sum(
-        max(min(span.last_us, end) - max(span.first_us, begin), 0)
-        for span in found
-        if span.reason is None
-    )
-    lost = sum(
-        max(min(span.last_us, end) - max(span.first_us, begin), 0)
-        for span in found
-        if span.reason is not None and _inside(span, found)
-    )
-    return max(min((covered - lost) / DAY_US, 1.0), 0.0)
+    """Return the part of a UTC day that is covered, 0 to 1; the time of a gap is not."""
+    pieces = on_day(found, day)
+    lost = [(first, last) for first, last, reason in pieces if reason is not None]
+    every = _length((first, last) for first, last, _ in pieces)
+    return (every - _length(lost)) / DAY_US
 
 
-def _inside(gap: Span, found: Iterable[Span]) -> bool:
-    """Whether the time of a gap is also that of a covered span: their segments overlap."""
-    return any(
-        span.reason is None and span.first_us < gap.last_us and gap.first_us < span.last_us
-        for span in found
-    )
+def _length(pieces: Iterable[tuple[int, int]]) -> int:
+    """Return how long the time of pieces is, of which some may overlap."""
+    ordered = sorted(pieces)
+    length, end = 0, ordered[0][0] if ordered else 0
+    for first, last in ordered:
+        length += max(last - max(first, end), 0)
+        end = max(end, last)
+    return length

@@ -24,8 +24,9 @@ class TakenSegment(msgspec.Struct, frozen=True):
     crc32c: Crc32cDigits
     bytes: int
     first_us: int | None
-    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
+    """Earliest time of a record, in microseconds since the Unix epoch; None: there is none."""
     last_us: int | None
+    """Latest time of a record."""
     rows: int
     files: list[str]
     """Paths from the directory of the table."""

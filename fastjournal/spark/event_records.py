@@ -197,13 +197,16 @@ ROWS_SCHEMA = pa.schema(
 
 
 class SegmentRows(NamedTuple):
-    """Rows of a segment, and the instants of all its records."""
+    """Rows of a segment, and its instants."""
 
     table: pa.Table
     links: pa.Table
     """Ids of jobs and those that may go on for them, of ``LINKS_SCHEMA``."""
     first_us: int | None = None
+    """Earliest instant of a record but a tombstone, which compaction may write again with the time
+    of its first record; in microseconds since the Unix epoch."""
     last_us: int | None = None
+    """Latest instant of one."""
 
 
 def read_rows(data: bytes, segment: SegmentFile, skipped: int = 0) -> SegmentRows:
@@ -225,8 +228,24 @@ def read_rows(data: bytes, segment: SegmentFile, skipped: int = 0) -> SegmentRow
     if skipped:
         found = found.filter(pc.greater_equal(found.column("offset"), skipped))
     found = found.combine_chunks()
-    times = pc.min_max(pc.fill_null(found.column("time_us"), 0)).as_py()
-    return SegmentRows(*_rows(data, segment, found), times["min"], times["max"])
+    return SegmentRows(*_rows(data, segment, found), *_outer_times(found))
+
+
+def outer_times(data: bytes, segment: SegmentFile) -> tuple[int | None, int | None]:
+    """Return the earliest and the latest instant of a segment, as ``read_rows`` has them.
+
+    Raises:
+        LogCorruptError: It is damaged.
+    """
+    batches = list(read_data(data, segment, ["time_us", "operation"], permissive=False))
+    return _outer_times(pa.Table.from_batches(batches)) if batches else (None, None)
+
+
+def _outer_times(found: pa.Table) -> tuple[int | None, int | None]:
+    tombstones = pc.is_in(found.column("operation"), _TOMBSTONE)
+    times = found.column("time_us").filter(pc.invert(tombstones))
+    outer = pc.min_max(pc.fill_null(times, 0)).as_py()
+    return outer["min"], outer["max"]
 
 
 def segment_records(data: bytes, segment: SegmentFile, skipped: int = 0) -> Iterator[EventRecord]:

@@ -20,7 +20,7 @@ from fastjournal.cmdlog.archive_format import STATE_NAME, Gap, decode_state
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_gaps import adjoining_gaps, gap_text, gaps_between
-from fastjournal.spark.event_records import SegmentRows, read_rows, records_of
+from fastjournal.spark.event_records import outer_times, read_rows, records_of
 from fastjournal.spark.event_rows import Event
 from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve
 from fastjournal.spark.paths import open_log
@@ -38,9 +38,9 @@ class EventSpan(NamedTuple):
     """Number of the first segment."""
     last: int
     first_us: int | None
-    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
+    """Earliest time of a record, in microseconds since the Unix epoch; None: there is none."""
     last_us: int | None
-    """Time of the last record."""
+    """Latest time of a record."""
     gaps: list[tuple[int, int, str]]
     """Segments that are missing between or beside them: first, last, reason."""
 
@@ -185,12 +185,15 @@ class LogHistory:
         if not whole:
             return None
         numbers = [segment.number for segment in whole]
-        first = self._rows(whole[0])
-        last = first if len(whole) == 1 else self._rows(whole[-1])
-        return EventSpan(numbers[0], numbers[-1], first.first_us, last.last_us, self.gaps())
-
-    def _rows(self, segment: SegmentFile) -> SegmentRows:
-        return read_rows(self._read(segment, segment), segment)
+        # the clock may have been set back in any of them
+        times = [outer_times(self._read(one, one), one) for one in whole]
+        return EventSpan(
+            numbers[0],
+            numbers[-1],
+            min((first for first, _ in times if first is not None), default=None),
+            max((last for _, last in times if last is not None), default=None),
+            self.gaps(),
+        )
 
     def _read(self, segment: SegmentFile, listed: SegmentFile) -> bytes:
         """Return a segment as it was read before, or as its manifest or its name says."""

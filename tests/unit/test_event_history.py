@@ -24,7 +24,9 @@ from fastjournal.cmdlog.archive_format import (
 )
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
+from fastjournal.spark.coverage import spans
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_history import history_files, read_events
 from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind
@@ -33,8 +35,9 @@ from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.rows import segment_rows
 from fastjournal.spark.source import FastjournalSource
 from tests.property.compacted_log import LOG
-from tests.property.event_ledger import EventLedger
+from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
+from tests.property.subject import SECOND
 from tests.property.test_event_extraction import records_of
 
 
@@ -105,6 +108,41 @@ def test_history_of_a_compacted_log_is_that_of_its_last_whole_segments(kept: Kep
     times = [event.time for event in kept.events if event.segment >= span.first]
     assert span.first_us is not None
     assert span.first_us <= min(time for time in times if time is not None)
+
+
+def test_span_of_a_log_has_all_times_of_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    ledger = EventLedger(1)
+    log = ledger.log
+    run = LedgerRun(ledger, 0, lambda _: None)
+    start = log.clock.instant_us
+    log.done(Function.SET, b"gone", b"v")
+    log.done(Function.DELETE, b"gone")
+    gone = log.roll()
+    for minutes in (30, 24, 26, 25):
+        log.clock.instant_us = start + minutes * 60 * SECOND
+        log.restart()
+        run.open()
+        log.done(Function.SET, b"a:1:0:%d" % minutes, b"v")
+        if minutes == 30:
+            run.archive_sealed()
+            # compaction writes the tombstone again, with its old time
+            log.clean(gone)
+        log.roll()
+    run.archive_sealed()
+    archive, disk = tmp_path / "archive", log.disk
+    archive.mkdir()
+    for name in disk.listdir(ARCHIVE):
+        if name.endswith(".log") and not name.startswith(f"{gone.number:09d}"):
+            (archive / name).write_bytes(disk.read(f"{ARCHIVE}/{name}"))
+    span = event_span(archive)
+    assert span is not None
+    expected = (start + 24 * 60 * SECOND, start + 30 * 60 * SECOND)
+    assert (span.first_us, span.last_us) == expected
+    table = EventTable(OsDisk(), str(tmp_path / "events"))
+    table.update(str(archive))
+    assert event_span(tmp_path / "events") == span
+    (covered,) = spans(table.taken, table.gaps)
+    assert (covered.first_us, covered.last_us) == expected
 
 
 def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.coverage import Span, covered_share, extended, spans
+from fastjournal.spark.coverage import Span, covered_share, extended, on_day, spans
 from fastjournal.spark.days import (
     DAY_US,
     begin_us,
@@ -89,6 +89,36 @@ def test_coverage_joins_segments_side_by_side_and_names_gaps() -> None:
     assert longer[0] == found[0]
     assert longer[2].last_us == begin + 30 * hour
     assert covered_share(longer, DAY) == 0.75
+
+
+def test_coverage_has_the_time_to_which_the_clock_was_set_back() -> None:
+    begin = begin_us(DAY)
+    hour = DAY_US // 24
+    # two days later, back to this day, and forward again
+    segments = [
+        taken(1, begin + 2 * DAY_US, begin + 2 * DAY_US + hour),
+        taken(2, begin + 6 * hour, begin + 12 * hour),
+        taken(3, begin + 2 * DAY_US + hour, begin + 2 * DAY_US + 2 * hour),
+    ]
+    assert spans(segments, []) == [Span(begin + 6 * hour, begin + 2 * DAY_US + 2 * hour, 1, 3)]
+    assert covered_share(spans(segments, []), DAY) == 0.75
+    # a gap ends before it begins: what is missing may be of any time between the two
+    behind = taken(3, begin + 12 * hour, begin + 18 * hour)
+    for gap in (
+        MissingSegments(2, 2, begin + 2 * DAY_US + hour, begin + 12 * hour, "dropped"),
+        MissingSegments(2, 2, None, None, "dropped"),
+    ):
+        found = spans([segments[0], behind], [gap])
+        assert found[1] == Span(begin + 12 * hour, begin + 2 * DAY_US + hour, 2, 2, "dropped")
+        assert covered_share(found, DAY) == 0.0
+        assert on_day(found, DAY)[0] == (begin + 12 * hour, begin + DAY_US, "dropped")
+
+
+def test_coverage_of_spans_that_overlap_counts_their_time_once() -> None:
+    begin = begin_us(DAY)
+    half = DAY_US // 2
+    found = spans([taken(1, begin, begin + half), taken(3, begin, begin + half)], [])
+    assert covered_share(found, DAY) == 0.5
 
 
 def test_coverage_without_segments_is_nothing() -> None:
