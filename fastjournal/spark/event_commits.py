@@ -88,6 +88,18 @@ class Commit(msgspec.Struct, frozen=True):
             version=_VERSION,
         )
 
+    def missing(self, gaps: list[MissingSegments]) -> Commit:
+        """Return the commit behind this one that only names gaps."""
+        return msgspec.structs.replace(
+            self,
+            number=self.number + 1,
+            segments=[],
+            gaps=gaps,
+            rows=0,
+            kept_from=None,
+            version=_VERSION,
+        )
+
 
 def gap_table(gaps: Iterable[MissingSegments]) -> pa.Table:
     """Return gaps as an Arrow table."""

@@ -136,12 +136,16 @@ class EventTable:
             LogFailedError: Something could not be read or written; what is committed counts.
         """
         self._directory.remove_uncommitted()
+        # before the listing, in which all segments are then that this state knows
+        state = read_state(self._disk, archive)
         waiting = self._waiting(archive)
         rows = 0
         step = self._segments_a_commit or max(SEGMENTS_A_COMMIT, 2 * parallel)
         for begin in range(0, len(waiting), step):
             part = waiting[begin : begin + step]
             rows += self._commit(archive, part, executor or Here(), parallel)
+        if state is not None and self.commits:
+            self._name_last(archive, state.next - 1)
         return rows
 
     def prune(self, first: date) -> None:
@@ -183,7 +187,7 @@ class EventTable:
     ) -> int:
         disk, number, run = self._disk, len(self.commits) + 1, uuid.uuid4().hex[:12]
         files = [one.file for one in waiting]
-        gaps = self._missing(archive, files)
+        gaps = self._missing(archive, files, max(file.number for file in files))
         jobs = self.commits[-1].jobs if self.commits else 0
         shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
         scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
@@ -194,9 +198,7 @@ class EventTable:
         gaps += lost_segments(found.read)
         gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
-            put_parquet(
-                self._files, self._directory.path(f"_gaps/{number:09d}.parquet"), gap_table(gaps)
-            )
+            self._put_gaps(number, gaps)
         commit = Commit(
             number=number,
             segments=found.taken,
@@ -230,14 +232,28 @@ class EventTable:
         pauses, limits = dict(last.pauses), dict(last.limits)
         return Before(versions, state, pauses, limits, self.kept_from)
 
-    def _missing(self, archive: str, files: list[ArchivedSegment]) -> list[MissingSegments]:
-        """Return the gaps before and between archived segments."""
+    def _name_last(self, archive: str, last: int) -> None:
+        """Name the last segments where they are missing: none behind them shows it."""
+        if gaps := self._missing(archive, [], last):
+            commit = self.commits[-1].missing(gaps)
+            self._put_gaps(commit.number, gaps)
+            self._directory.put_commit(commit)
+
+    def _put_gaps(self, number: int, gaps: list[MissingSegments]) -> None:
+        """Write the file of the gaps that a commit names."""
+        path = self._directory.path(f"_gaps/{number:09d}.parquet")
+        put_parquet(self._files, path, gap_table(gaps))
+
+    def _missing(
+        self, archive: str, files: list[ArchivedSegment], last: int
+    ) -> list[MissingSegments]:
+        """Return the gaps before and between archived segments, up to one number."""
+        # behind the listing: the daemon names a segment as dropped before it removes the file
         state = read_state(self._disk, archive)
         known = [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
         numbers = [segment.number for segment in self.taken] + [file.number for file in files]
         present = [(number, number) for number in numbers]
         present += [(gap.first, gap.last) for gap in self.gaps]
-        last = max(file.number for file in files)
         return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
 
     def _unlink(self, path: str) -> None:

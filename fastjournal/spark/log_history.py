@@ -15,14 +15,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import google_crc32c
+import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import STATE_NAME, Gap, decode_state
+from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_gaps import adjoining_gaps, gap_text, gaps_between
 from fastjournal.spark.event_records import outer_times, read_rows, records_of
 from fastjournal.spark.event_rows import Event
-from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve
+from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 from fastjournal.spark.paths import open_log
 from fastjournal.spark.rows import read_bytes
 from fastjournal.spark.segment_identity import NOTHING, Sealed, check_link, sealed_before
@@ -58,9 +59,10 @@ class LogHistory:
 
     def __init__(self, directory: str) -> None:
         self._files, self._path = resolve(directory)
+        # before the listing, in which all segments are then that this state knows
+        self._state_before = self._read_state()
         log = open_log(directory)
         self.is_archive = log.is_archive
-        self._has_state = log.has_archive_state
         self.segments = log.segments
         """All segments, ascending."""
 
@@ -76,15 +78,27 @@ class LogHistory:
         """
         if not self.is_archive:
             return []
-        known = list[Gap]()
-        if self._has_state:
-            path = f"{self._path}/{STATE_NAME}"
-            known = list(decode_state(read_file(self._files, path), path).gaps)
+        # behind the listing: the daemon names a segment as dropped before it removes the file
+        path = f"{self._path}/{STATE_NAME}"
+        before, behind = (
+            None if data is None else decode_state(data, path)
+            for data in (self._state_before, self._read_state())
+        )
+        known = [] if behind is None else list(behind.gaps)
         numbers = [segment.number for segment in self.segments]
         known = adjoining_gaps(known, numbers[0], numbers[-1])
-        last = max([numbers[-1], *(gap.last for gap in known)])
+        linked = 0 if before is None else before.next - 1
+        last = max([numbers[-1], linked, *(gap.last for gap in known)])
         found = gaps_between([(number, number) for number in numbers], known, last)
         return [(first, last, reason) for first, last, _, _, reason in found]
+
+    def _read_state(self) -> bytes | None:
+        """Return the file with the state of an archive; None: there is none."""
+        path = f"{self._path}/{STATE_NAME}"
+        with translating("read", path):
+            if self._files.get_file_info(path).type != pyarrow.fs.FileType.File:
+                return None
+        return read_file(self._files, path)
 
     def check_gaps(self) -> None:
         """Check that no segment of an archive is missing.

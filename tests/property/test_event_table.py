@@ -7,9 +7,11 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import closing, suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -257,6 +259,76 @@ def test_event_table_lists_what_is_missing_dropped_or_damaged() -> None:
     assert log.disk.exists(f"{names[4]}.damaged")
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_event_table_names_the_last_segments_of_an_archive_where_they_are_missing(
+    left: int,
+) -> None:
+    ledger = EventLedger(1)
+    run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
+    table = EventTable(log.disk, EVENTS)
+    log.fill(3, key=b"a:1:0:first-%d")
+    log.roll()
+    run.archive_sealed()
+    assert table.update(ARCHIVE) == 3
+    for number in range(4):
+        log.fill(3, key=b"a:1:0:%d-%%d" % number)
+        log.roll()
+    run.archive_sealed()
+    names = sorted(name for name in log.disk.listdir(ARCHIVE) if name.endswith(".log"))
+    for name in names[left:]:
+        log.disk.unlink(f"{ARCHIVE}/{name}")
+    for _ in range(2):
+        assert table.update(ARCHIVE) in (3 * left, 0)
+        (gap,) = table.gaps
+        assert (gap.first, gap.last, gap.reason) == (2 + left, 5, "missing")
+        table = EventTable(log.disk, EVENTS)
+    # what comes behind them is taken, and no gap is named again
+    log.fill(3, key=b"a:1:0:last-%d")
+    log.roll()
+    run.archive_sealed()
+    assert table.update(ARCHIVE) == 3
+    assert [(gap.first, gap.last) for gap in table.gaps] == [(2 + left, 5)]
+    (kept,) = log.disk.listdir(f"{EVENTS}/_gaps")
+    assert [row["reason"] for row in rows(run, f"{EVENTS}/_gaps/{kept}")] == ["missing"]
+
+
+class ArchivingDisk:
+    """Disk on which the daemon archives one more segment as soon as the archive was listed."""
+
+    def __init__(self, disk: Any, archive: Callable[[], None]) -> None:
+        self._disk = disk
+        self._archive = archive
+        self.listed = 0
+
+    def listdir(self, path: str) -> list[str]:
+        found: list[str] = self._disk.listdir(path)
+        if path == ARCHIVE:
+            self.listed += 1
+            self._archive()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+def test_event_table_names_no_segment_that_is_archived_meanwhile() -> None:
+    ledger = EventLedger(1)
+    run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
+
+    def archive() -> None:
+        log.fill(3, key=b"a:1:0:%d-%%d" % log.writer.next_number)
+        log.roll()
+        run.archive_sealed()
+
+    archive()
+    disk = ArchivingDisk(log.disk, archive)
+    table = EventTable(disk, EVENTS)
+    for _ in range(3):
+        assert table.update(ARCHIVE) == 3
+    assert disk.listed == 3
+    assert table.gaps == []
+
+
 def test_event_table_takes_only_the_rest_of_a_segment_that_grew() -> None:
     ledger = EventLedger(1)
     run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
@@ -292,7 +364,7 @@ def test_event_table_names_the_rest_of_a_segment_that_grew_and_was_compacted() -
 
 
 class DroppingDisk:
-    """Disk on which the daemon drops a file of the archive before the first call of a kind."""
+    """Disk on which the daemon drops a file before the first call of a kind for a segment."""
 
     def __init__(self, disk: Any, call: str, path: str) -> None:
         self._disk = disk
@@ -300,9 +372,13 @@ class DroppingDisk:
         self._path = path
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._call and self._disk.exists(self._path):
+        plain = getattr(self._disk, name)
+        return partial(self._called, plain) if name == self._call else plain
+
+    def _called(self, plain: Any, path: str, *more: Any) -> Any:
+        if archived_segment(path.rpartition("/")[2]) and self._disk.exists(self._path):
             self._disk.unlink(self._path)
-        return getattr(self._disk, name)
+        return plain(path, *more)
 
 
 def grown(text: str) -> tuple[LedgerRun, list[str]]:
@@ -357,7 +433,7 @@ def test_event_table_prunes_days_once_their_commit_is_durable_whatever_fails() -
     seen = Counter[bool]()
     for step in range(1, 60):
         ledger = EventLedger(3)
-        run = LedgerRun(ledger, 120, lambda _: None)
+        run = LedgerRun(ledger, 100, lambda _: None)
         run.run()
         disk = run.log.disk
         table = EventTable(disk, EVENTS)
@@ -416,7 +492,9 @@ def test_event_table_goes_on_from_the_state_of_an_earlier_release() -> None:
     run.run()
     disk = run.log.disk
     names = sorted(name for name in disk.listdir(ARCHIVE) if name.endswith(".log"))
-    for name in names[len(names) // 2 :]:
+    state = disk.read(f"{ARCHIVE}/{STATE_NAME}")
+    # the archive as it was earlier
+    for name in (STATE_NAME, *names[len(names) // 2 :]):
         disk.unlink(f"{ARCHIVE}/{name}")
     table = EventTable(disk, EVENTS)
     table.update(ARCHIVE)
@@ -431,6 +509,7 @@ def test_event_table_goes_on_from_the_state_of_an_earlier_release() -> None:
     write(disk, path, msgspec.json.encode(written))
     for name in names[len(names) // 2 :]:
         write(disk, f"{ARCHIVE}/{name}", run.kept[name])
+    write(disk, f"{ARCHIVE}/{STATE_NAME}", state)
     table = EventTable(disk, EVENTS)
     table.update(ARCHIVE, parallel=4)
     counts = run.ledger.counts

@@ -227,6 +227,7 @@ def test_gap_that_the_state_of_an_archive_names_ends_the_view_events_where_it_ad
     assert (last.first, last.gaps) == (5, [])
     dropped, beside = Gap(3, 4, 2, 99, None, None, "dropped"), Gap(3, 4, 2, 99, 1, 2, "compacted")
     taken = Gap(1, 2, 2, 99, None, None, "dropped")
+    lost = Gap(1, 2, 2, 98, None, None, "dropped")
     unlinked = Gap(last.last + 1, last.last + 1, 1, 9, None, None, "not-linked")
     for gaps, expected in (
         ([beside], []),
@@ -234,8 +235,11 @@ def test_gap_that_the_state_of_an_archive_names_ends_the_view_events_where_it_ad
         ([taken, dropped], ["segments 1 to 4 are not there (dropped)"]),
         ([dropped], ["segments 3 to 4 are not there (dropped)"]),
         ([unlinked], [f"segment {last.last + 1} is not there (not-linked)"]),
+        # the state says that it was there, and no segment comes behind it
+        ([lost], [f"segment {last.last + 1} is not there"]),
     ):
-        state = ArchiveState(FORMAT, VERSION, last.last + 2, None, join_gaps(gaps))
+        following = last.last + 1 + (unlinked in gaps or lost in gaps)
+        state = ArchiveState(FORMAT, VERSION, following, None, join_gaps(gaps))
         write_state(OsDisk(), str(tmp_path), state)
         if expected:
             with pytest.raises(LogCorruptError, match=re.escape(expected[0])):
