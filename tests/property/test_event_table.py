@@ -126,6 +126,48 @@ def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
     assert moved > 0, "jobs are written again under ids that are at home in other shards"
 
 
+def test_event_table_has_each_event_once_whichever_call_of_a_night_fails() -> None:
+    ledger = EventLedger(3)
+    run = LedgerRun(ledger, 100, lambda _: None)
+    run.run()
+    run.archive_sealed()
+    EventTable(run.log.disk, EVENTS).update(ARCHIVE)
+    run.operations = 45
+    run.run()
+    run.archive_sealed()
+    extractor = EventExtractor(History())
+    truth = by_day(
+        event
+        for name, data in sorted(run.kept.items())
+        for event in extractor.extract(records_of(name, data))
+    )
+    expected = {(day, str(kind)): count for (day, kind), count in truth.items()}
+    assert len(EventTable(run.log.disk, EVENTS).taken) > 1
+    waiting = {name for name in run.log.disk.listdir(ARCHIVE) if name.endswith(".log")}
+    assert len(waiting) == 2
+    evening, failing, committed, number = run.log.disk, True, set[bool](), 0
+    while failing:
+        number += 1
+        disk = evening.kill()
+        disk.fail_at(number)
+        failing = False
+        try:
+            table = EventTable(disk, EVENTS, segments_a_commit=1)
+            table.update(ARCHIVE)
+        except LogFailedError:
+            failing = True
+            committed.add(len(disk.kill().listdir(f"{EVENTS}/_commits")) > 1)
+        # the power may go as well, and the next night takes what is left
+        run.log.disk = disk.crash(number) if number % 2 else disk.kill()
+        table = EventTable(run.log.disk, EVENTS)
+        table.update(ARCHIVE, parallel=1)
+        assert counts_of(run, table) == expected, number
+        assert table.gaps == []
+        assert waiting.isdisjoint(run.log.disk.listdir(ARCHIVE))
+    assert number > 100
+    assert committed == {False, True}, "before the commit and behind it"
+
+
 @pytest.mark.parametrize("tells", [True, False])
 def test_event_table_has_the_same_rows_with_any_number_of_shards(tells: bool) -> None:
     run = LedgerRun(EventLedger(5), 3 * OPERATIONS, lambda _: None)
