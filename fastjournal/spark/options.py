@@ -6,6 +6,7 @@ names the nearest known one. A new option or view is a line in the tables here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -19,7 +20,14 @@ STREAM_VIEWS = ("records", "events")
 MODES = ("failfast", "permissive")
 PARTITION_BYTES = 64 * 1024 * 1024
 """A segment of usual size is one partition: cmdlog-seg-size is no larger."""
+SIZE_MAX = 2**63 - 1
+"""Most that Spark takes for a number of bytes."""
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
+
+
+_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+"""Factors of Spark's own texts of sizes."""
 
 
 class Option(NamedTuple):
@@ -30,6 +38,8 @@ class Option(NamedTuple):
     """Allowed values, the default first; empty: any text."""
     views: tuple[str, ...] = ()
     """Views where it counts; empty: all."""
+    is_size: bool = False
+    """Its value is a number of bytes."""
 
 
 OPTIONS = (
@@ -40,10 +50,10 @@ OPTIONS = (
     Option("mode", MODES),
     Option("columnNameOfCorruptRecord"),
     Option("instants", ("timestamp", "us")),
-    Option("maxBytesPerTrigger", views=STREAM_VIEWS),
+    Option("maxBytesPerTrigger", views=STREAM_VIEWS, is_size=True),
     Option("stateDirectory", views=("events",)),
     Option("cleanSource", ("off", "delete"), views=STREAM_VIEWS),
-    Option("maxPartitionBytes", views=("records",)),
+    Option("maxPartitionBytes", views=("records",), is_size=True),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -81,6 +91,8 @@ class Options:
                     f"option {option.name}={value} is not one of {', '.join(option.values)}",
                     hint=near(value, option.values),
                 )
+            if option.is_size:
+                _bytes_of(option.name, value)
         for name in found:
             option = _BY_NAME[name]
             if option.views and self.view not in option.views:
@@ -129,13 +141,7 @@ class Options:
 
     def _bytes(self, name: str) -> int | None:
         text = self.text(name)
-        if text is None:
-            return None
-        if not text.isdecimal() or int(text) == 0:
-            raise BadRequestError(
-                f"option {name}={text} is not a number of bytes", hint=str(PARTITION_BYTES)
-            )
-        return int(text)
+        return None if text is None else _bytes_of(name, text)
 
     @property
     def cleans(self) -> bool:
@@ -166,6 +172,19 @@ class Options:
     def foreign(self) -> Format | None:
         """Format of a journal that is no log of segments; None: it is one."""
         return self.journal if self.journal in FOREIGN_JOURNALS else None
+
+
+def _bytes_of(name: str, text: str) -> int:
+    """Return the size that an option names."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
+    if not 0 < size <= SIZE_MAX:
+        raise BadRequestError(
+            f"option {name}={text} is not a number of bytes, as 67108864, or with a unit, as 64m",
+            hint="the units are k, m, g and t, and their long forms, such as KiB and kb: powers "
+            "of 1,024",
+        )
+    return size
 
 
 def near(word: str, known: Sequence[str]) -> str | None:

@@ -1,10 +1,10 @@
 """Registration of the data source with one Spark session, with all of its views.
 
 The registered session gives out readers whose ``load`` answers for the view ``entries`` of this
-format (``fastjournal.spark.view_reader``), and its ``sql`` completes what Spark leaves undone
-(``fastjournal.spark.sql_statements``). Under Spark Connect the plan of a statement is in the
-server, so only the readers know that view. Other sessions, and PySpark's own classes, are as they
-were.
+format, and checks streams in the driver (``fastjournal.spark.view_reader``). Its ``sql`` completes
+what Spark leaves undone (``fastjournal.spark.sql_statements``). Under Spark Connect the plan of a
+statement is in the server, so only the readers know that view. Other sessions, and PySpark's own
+classes, are as they were.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
 
+from fastjournal.spark.session import translating
 from fastjournal.spark.source import FastjournalSource
 from fastjournal.spark.sql_statements import complete_statement
-from fastjournal.spark.view_reader import ViewReader
+from fastjournal.spark.view_reader import ViewReader, ViewStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,11 +73,12 @@ def _with_views(session: Any) -> type:
 
     def sql(self: Any, *args: Any, **kwargs: Any) -> DataFrame:
         """Run a statement, as ``SparkSession.sql`` does."""
-        frame: DataFrame = session.sql(self, *args, **kwargs)
+        with translating():
+            frame: DataFrame = session.sql(self, *args, **kwargs)
         complete_statement(self, frame)
         return frame
 
-    return _with_reader(session, ViewReader, sql=sql)
+    return _with_reader(session, ViewReader, sql=sql, readStream=property(ViewStreamReader))
 
 
 @cache

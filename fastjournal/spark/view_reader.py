@@ -12,6 +12,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from fastjournal.spark import entries_view
 from fastjournal.spark.columns import CORRUPT_COLUMN
@@ -34,6 +35,27 @@ class ViewReader(DataFrameReader):
             frame = super().load(*args, **options)
         given = _options(frame)
         return frame if given is None else load_view(frame, given)
+
+
+class ViewStreamReader(DataStreamReader):
+    """Reader of streams of a registered session: checks in the driver what Spark checks later."""
+
+    def load(self, *args: Any, **options: Any) -> DataFrame:
+        """Load a stream, as ``DataStreamReader.load`` does.
+
+        Raises:
+            BadRequestError: A directory holds nothing to follow, an option or the schema does not
+                fit, or an option is missing.
+        """
+        with translating():
+            frame = super().load(*args, **options)
+        relation = frame._jdf.queryExecution().analyzed()
+        if relation.getClass().getSimpleName() != "StreamingRelationV2":
+            return frame
+        if relation.table().name() == FastjournalSource.name():
+            given = dict(relation.extraOptions().asCaseSensitiveMap())
+            FastjournalSource(given).streamReader(frame.schema)
+        return frame
 
 
 def load_view(frame: DataFrame, given: dict[str, str]) -> DataFrame:

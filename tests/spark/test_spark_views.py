@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from tests.spark.java_machine import CODEGEN_MODE
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 HOUR_US = 3_600_000_000
@@ -328,6 +331,59 @@ def test_table_of_sql_that_names_its_columns_keeps_its_options(
             spark.sql("INSERT INTO narrow.one VALUES (1, 'x')")
     finally:
         spark.sql("DROP DATABASE narrow CASCADE")
+
+
+def test_session_has_one_sentence_for_a_wrong_option_where_it_is_given(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, archive = tmp_path / "log", tmp_path / "archive"
+    segment = SegmentBuilder()
+    segment.entry(b"web:001:5:x")
+    for path in (
+        log / segment_name(1),
+        archive / f"000000001-{google_crc32c.value(bytes(segment)):08x}.log",
+    ):
+        path.parent.mkdir()
+        path.write_bytes(bytes(segment))
+
+    def sentence(load: Callable[[], Any]) -> str:
+        with pytest.raises(BadRequestError) as caught:
+            load()
+        assert "Traceback" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def given(reader: Any, directory: Path, **options: str) -> Callable[[], Any]:
+        return lambda: reader.format("fastjournal").options(**options).load(str(directory))
+
+    size = "=64x is not a number of bytes, as 67108864, or with a unit, as 64m"
+    for reader in ("read", "readStream"):
+        for name in ("maxPartitionBytes", "maxBytesPerTrigger"):
+            load = given(getattr(spark, reader), log, **{name: "64x"})
+            assert sentence(load).startswith(f"option {name}{size}")
+        assert "did you mean view" in sentence(given(getattr(spark, reader), log, veiw="events"))
+    streams = {"view": "events"}
+    needs = "a stream of events needs the option stateDirectory"
+    assert sentence(given(spark.readStream, archive, **streams)).startswith(needs)
+    streams["stateDirectory"] = str(tmp_path / "state")
+    assert "is no archive" in sentence(given(spark.readStream, log, **streams))
+    assert "is no archive" in sentence(given(spark.readStream, log, cleanSource="delete"))
+    assert "the view records or events" in sentence(given(spark.readStream, log, view="entries"))
+    for start in ("TABLE", "TEMPORARY VIEW"):
+        statement = f"CREATE {start} bad USING fastjournal OPTIONS (path '{log}', %s)"
+        for option, said in (("maxPartitionBytes '64x'", size), ("veiw 'x'", "did you mean view")):
+            assert said in sentence(partial(spark.sql, statement % option))
+    # and a stream that is right runs, with a unit
+    good = spark.readStream.format("fastjournal").options(**streams, maxBytesPerTrigger="64m")
+    query = (
+        good.load(str(archive))
+        .writeStream.trigger(availableNow=True)
+        .start(
+            str(tmp_path / "out"), format="parquet", checkpointLocation=str(tmp_path / "checkpoint")
+        )
+    )
+    assert query.awaitTermination(300)
+    assert [row.event for row in spark.read.parquet(str(tmp_path / "out")).collect()] == ["set"]
 
 
 def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(

@@ -381,6 +381,41 @@ def read_offsets(directory: Path, **options: str) -> list[list[int]]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *(("1", 1), ("67108864", 1 << 26), (str(2**63 - 1), 2**63 - 1), ("7b", 7)),
+        *(
+            ("64m", 1 << 26),
+            ("64 MB", 1 << 26),
+            ("48MiB", 48 << 20),
+            (" 3K", 3072),
+            ("2t", 2 << 40),
+        ),
+        *(
+            ("", 0),
+            ("0", 0),
+            ("0k", 0),
+            ("-1", 0),
+            ("1.5g", 0),
+            ("64 mega", 0),
+            ("m", 0),
+            ("ib", 0),
+        ),
+        *(("1x", 0), ("\u0663", 0), (str(2**63), 0), ("9" * 30 + "t", 0), ("1 i", 0)),
+    ],
+)
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "maxPartitionBytes"])
+def test_size_is_checked_where_options_are_given(name: str, text: str, size: int) -> None:
+    if not size:
+        with pytest.raises(BadRequestError, match=f"option {name}=.* as 67108864, or with a unit"):
+            Options({name.upper(): text})
+        return
+    options = Options({name: text})
+    found = {"maxBytesPerTrigger": options.bytes_per_trigger}.get(name, options.bytes_per_partition)
+    assert found == size
+
+
 def test_partition_is_a_slice_of_a_segment_larger_than_asked_for(tmp_path: Path) -> None:
     builder = SegmentBuilder()
     for number in range(100):
@@ -390,8 +425,8 @@ def test_partition_is_a_slice_of_a_segment_larger_than_asked_for(tmp_path: Path)
     sliced = read_offsets(tmp_path, maxPartitionBytes=str(len(builder.data) // 4))
     assert [offset for part in sliced for offset in part] == builder.offsets
     assert [len(part) // 20 for part in sliced] == [1, 1, 1, 1]
-    with pytest.raises(BadRequestError, match="maxPartitionBytes=1g is not a number of bytes"):
-        read_offsets(tmp_path, maxPartitionBytes="1g")
+    with pytest.raises(BadRequestError, match="maxPartitionBytes=1x is not a number of bytes"):
+        read_offsets(tmp_path, maxPartitionBytes="1x")
     internal = FastjournalSource({"path": str(tmp_path), "maxPartitionBytes": "1"})
     schema = StructType([StructField("_crc32c", LongType())])
     assert len(list(internal.reader(schema).partitions())) == 1
