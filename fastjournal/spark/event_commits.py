@@ -157,8 +157,9 @@ def decode_commit(data: bytes, path: str) -> Commit:
         raise LogCorruptError(
             "the commit is empty",
             path=path,
-            hint="if it is the last one, remove it and run fj-nightly again: the archive has its "
-            "segments still",
+            hint="copy it from the place that the table came from. A run unlinks segments behind "
+            "their commit: only if it is the last one, and the archive still has the first segment "
+            "behind those of the one before, remove it and run fj-nightly again",
         )
     return decode_versioned(
         data, Commit, format_name=_FORMAT, version=_VERSION, older=_OLDER, path=path
