@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastjournal.disk import Disk
@@ -25,7 +26,10 @@ from fj_cli.output import (
 from fj_cli.progress import ProgressBar
 
 _VALUE_CHARACTERS = 60
-_RECORDS = {Format.BEANSTALKD: beanstalkd_records, Format.KESTREL: kestrel_records}
+_RECORDS: dict[Format, Callable[..., Iterator[ForeignRecord]]] = {
+    Format.BEANSTALKD: beanstalkd_records,
+    Format.KESTREL: kestrel_records,
+}
 _JOURNALS = {Format.BEANSTALKD: BeanstalkdJournal, Format.KESTREL: KestrelJournal}
 _ADVICE = {
     "torn": "nothing: {} leaves these bytes out (while it runs here: a write is on its way)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -185,6 +185,7 @@ def beanstalkd_records(
     on_progress: OnProgress | None = None,
     *,
     value_bytes_max: int = BODY_BYTES_MAX,
+    binlogs: Collection[int] | None = None,
 ) -> Iterator[ForeignRecord]:
     """Yield every record, oldest first.
 
@@ -194,12 +195,13 @@ def beanstalkd_records(
         faults: Gets the places that cannot be read.
         on_progress: Called a few times a second while it is read.
         value_bytes_max: Larger bodies are left out.
+        binlogs: Numbers of the files that are read; None: all.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
     files = WindowedFiles(disk)
-    for path, record in _read_binlogs(disk, directory, faults, on_progress):
+    for path, record in _read_binlogs(disk, directory, faults, on_progress, binlogs):
         file = files.at(path)
         size = record.end - record.body_at - len(BODY_END)
         yield ForeignRecord(
@@ -230,12 +232,20 @@ def _lock(path: str) -> int:
 
 
 def _read_binlogs(
-    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None
+    disk: Disk,
+    directory: str,
+    faults: list[Fault],
+    on_progress: OnProgress | None,
+    binlogs: Collection[int] | None = None,
 ) -> Iterator[tuple[str, BinlogRecord]]:
     numbers = list_binlogs(disk, directory)
-    paths = [f"{directory}/binlog.{number}" for number in numbers]
-    progress = ReadProgress(sum(map(disk.size, paths)), on_progress)
-    for number, before, path in zip(numbers, [numbers[0] - 1, *numbers], paths, strict=False):
+    chosen = [
+        (number, before, f"{directory}/binlog.{number}")
+        for number, before in zip(numbers, [numbers[0] - 1, *numbers], strict=False)
+        if binlogs is None or number in binlogs
+    ]
+    progress = ReadProgress(sum(disk.size(path) for _, _, path in chosen), on_progress)
+    for number, before, path in chosen:
         if number != before + 1:
             text = f"the binlogs before it are missing, from binlog.{before + 1} on"
             faults.append(Fault(path, 0, text, damage=True))

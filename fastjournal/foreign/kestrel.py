@@ -6,7 +6,7 @@ keeps some 100 bytes for each waiting item; the values are read again when the i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
 
 
 class KestrelJournal:
-    """The items that wait in all queues.
+    """The items that wait in all queues, or in those that are named.
 
     Attributes:
         count: How many.
@@ -55,6 +55,8 @@ class KestrelJournal:
         directory: str,
         opcode8: Opcode8 = "auto",
         on_progress: OnProgress | None = None,
+        *,
+        queues: Collection[bytes] | None = None,
     ) -> None:
         self.faults: list[Fault] = []
         self.not_carried: dict[str, int] = {}
@@ -62,7 +64,12 @@ class KestrelJournal:
         self._paths: list[str] = []
         self._queues: dict[bytes, list[bytes]] = {}
         for name, records in _read_queues(
-            disk, directory, self.faults, opcode8=opcode8, on_progress=on_progress
+            disk,
+            directory,
+            self.faults,
+            opcode8=opcode8,
+            on_progress=on_progress,
+            queues=queues,
         ):
             queue = KestrelQueue()
             for path, record in records:
@@ -148,6 +155,7 @@ def kestrel_records(
     on_progress: OnProgress | None = None,
     *,
     value_bytes_max: int = VALUE_BYTES_MAX,
+    queues: Collection[bytes] | None = None,
 ) -> Iterator[ForeignRecord]:
     """Yield every record that counts, queue by queue.
 
@@ -157,12 +165,13 @@ def kestrel_records(
         faults: Gets the places that cannot be read.
         on_progress: Called a few times a second while they are read.
         value_bytes_max: Larger values are left out.
+        queues: Names of the queues that are read; None: all.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
     files = WindowedFiles(disk)
-    for _, records in _read_queues(disk, directory, faults, on_progress=on_progress):
+    for _, records in _read_queues(disk, directory, faults, on_progress=on_progress, queues=queues):
         for path, record in records:
             file = files.at(path)
             with_value = record.opcode in WITH_VALUE and record.value_bytes <= value_bytes_max
@@ -182,13 +191,16 @@ def _read_queues(
     *,
     opcode8: Opcode8 = "auto",
     on_progress: OnProgress | None = None,
+    queues: Collection[bytes] | None = None,
 ) -> Iterator[tuple[bytes, Iterator[tuple[str, KestrelRecord]]]]:
     """Yield each queue with its records, which are read as they are asked for."""
-    queues = list_queues(disk, directory)
+    found = list_queues(disk, directory)
+    if queues is not None:
+        found = {name: paths for name, paths in found.items() if name in queues}
     progress = ReadProgress(
-        sum(disk.size(path) for paths in queues.values() for path in paths), on_progress
+        sum(disk.size(path) for paths in found.values() for path in paths), on_progress
     )
-    for name, paths in queues.items():
+    for name, paths in found.items():
         yield name, _read_queue(disk, paths, faults, opcode8, progress)
 
 

@@ -1,7 +1,10 @@
 """Journals of beanstalkd and Kestrel as the views ``records`` and ``entries``.
 
-A thin adapter of the readers in ``fastjournal.foreign`` to Spark: one partition for a journal,
-whose files are replayed together. Its directory is local to the executors.
+A thin adapter of the readers in ``fastjournal.foreign`` to Spark. Queues of Kestrel have nothing in
+common, nor have the files of beanstalkd where their records are shown as they are: a partition has
+queues, or files, side by side, of about ``PARTITION_BYTES``. The records of one job of beanstalkd
+stand in several files, so one task replays all of them for the view ``entries``. The directory is
+local to the executors.
 """
 
 from __future__ import annotations
@@ -16,20 +19,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal, beanstalkd_records
-from fastjournal.foreign.formats import Format
+from fastjournal.foreign.formats import Format, list_binlogs
 from fastjournal.foreign.items import Fault, ForeignRecord, Item, Journal
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
+from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.columns import ARROW_TYPES, CORRUPT_COLUMN, cut, text
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 
 BATCH_ROWS = 2048
 BATCH_BYTES = 1024 * 1024
-_JOURNALS = {Format.BEANSTALKD: BeanstalkdJournal, Format.KESTREL: KestrelJournal}
-_RECORDS: dict[Format, Callable[..., Iterator[ForeignRecord]]] = {
-    Format.BEANSTALKD: beanstalkd_records,
-    Format.KESTREL: kestrel_records,
-}
+PARTITION_BYTES = 64 * 1024 * 1024
 
 
 class ForeignColumn(NamedTuple):
@@ -81,6 +81,16 @@ FOREIGN_COLUMNS: dict[str, tuple[ForeignColumn, ...]] = {
 """Columns of each view; ``record`` has the decoded fields of a record as JSON."""
 
 
+class ForeignPartition(InputPartition):
+    """Part of a journal."""
+
+    def __init__(self, directory: str, names: frozenset[Any]) -> None:
+        super().__init__(directory)
+        self.directory = directory
+        self.names = names
+        """Names of queues of Kestrel, or numbers of binlogs of beanstalkd."""
+
+
 class ForeignReader(DataSourceReader):
     """Reads a view of a foreign journal.
 
@@ -108,16 +118,38 @@ class ForeignReader(DataSourceReader):
         self._permissive = permissive
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each journal."""
-        return [InputPartition(directory) for directory in self._directories]
+        """Return partitions of about ``PARTITION_BYTES``."""
+        disk = OsDisk()
+        return [
+            ForeignPartition(directory, names)
+            for directory in self._directories
+            for names in self._parts(disk, directory)
+        ]
+
+    def _parts(self, disk: OsDisk, directory: str) -> list[frozenset[Any]]:
+        """Return the names of queues or binlogs that a task reads, in their order."""
+        if self._format is Format.KESTREL:
+            queues = list_queues(disk, directory)
+            return _side_by_side(
+                (name, sum(map(disk.size, paths))) for name, paths in queues.items()
+            )
+        numbers = list_binlogs(disk, directory)
+        if self._view == "entries":
+            return [frozenset(numbers)]
+        return _side_by_side(
+            (number, disk.size(f"{directory}/binlog.{number}")) for number in numbers
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the journal."""
+        """Yield the rows of a part of a journal."""
+        if not isinstance(partition, ForeignPartition):
+            # Spark makes one partition of another type from an empty list of partitions
+            return
         faults: list[Fault] = []
         columns = [_column(self._view, column.source) for column in self._columns]
         rows: list[Any] = []
         size = 0
-        for row in self._rows(partition.value, faults):
+        for row in self._rows(partition, faults):
             rows.append(row)
             size += len(row.value or b"")
             if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -125,11 +157,17 @@ class ForeignReader(DataSourceReader):
                 rows, size = [], 0
         yield self._batch(columns, [*rows, *self._damage(faults)])
 
-    def _rows(self, directory: str, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
-        disk = OsDisk()
+    def _rows(self, part: ForeignPartition, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
+        disk, directory, names = OsDisk(), part.directory, part.names
         if self._view == "records":
-            return _RECORDS[self._format](disk, directory, faults)
-        journal: Journal = _JOURNALS[self._format](disk, directory)
+            if self._format is Format.KESTREL:
+                return kestrel_records(disk, directory, faults, queues=names)
+            return beanstalkd_records(disk, directory, faults, binlogs=names)
+        journal: Journal
+        if self._format is Format.KESTREL:
+            journal = KestrelJournal(disk, directory, queues=names)
+        else:
+            journal = BeanstalkdJournal(disk, directory)
         faults += journal.faults
         return journal.items()
 
@@ -147,6 +185,18 @@ class ForeignReader(DataSourceReader):
         ]
         batch = pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
         return cast_batch(batch, self._columns)
+
+
+def _side_by_side(sizes: Iterable[tuple[Any, int]]) -> list[frozenset[Any]]:
+    """Return names in sets of about ``PARTITION_BYTES``, in their order."""
+    found, names, size = [], list[Any](), 0
+    for name, more in sizes:
+        if names and size + more > PARTITION_BYTES:
+            found.append(frozenset(names))
+            names, size = [], 0
+        names.append(name)
+        size += more
+    return [*found, frozenset(names)] if names else found
 
 
 def _column(view: str, name: str) -> ForeignColumn:

@@ -13,7 +13,9 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.spark import foreign_reader
 from fastjournal.spark.source import FastjournalSource
 
@@ -26,8 +28,11 @@ def rows(name: str, **options: str) -> list[dict[str, Any]]:
     schema = source.schema()
     names = schema.fieldNames()
     reader = source.reader(schema)
-    (partition,) = reader.partitions()
-    batches: list[pa.RecordBatch] = list(reader.read(partition))
+    partitions = reader.partitions()
+    assert len(partitions) >= 1
+    batches: list[pa.RecordBatch] = [
+        batch for partition in partitions for batch in reader.read(partition)
+    ]
     assert all(batch.schema.names == names for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -43,6 +48,52 @@ def test_entries_view_has_the_jobs_of_beanstalkd(monkeypatch: pytest.MonkeyPatch
         assert row["value"] == base64.b64decode(job["body_b64"])
         assert (row["reason"] is not None) == (job["state"] == "buried")
         assert row["file"].startswith(f"{CORPUS}/beanstalkd/killed/binlog.")
+
+
+@pytest.mark.parametrize("view", ["records", "entries"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{journal}/{path.name}"
+        for journal in ("beanstalkd", "kestrel")
+        for path in sorted((CORPUS / journal).iterdir())
+        if path.is_dir()
+    ],
+)
+def test_reader_of_a_journal_has_the_same_rows_in_one_partition_and_in_many(
+    monkeypatch: pytest.MonkeyPatch, name: str, view: str
+) -> None:
+    whole = rows(name, view=view, mode="permissive")
+    assert count_partitions(name, view) == 1
+    monkeypatch.setattr(foreign_reader, "PARTITION_BYTES", 1)
+    parts = rows(name, view=view, mode="permissive")
+    # each partition ends with its damage
+    assert sorted(parts, key=repr) == sorted(whole, key=repr)
+    sound = [row for row in whole if row["_corrupt"] is None]
+    assert [row for row in parts if row["_corrupt"] is None] == sound
+    files = {path.name for path in (CORPUS / name).iterdir()}
+    if name.startswith("kestrel/"):
+        expected = len(list_queues(OsDisk(), str(CORPUS / name)))
+    elif view == "records":
+        expected = len([file for file in files if file.startswith("binlog.")])
+    else:
+        expected = 1
+    assert count_partitions(name, view) == expected
+
+
+def test_partition_of_a_journal_has_queues_up_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [(name, size) for name, size in zip("abcdefg", (5, 5, 1, 20, 0, 3, 8), strict=True)]
+    monkeypatch.setattr(foreign_reader, "PARTITION_BYTES", 10)
+    found = foreign_reader._side_by_side(sizes)
+    assert [sorted(part) for part in found] == [["a", "b"], ["c"], ["d"], ["e", "f"], ["g"]]
+    assert foreign_reader._side_by_side([]) == []
+
+
+def count_partitions(name: str, view: str) -> int:
+    """Return the number of partitions of a journal."""
+    options = {"journal": name.partition("/")[0], "view": view}
+    source = FastjournalSource({"path": str(CORPUS / name)} | options)
+    return len(list(source.reader(source.schema()).partitions()))
 
 
 def test_records_view_has_every_record_of_kestrel_and_damage_as_a_row() -> None:
