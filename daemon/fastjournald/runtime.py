@@ -14,7 +14,7 @@ import trio
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter
-from fastjournal.disk import Disk
+from fastjournal.disk import Disk, DiskSpace
 from fastjournal.protocol import Function
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import MemoryBudget
@@ -54,6 +54,8 @@ class Counters:
         """Time that requests waited for values, those that others read too, up to 16.8 s."""
         self.compaction_outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         """Compactions of segments, by how they ended."""
+        self.disk_space: DiskSpace | None = None
+        """Free space of the file system of the log at the last look; None: there was none yet."""
         self.compaction_freed_bytes = 0
         """Bytes by which segments became smaller, or went."""
 

@@ -105,7 +105,7 @@ class Server:
             fetch=self.value_loader.fetch,
             evict=self.evictor.evict,
             run_scan=self.scan_runner.run,
-            take_snapshot=Snapshots(runtime, self.archiver.archive_sealed).take,
+            take_snapshot=Snapshots(runtime, self.free_space, self.archiver.archive_sealed).take,
             wait_turn=self.turn_scheduler.wait,
             queue_up=self.turn_scheduler.queue_up,
             pass_on=self.turn_scheduler.pass_on,
@@ -224,7 +224,7 @@ class Server:
         if self.connections.stopping:
             return "stopping"
         if self.runtime.engine.context.read_only:
-            return "read-only: the disk of the log has less than min-free-bytes left"
+            return f"read-only: {self.free_space.shortage} on the file system of the log"
         return ""
 
     # --- calls of the runtime -------------------------------------------------------------------

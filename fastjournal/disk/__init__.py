@@ -11,7 +11,7 @@ nothing that the service cannot read.
 
 from __future__ import annotations
 
-from fastjournal.disk.interface import Disk, DiskFile, DiskLock
+from fastjournal.disk.interface import Disk, DiskFile, DiskLock, DiskSpace
 from fastjournal.disk.os_disk import OsDisk, OsFile, OsLock
 from fastjournal.disk.os_errors import failed, lacks_room, translating
 
@@ -19,6 +19,7 @@ __all__ = [
     "Disk",
     "DiskFile",
     "DiskLock",
+    "DiskSpace",
     "OsDisk",
     "OsFile",
     "OsLock",

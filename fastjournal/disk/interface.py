@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 
 class DiskFile(Protocol):
     """A file open for appending."""
@@ -27,6 +29,14 @@ class DiskLock(Protocol):
 
     def close(self) -> None:
         """Give it up; a second call does nothing."""
+
+
+class DiskSpace(msgspec.Struct, frozen=True):
+    """Free space of a file system, for an ordinary user."""
+
+    bytes: int
+    inodes: int | None
+    """Files and directories; None: the file system makes inodes as they are needed."""
 
 
 class Disk(Protocol):
@@ -96,8 +106,5 @@ class Disk(Protocol):
             LogLockedError: It is held in a way that excludes this lock.
         """
 
-    def free_bytes(self, path: str) -> int:
-        """Return what an ordinary user may still write on this file system.
-
-        0 also where only few inodes are free (``limits.FREE_INODES_MIN``): new files need them.
-        """
+    def free_space(self, path: str) -> DiskSpace:
+        """Return what an ordinary user may still take of this file system."""

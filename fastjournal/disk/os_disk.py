@@ -8,9 +8,9 @@ import os
 import stat
 from contextlib import suppress
 
+from fastjournal.disk.interface import DiskSpace
 from fastjournal.disk.os_errors import failed, translating
 from fastjournal.errors import LogFailedError, LogLockedError
-from fastjournal.limits import FREE_INODES_MIN
 
 
 class OsFile:
@@ -271,11 +271,12 @@ class OsDisk:
                 raise
             return OsLock(descriptor)
 
-    def free_bytes(self, path: str) -> int:
-        """Return what an ordinary user may still write on this file system; see ``Disk``."""
+    def free_space(self, path: str) -> DiskSpace:
+        """Return what an ordinary user may still take of this file system."""
         with translating("read free space", path):
             status = os.statvfs(path)
+        return DiskSpace(
+            bytes=status.f_bavail * status.f_frsize,
             # a file system that makes inodes as they are needed tells none at all
-            if status.f_files and status.f_favail < FREE_INODES_MIN:
-                return 0
-            return status.f_bavail * status.f_frsize
+            inodes=status.f_favail if status.f_files else None,
+        )

@@ -21,7 +21,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from fastjournal.disk import translating
+from fastjournal.disk import DiskSpace, translating
 from fastjournal.errors import LogLockedError
 from fastjournal.testing.inodes import (
     DirectoryNode,
@@ -77,10 +77,18 @@ class SimulatedDisk:
     Args:
         seed: Seed of everything that is random before a crash.
         capacity_bytes: Bytes of all files together above which writes fail with ENOSPC; None: any.
+        inodes_max: Files and directories above which none is created (ENOSPC); None: any.
     """
 
-    def __init__(self, seed: int = 0, *, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        capacity_bytes: int | None = None,
+        inodes_max: int | None = None,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.inodes_max = inodes_max
         self.calls: Counter[str] = Counter()
         """Calls so far, by method name."""
         self._random = random.Random(seed)
@@ -113,7 +121,7 @@ class SimulatedDisk:
             sectors: Instead, let each sector of what was not synced survive by itself.
         """
         generator = random.Random(seed)
-        disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
+        disk = self._of_same_size(seed)
         disk._root = crash_directory(self._root, generator, holes, sectors)
         return disk
 
@@ -122,7 +130,7 @@ class SimulatedDisk:
 
         Nothing written is lost, but what was not durable still is not; locks are free.
         """
-        disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
+        disk = self._of_same_size(seed)
         disk._root = copy_directory(self._root)
         return disk
 
@@ -141,6 +149,7 @@ class SimulatedDisk:
             directory, name = self._parent(path)
             if name in directory.entries:
                 raise _os_error(errno.EEXIST)
+            self._take_inode()
             file = FileNode()
             directory.change({name: file})
             return SimulatedFile(self, path, file)
@@ -201,6 +210,7 @@ class SimulatedDisk:
             directory = self._root
             for name in _parts(path):
                 if name not in directory.entries:
+                    self._take_inode()
                     directory.change({name: DirectoryNode()})
                     directory.sync()
                 node = directory.entries[name]
@@ -274,6 +284,7 @@ class SimulatedDisk:
             self._call("lock")
             directory, name = self._parent(path)
             if name not in directory.entries:
+                self._take_inode()
                 directory.change({name: FileNode()})
             file = self._file_at(path)
         if file.exclusive or (file.shared and not shared):
@@ -284,12 +295,12 @@ class SimulatedDisk:
             file.exclusive = True
         return SimulatedLock(file, shared)
 
-    def free_bytes(self, path: str) -> int:
-        """Return what may still be written; a disk without a capacity has 1 TiB."""
+    def free_space(self, path: str) -> DiskSpace:
+        """Return what may still be taken; a disk without a capacity has 1 TiB."""
         with translating("read free space", path):
-            self._call("free_bytes")
+            self._call("free_space")
             self._node(path)
-        return self._free_bytes()
+        return DiskSpace(self._free_bytes(), self._free_inodes())
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -326,20 +337,35 @@ class SimulatedDisk:
                 raise
             file.synced = len(file.data)
 
+    def _of_same_size(self, seed: int) -> SimulatedDisk:
+        return SimulatedDisk(seed, capacity_bytes=self.capacity_bytes, inodes_max=self.inodes_max)
+
     def _free_bytes(self) -> int:
         if self.capacity_bytes is None:
             return 2**40
         return self.capacity_bytes - sum(len(file.data) for file in self._files())
 
+    def _free_inodes(self) -> int | None:
+        return None if self.inodes_max is None else self.inodes_max - sum(1 for _ in self._nodes())
+
+    def _take_inode(self) -> None:
+        if self._free_inodes() == 0:
+            raise _os_error(errno.ENOSPC)
+
     def _files(self) -> Iterator[FileNode]:
+        return (node for node in self._nodes() if isinstance(node, FileNode))
+
+    def _nodes(self) -> Iterator[Node]:
+        """All files and directories below the root, each once."""
         directories, seen = [self._root], set()
         while directories:
             for node in directories.pop().entries.values():
                 if isinstance(node, DirectoryNode):
                     directories.append(node)
-                elif id(node) not in seen:
-                    seen.add(id(node))
-                    yield node
+                elif id(node) in seen:
+                    continue
+                seen.add(id(node))
+                yield node
 
     def _node(self, path: str) -> Node:
         node: Node = self._root

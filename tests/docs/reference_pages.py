@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 import fastjournal
 from fastjournal import errors, limits
+from fastjournal.disk import DiskSpace
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fj_forwarder.http_metrics import ForwarderMetrics
 from tests.docs.manual_pages import PROGRAMS, context_of, subcommands
@@ -145,6 +146,7 @@ def allowed(kind: Any) -> str:
 def metrics_page() -> str:
     """Return all metrics of ``/metrics``, with type and labels."""
     daemon = ObservedDaemon(memory_limit=2**28)
+    daemon.server.runtime.counters.disk_space = DiskSpace(0, 0)
     metrics = Metrics(daemon.server.runtime)
     trio.run(metrics.text)
     return "\n".join(

@@ -260,24 +260,78 @@ def test_daemon_starts_on_a_full_disk_and_lets_workers_finish(disk: Path) -> Non
         assert full.stop() == 0
 
 
+def take_inodes(directory: Path, leave: int) -> None:
+    """Let files of somebody else take all inodes but so many."""
+    directory.mkdir(exist_ok=True)
+    for number in range(os.statvfs(directory).f_favail - leave):
+        (directory / str(number)).touch()
+
+
+def test_compaction_ends_the_read_only_mode_where_few_inodes_are_free(tmp_path: Path) -> None:
+    options = ("--cmdlog-seg-size", "65536", "--min-free-bytes", str(MIB))
+    overwrite = Flag.PERSIST | Flag.OVERWRITE
+    with mounted("few inodes", tmp_path) as disk:
+        with DaemonProcess(disk, *options, "--cmdlog-clean-int", "0") as daemon:
+            with RawClient(daemon.address) as client:
+                # one in ten stays, in each of about sixty segments
+                for number in range(400):
+                    key = b"keep%d" % number if number % 10 == 0 else b"over"
+                    reply = client.ask(build(Function.SET, key, VALUE, flags=overwrite))
+                    assert reply.code == ""
+            assert daemon.stop() == 0
+        assert len(list(daemon.log_path.glob("*.log"))) > 50
+        take_inodes(disk / "others", 40)
+        with DaemonProcess(disk, *options, "--cmdlog-clean-int", "500") as again:
+            with RawClient(again.address) as client:
+                wait_code(client, "")
+                assert client.ask(build(Function.GET, b"keep390")).code == ""
+            said = again.said()
+            assert again.stop() == 0
+        assert "inodes are free" in said
+        assert said.index("event=read-only") < said.index("event=writable")
+
+
+def test_snapshots_and_starts_take_none_of_the_inodes_that_workers_need(tmp_path: Path) -> None:
+    options = ("--min-free-bytes", str(MIB))
+    with mounted("few inodes", tmp_path) as disk, DaemonProcess(disk, *options) as daemon:
+        with RawClient(daemon.address) as client:
+            for number in range(40):
+                assert client.ask(set_request(b"a:1:0:%d" % number)).code == ""
+            leased = client.ask(build(Function.NEXT, b"a", count=30))
+            pairs = list(leased.pairs or ())
+            take_inodes(disk / "others", 60)
+            wait_code(client, "read-only")
+        before = os.statvfs(disk).f_favail
+        for restart in (True, False, True, False, True):
+            with RawClient(daemon.address) as client:
+                assert client.ask(build(Function.SNAPSHOT, count=24)).code == "read-only"
+                token = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
+                assert client.ask(build(Function.DELETE, pairs.pop().key, **token)).code == ""
+            if restart:
+                daemon.kill()
+                daemon.start()
+        assert "event=not-written-anew" not in daemon.said()
+        assert os.statvfs(disk).f_favail == before
+        assert daemon.stop() == 0
+
+
 def test_disk_without_inodes_makes_the_daemon_read_only_and_it_starts_on_it(tmp_path: Path) -> None:
     options = ("--cmdlog-seg-size", "65536", "--min-free-bytes", str(MIB))
     with mounted("few inodes", tmp_path) as disk:
         others = disk / "others"
-        others.mkdir()
         with DaemonProcess(disk, *options) as daemon:
             with RawClient(daemon.address) as client:
                 for number in range(40):
                     assert client.ask(set_request(b"a:1:0:%d" % number, VALUE)).code == ""
                 leased = client.ask(build(Function.NEXT, b"a", count=20))
                 # fewer than the daemon keeps for itself, and enough for the segments of deletions
-                for number in range(os.statvfs(disk).f_favail - 20):
-                    (others / str(number)).touch()
+                take_inodes(others, 20)
                 wait_code(client, "read-only")
                 assert client.ask(build(Function.GET, b"a:1:0:39")).code == ""
             daemon.kill()
             daemon.start()
-            assert "event=not-written-anew" in daemon.said()
+            # there is room for the copy, and its inode comes back
+            assert "event=not-written-anew" not in daemon.said()
             with RawClient(daemon.address) as client:
                 assert client.ask(set_request(b"a:1:0:no")).code == "read-only"
                 for pair in leased.pairs or ():

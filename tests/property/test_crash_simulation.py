@@ -183,7 +183,7 @@ def test_disk_without_room_for_the_copy_does_not_stop_the_start(
     for room, error, said in (
         (size, 0, False),
         (size - 1, 0, True),
-        # inodes, or a quota, which the free space does not tell
+        # no inode, or a quota, which the free bytes do not tell
         (size, errno.ENOSPC, True),
         (size, errno.EDQUOT, True),
     ):
@@ -194,6 +194,21 @@ def test_disk_without_room_for_the_copy_does_not_stop_the_start(
         daemon.recover()
         assert ("not-written-anew" in caplog.text) is said
         assert daemon.disk.listdir(LOG) == [name]
+
+
+def test_restart_on_a_disk_without_room_for_the_copy_begins_no_segment() -> None:
+    """Each start on a full disk, with work that ends, would take one more of the last inodes."""
+    daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
+    for _ in range(20):
+        daemon.ask()
+    daemon.commit()
+    for _ in range(5):
+        daemon.be_killed()
+        daemon.disk.fail_at(1, "create", errno.ENOSPC)
+        daemon.recover()
+        daemon.ask()
+        daemon.commit()
+        assert len([name for name in daemon.disk.listdir(LOG) if name.endswith(".log")]) == 1
 
 
 def test_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -> None:

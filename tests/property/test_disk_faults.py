@@ -352,7 +352,7 @@ def test_disk_that_is_full_at_any_byte_ends_the_daemon_or_nothing_is_written_to_
     before, before_books, _ = left_behind(monkeypatch, "a torn tail")
     used = 2**40
     before.capacity_bytes = used
-    used -= before.free_bytes(LOG)
+    used -= before.free_space(LOG).bytes
     codes = []
     for room in range(part * 37, 30_000, 4 * 37):
         disk, books = before.kill(room), before_books.copy()

@@ -126,7 +126,7 @@ FAILING: list[tuple[str, str, Action]] = [
     ("truncate", "ENOENT", lambda disk, root: disk.truncate(f"{root}/none", 0)),
     ("sync directory", "ENOENT", lambda disk, root: disk.sync_directory(f"{root}/none")),
     ("lock", "ENOENT", lambda disk, root: disk.lock(f"{root}/none/lock")),
-    ("read free space", "ENOENT", lambda disk, root: disk.free_bytes(f"{root}/none")),
+    ("read free space", "ENOENT", lambda disk, root: disk.free_space(f"{root}/none")),
 ]
 
 
@@ -212,7 +212,7 @@ def test_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, roo
 
 
 def test_disk_has_free_space(disk: Disk, root: str) -> None:
-    assert disk.free_bytes(root) > 0
+    assert disk.free_space(root).bytes > 0
 
 
 def test_short_write_is_continued_until_all_is_written(

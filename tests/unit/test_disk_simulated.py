@@ -138,7 +138,8 @@ def test_full_disk_takes_what_fits() -> None:
     disk = SimulatedDisk(capacity_bytes=10)
     file = disk.create("/a")
     file.write(b"1234")
-    assert disk.free_bytes("/") == 6
+    assert disk.free_space("/").bytes == 6
+    assert disk.free_space("/").inodes is None
     with pytest.raises(LogFailedError, match="ENOSPC"):
         file.write(b"567890x")
     assert disk.read("/a") == b"1234567890"

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastjournal.build_info import build_info
+from fastjournal.disk import DiskSpace
 from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request
@@ -274,6 +275,17 @@ def test_log_is_measured(s: Subject) -> None:
     assert figures["fastjournal_log_segments"] == 1
 
 
+def test_free_space_of_the_disk_has_gauges_and_no_inodes_where_the_disk_counts_none(
+    s: Subject,
+) -> None:
+    names = ("fastjournal_disk_free_bytes", "fastjournal_disk_free_inodes")
+    assert not set(names) & set(s.figures())
+    for space in (DiskSpace(1000, 63), DiskSpace(2000, None)):
+        s.server.runtime.counters.disk_space = space
+        figures = s.figures()
+        assert [figures.get(name) for name in names] == [space.bytes, space.inodes]
+
+
 def test_rest_is_there(s: Subject) -> None:
     s.clock.instant_us += 90 * SECOND
     s.engine.context.read_only = True
@@ -392,6 +404,7 @@ def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s.server.runtime.counters.protocol_errors["bad-request"] += 1
     s.server.runtime.counters.latencies.answered(Function.SET, 1, 0.0, mark=0)
     s.server.runtime.counters.latencies.end_turn(0.1, settled=0)
+    s.server.runtime.counters.disk_space = DiskSpace(1, 1)
     families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
     served = set()
     for family in families:

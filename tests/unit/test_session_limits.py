@@ -78,7 +78,7 @@ async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_tim
         ]
         refused = [reply.code for reply in replies].index("read-only")
         assert refused > 30
-        assert house.disk.free_bytes("/") >= least - 40_000
+        assert house.disk.free_space("/").bytes >= least - 40_000
         assert {reply.code for reply in replies[:refused]} == {""}
         assert {reply.code for reply in replies[refused:]} == {"read-only"}
 
@@ -95,7 +95,7 @@ def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
         house.disk.mkdir(f"{LOG}/snapshots/1")
         house.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
     info = SegmentInfo(9, 1 << 20, 0, None, None, 1)
-    room = room_bytes(runtime)
+    room = room_bytes(runtime, house.disk.free_space(LOG))
 
     def may(live_bytes: int) -> bool:
         runtime.engine.journal.usage.live[9] = live_bytes
@@ -110,20 +110,108 @@ def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
     assert may(0)
 
 
+@pytest.mark.parametrize(
+    ("free", "linked", "allowed"),
+    [
+        (limits.FREE_INODES_MIN, True, True),
+        (limits.FREE_INODES_MIN - 1, False, True),
+        (limits.FREE_INODES_MIN - 1, True, False),
+        (2, False, True),
+        # the copy would take the last one, which a segment of those who finish work needs
+        (1, False, False),
+    ],
+)
+def test_compaction_goes_on_with_few_inodes_where_that_takes_none(
+    free: int, linked: bool, allowed: bool
+) -> None:
+    house = ServerFixture()
+    runtime = house.server.runtime
+    house.disk.create(f"{LOG}/000000009.log").write(b"x")
+    if linked:
+        house.disk.mkdir(f"{LOG}/snapshots/1")
+        house.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
+    leave_inodes(house, free)
+    info = SegmentInfo(9, 1 << 20, 0, None, None, 1)
+    runtime.engine.journal.usage.live[9] = 1000
+    assert may_rewrite(runtime, info) is allowed
+    runtime.engine.journal.usage.live[9] = 0
+    assert may_rewrite(runtime, info)
+
+
+def leave_inodes(house: ServerFixture, number: int) -> None:
+    house.disk.inodes_max = 1 << 20
+    free = house.disk.free_space(LOG).inodes
+    assert free is not None
+    house.disk.inodes_max -= free - number
+
+
+async def test_disk_with_few_inodes_makes_it_read_only_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = ServerFixture()
+    async with house.open():
+        peer = await house.connect()
+        leave_inodes(house, limits.FREE_INODES_MIN)
+        house.server.free_space.check()
+        assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
+        leave_inodes(house, limits.FREE_INODES_MIN - 1)
+        house.server.free_space.check()
+        assert (await peer.ask(set_(b"b:1:0:z"))).code == "read-only"
+        assert "inodes" in house.server.unready()
+        free = house.disk.free_space(LOG)
+        assert house.server.runtime.counters.disk_space == free
+        (said,) = (line for line in caplog.messages if "event=read-only" in line)
+        assert f"free_bytes={free.bytes} " in said
+        assert "free_inodes=63 reason='fewer than 64 inodes are free'" in said
+        leave_inodes(house, limits.FREE_INODES_MIN)
+        house.server.free_space.check()
+        assert (await peer.ask(set_(b"b:1:0:z"))).code == ""
+        assert house.server.unready() == ""
+
+
+@pytest.mark.parametrize("short", ["bytes", "inodes"])
+async def test_snapshots_never_take_the_reserve_of_those_who_finish_work(short: str) -> None:
+    house = ServerFixture()
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
+        leased = await peer.ask(request(Function.NEXT, b"a"))
+        if short == "bytes":
+            free = house.disk.free_space(LOG).bytes - house.config.min_free_bytes
+            house.disk.create("/ballast").write(bytes(free - 2000))
+        else:
+            leave_inodes(house, limits.FREE_INODES_MIN + 8)
+        answers = []
+        for _ in range(20):
+            house.clock.instant_us += 1
+            answers.append((await peer.ask(request(Function.SNAPSHOT, count=24))).code)
+        assert answers[0] == ""
+        assert answers[-1] == "read-only"
+        assert set(answers) == {"", "read-only"}
+        taken = answers.count("")
+        assert len(house.disk.listdir(f"{LOG}/snapshots")) == taken
+        space = house.disk.free_space(LOG)
+        # one more than there was room for, since it is not known before what one takes
+        assert space.bytes > house.config.min_free_bytes - 4096
+        assert space.inodes is None or space.inodes > limits.FREE_INODES_MIN - 5
+        done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
+        assert (await peer.ask(done)).code == ""
+
+
 def test_write_stall_asks_for_the_free_space_no_more_often_than_the_log_takes_half_of_it() -> None:
     """During a stall the size of the log is compared with its bound after each batch."""
     house = ServerFixture()
     server, writer = house.server, house.writer
     server.free_space.check()
-    before = house.disk.calls["free_bytes"]
-    room = room_bytes(server.runtime)
+    before = house.disk.calls["free_space"]
+    room = room_bytes(server.runtime, house.disk.free_space(LOG))
     looks = 0
     while not house.engine.context.read_only:
         writer.append(bytes(1000), 1, START)
         server.runtime.backpressure.look_at = writer.appended
         server.runtime.wake_tasks()
         looks += 1
-    asked = house.disk.calls["free_bytes"] - before
+    asked = house.disk.calls["free_space"] - before
     assert looks > 0.9 * room / 1000
     assert asked <= 12
 

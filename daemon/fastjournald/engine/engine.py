@@ -25,7 +25,7 @@ from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
 from fastjournald.engine.context import Context, new_journal
 from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
-from fastjournald.engine.handlers.arguments import LISTEN
+from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
 from fastjournald.engine.handlers.table import (
     BULK_HANDLERS,
     HANDLERS,
@@ -207,6 +207,8 @@ class Engine:
         grants = self.context.grants
         if grants is not None and (why_not := grants.check(self.store, session, request)):
             return self._refused(request, why_not)
+        if self.context.read_only:
+            return self._refused(request, READ_ONLY)
         return None
 
     def step(

@@ -237,6 +237,7 @@ class Metrics(Collector):
             ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        yield from self._disk_space()
         yield GaugeMetricFamily(
             "fastjournal_compaction_debt",
             "Part by which the log is larger than compaction leaves it; 0: it keeps up.",
@@ -264,6 +265,22 @@ class Metrics(Collector):
             "Time since the log was replayed.",
             gauges["uptime_us"] / 1e6,
         )
+
+    def _disk_space(self) -> Iterator[Metric]:
+        space = self._runtime.counters.disk_space
+        if space is None:
+            return
+        yield GaugeMetricFamily(
+            "fastjournal_disk_free_bytes",
+            "Free bytes of the file system of the log, at the last look.",
+            space.bytes,
+        )
+        if space.inodes is not None:
+            yield GaugeMetricFamily(
+                "fastjournal_disk_free_inodes",
+                "Free inodes of the file system of the log, at the last look.",
+                space.inodes,
+            )
 
     def _write_stalls(self) -> Iterator[Metric]:
         pressure = self._runtime.backpressure

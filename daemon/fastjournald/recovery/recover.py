@@ -125,10 +125,13 @@ def _segments_to_go_on(
     """Return the segment to append to, if there is one, and those that are sealed."""
     active, sealed = recovered.active, recovered.sealed
     rewritten = _rewrite_last(disk, directory, recovered)
-    if active and active.records and (archives or not rewritten):
+    if active and active.records:
         # the file may be linked into a snapshot, which never changes, or into the archive, where
-        # it would come twice: append to another one
-        return None, [*sealed, active]
+        # it would come twice: append to another one, and else to this one, since each start on a
+        # full disk would take one more inode
+        is_linked = not rewritten and disk.link_count(f"{directory}/{active.name}") > 1
+        if archives or is_linked:
+            return None, [*sealed, active]
     return active, sealed
 
 
@@ -180,16 +183,17 @@ def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
         return False
     path = f"{directory}/{last.name}"
     try:
-        has_room = disk.free_bytes(directory) >= last.bytes
-        if has_room:
+        free_bytes = disk.free_space(directory).bytes
+        why_not = f"{free_bytes} bytes are free" if free_bytes < last.bytes else ""
+        if not why_not:
             write_file(disk, f"{path}.rw", disk.read(path), like=path)
     except LogFailedError as error:
         if not lacks_room(error):
             raise
-        has_room = False
-    if not has_room:
+        why_not = "no space, inode or quota is left"
+    if why_not:
         # on a full disk workers must still be able to finish
-        LOG.warning("event=not-written-anew path=%s reason='the disk is full'", field_text(path))
+        LOG.warning("event=not-written-anew path=%s reason=%r", field_text(path), why_not)
         return False
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)

@@ -177,7 +177,7 @@ class Compactor:
         return self._debt
 
     async def compact(self, *, only_excess: bool = False) -> None:
-        """Compact segments that are worth it, the oldest first.
+        """Compact segments that are worth it, the oldest first; in read-only mode, the dead ones.
 
         Args:
             only_excess: No more than it takes to make the log as small as it should be: records
@@ -189,7 +189,11 @@ class Compactor:
         await self._archive_sealed()
         engine, writer = self._runtime.engine, self._runtime.writer
         now = self._runtime.clock.now_us()
-        for info in candidates(engine.store, writer, now, merge=not only_excess):
+        found = candidates(engine.store, writer, now, merge=not only_excess)
+        if engine.context.read_only:
+            # segments that only have to be removed make room for copies of the others
+            found.sort(key=lambda info: engine.journal.usage.live[info.number] > 0)
+        for info in found:
             if not may_rewrite(self._runtime, info):
                 continue
             if only_excess and self._excess() <= 0:

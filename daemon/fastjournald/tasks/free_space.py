@@ -1,7 +1,9 @@
 """Free space: makes the engine read-only before the disk is full, and writable again.
 
 The free space is compared with min-free-bytes at intervals, because others fill the disk too, and
-whenever the log itself has taken half of the room that was left at the last look.
+whenever the log itself has taken half of the room that was left at the last look. Free inodes are
+compared with ``FREE_INODES_MIN`` at the same time: bytes do not help where a segment, which is a
+file, cannot be created.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import sys
 import trio
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.disk import DiskSpace
+from fastjournal.limits import FREE_INODES_MIN
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -27,23 +31,31 @@ LOOK_BYTES_MAX = 262_144
 have filled the disk since the timer's."""
 
 
-def room_bytes(runtime: Runtime) -> int:
-    """Return how many bytes may be written before the disk has less than min-free-bytes left.
+COPY_INODES = 2
+"""Free inodes with which compaction still writes a copy: one is for that, and comes back with the
+segment that it replaces, and one for a segment that is begun meanwhile."""
 
-    Raises:
-        LogFailedError: The file system cannot be asked.
-    """
-    writer, config = runtime.writer, runtime.config
-    free = runtime.disk.free_bytes(config.cmdlog_path)
-    return free - (writer.appended - writer.written) - config.min_free_bytes
+
+def _space(runtime: Runtime) -> DiskSpace:
+    return runtime.disk.free_space(runtime.config.cmdlog_path)
+
+
+def _has_few_inodes(space: DiskSpace) -> bool:
+    return space.inodes is not None and space.inodes < FREE_INODES_MIN
+
+
+def room_bytes(runtime: Runtime, space: DiskSpace) -> int:
+    """Return how many bytes may be written before the disk has less than min-free-bytes left."""
+    writer = runtime.writer
+    return space.bytes - (writer.appended - writer.written) - runtime.config.min_free_bytes
 
 
 def may_rewrite(runtime: Runtime, info: SegmentInfo) -> bool:
     """Whether compaction may write the live bytes of a segment anew before it removes the rest.
 
-    Half of min-free-bytes may be used for that, since more is free behind it: so the read-only mode
-    ends by itself where there is garbage. A segment that a snapshot or the archive links too has no
-    part in that: the other link keeps its space.
+    Half of min-free-bytes may be used for that, since more is free behind it, and few inodes are
+    enough: so the read-only mode ends by itself where there is garbage. A segment that a snapshot
+    or the archive links too has no part in that: the other link keeps its space and its inode.
 
     Raises:
         LogFailedError: The file system cannot be asked.
@@ -51,17 +63,20 @@ def may_rewrite(runtime: Runtime, info: SegmentInfo) -> bool:
     live_bytes = runtime.engine.journal.usage.live[info.number]
     if not live_bytes:
         return True
-    short = live_bytes - room_bytes(runtime)
-    if short <= 0:
+    space = _space(runtime)
+    short = live_bytes - room_bytes(runtime, space)
+    if short <= 0 and not _has_few_inodes(space):
         return True
     config = runtime.config
     if short > config.min_free_bytes // 2:
+        return False
+    if space.inodes is not None and space.inodes < COPY_INODES:
         return False
     return runtime.disk.link_count(f"{config.cmdlog_path}/{info.name}") == 1
 
 
 class FreeSpace:
-    """Compares the free space with min-free-bytes.
+    """Compares the free space with min-free-bytes, and the free inodes with what is kept of them.
 
     Args:
         runtime: Engine, disk and options.
@@ -71,6 +86,8 @@ class FreeSpace:
         self._runtime = runtime
         self._look_at = 0
         """Bytes appended from which on the file system is asked again."""
+        self.shortage = ""
+        """Why the engine is read-only; empty: it is not."""
 
     async def run(self) -> None:
         """Check, again and again.
@@ -89,13 +106,8 @@ class FreeSpace:
             LogFailedError: The file system cannot be asked.
         """
         runtime = self._runtime
-        room = room_bytes(runtime)
-        self._look_after(room)
-        short = room < 0
-        if short == runtime.engine.context.read_only:
-            return
-        self._set(short, room)
-        if not short:
+        self._look(ends=True)
+        if not self.shortage and runtime.engine.context.read_only:
             runtime.deliver(runtime.engine.resume(runtime.clock.now_us()))
             runtime.wake_tasks()
 
@@ -109,12 +121,41 @@ class FreeSpace:
             LogFailedError: The file system cannot be asked.
         """
         runtime = self._runtime
-        if runtime.writer.appended < self._look_at or runtime.engine.context.read_only:
-            return
-        room = room_bytes(runtime)
+        if runtime.writer.appended >= self._look_at and not runtime.engine.context.read_only:
+            self.check_shortage()
+
+    def check_shortage(self) -> None:
+        """Set the read-only mode, and never end it.
+
+        Raises:
+            LogFailedError: The file system cannot be asked.
+        """
+        self._look(ends=False)
+
+    def _look(self, *, ends: bool) -> None:
+        """Look at what is free: set the read-only mode, or say that it ends, where it may."""
+        runtime = self._runtime
+        space = runtime.counters.disk_space = _space(runtime)
+        room = room_bytes(runtime, space)
         self._look_after(room)
+        shortage = ""
         if room < 0:
-            self._set(True, room)
+            shortage = "less than min-free-bytes is free"
+        elif _has_few_inodes(space):
+            shortage = f"fewer than {FREE_INODES_MIN} inodes are free"
+        if shortage == self.shortage or not (shortage or ends):
+            return
+        self.shortage = shortage
+        if shortage:
+            runtime.engine.context.read_only = True
+        LOG.warning(
+            "event=%s free_bytes=%d min_free_bytes=%d free_inodes=%s reason=%r",
+            "read-only" if shortage else "writable",
+            room + runtime.config.min_free_bytes,
+            runtime.config.min_free_bytes,
+            "unbounded" if space.inodes is None else space.inodes,
+            shortage or "enough is free",
+        )
 
     def _look_after(self, room: int) -> None:
         """Have the log's growth checked again in time."""
@@ -125,14 +166,3 @@ class FreeSpace:
             mark = appended + max(room // 2, LOOK_BYTES_MIN)
         self._look_at = min(mark, appended + LOOK_BYTES_MAX)
         runtime.backpressure.look_no_later(mark)
-
-    def _set(self, short: bool, room: int) -> None:
-        runtime = self._runtime
-        runtime.engine.context.read_only = short
-        least = runtime.config.min_free_bytes
-        LOG.warning(
-            "event=%s free_bytes=%d min_free_bytes=%d",
-            "read-only" if short else "writable",
-            room + least,
-            least,
-        )

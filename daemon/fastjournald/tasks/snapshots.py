@@ -21,6 +21,7 @@ from fastjournal.protocol import (
     encode_reply,
 )
 from fastjournald.runtime import Runtime
+from fastjournald.tasks.free_space import FreeSpace
 
 LOG = logging.getLogger("fastjournald")
 
@@ -30,12 +31,19 @@ class Snapshots:
 
     Args:
         runtime: Engine, log and disk.
+        free_space: Makes the engine read-only where the disk is nearly full.
         archive_sealed: Links sealed segments into the archive, if there is one: the archive has
             what the snapshot has.
     """
 
-    def __init__(self, runtime: Runtime, archive_sealed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        free_space: FreeSpace,
+        archive_sealed: Callable[[], Awaitable[None]],
+    ) -> None:
         self._runtime = runtime
+        self._free_space = free_space
         self._archive_sealed = archive_sealed
         self._one_at_a_time = trio.Lock()
 
@@ -52,9 +60,14 @@ class Snapshots:
         refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
         if refusal is not None:
             return refusal
-        engine.counters.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
         async with self._one_at_a_time:
+            # those before it may have taken the last that there was
+            self._free_space.check_shortage()
+            refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
+            if refusal is not None:
+                return refusal
+            engine.counters.requests[Function.SNAPSHOT] += 1
             async with runtime.segments_free:
                 path = await self._link(reply)
             if request.count and path is not None:
