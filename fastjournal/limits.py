@@ -232,6 +232,16 @@ SCANS_MAX = 16
 """Scans that gather a reply at a time; others wait. A reply of 65,535 small pairs with metadata
 takes 15 MB while it is made."""
 
+SCAN_PLACE_WORK = 5_000
+"""Work after which a scan leaves its place among these to one that waits."""
+
+SCAN_HELD_BYTES_MAX = 16 * 1024
+"""Bytes of pairs that a scan may hold without such a place; it ends its page where it has more."""
+
+SCAN_PAGE_WORK = 50_000
+"""Work after which it does so where others wait: large pages of range scans take no more turns than
+they need."""
+
 MERGED_KEYS = 200
 """Keys that are merged into the key index in one pass, up to 5 us each."""
 

@@ -13,6 +13,7 @@ from fastjournald.tasks.compactor import (
 from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.free_space import may_rewrite, room_bytes
 from fastjournald.tasks.notifier import Notifier
+from fastjournald.tasks.scan_queue import Place, ScanQueue
 from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.timers import Timers
 from fastjournald.tasks.turn_scheduler import TurnScheduler

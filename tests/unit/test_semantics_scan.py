@@ -176,7 +176,7 @@ def test_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> 
 
 @pytest.mark.rule(
     "Flags of a reply: 8 CURSOR",
-    "Scans and continuation tokens (cursors): There is a cursor exactly if",
+    "Scans and continuation tokens (cursors): There is a cursor if one more pair would have come",
 )
 def test_scan_has_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import socket
+import struct
 import threading
 from collections.abc import Hashable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -512,6 +515,133 @@ async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
         assert found is not None
         assert {pair.key for pair in found.pairs or ()} == set(keys[1::2])
         assert await busy.reply() is not None
+
+
+EXPENSIVE = request(
+    Function.GET, b"a(a|b){700}z", flags=Flag.DATA | Query.REGEX << QUERY_SHIFT, count=0
+)
+
+
+async def set_many(peer: Peer) -> list[bytes]:
+    """SET keys with which EXPENSIVE takes long, and return other ones."""
+    for number in range(40):
+        assert (await peer.ask(set_(b"a" * 200 + b"%d" % number))).error == ""
+    plain = [b"b%d" % number for number in range(5)]
+    for key in plain:
+        assert (await peer.ask(set_(key))).error == ""
+    return plain
+
+
+async def test_range_scan_waits_for_no_thread_that_matches_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "SCANS_MAX", 2)
+    house = ServerFixture()
+    begun, goes_on = hold_matches(monkeypatch)
+    async with house.open():
+        peer = await house.connect()
+        plain = await set_many(peer)
+        busy = [await house.connect() for _ in range(6)]
+        for each in busy:
+            await each.send(EXPENSIVE)
+        assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
+        found: Reply | None = None
+        with trio.move_on_after(5):
+            found = await peer.ask(request(Function.GET, b"b", uri=b"c", count=0))
+        goes_on.set()
+        assert found is not None, "it waited for a place"
+        assert [pair.key for pair in found.pairs or ()] == plain
+        for each in busy:
+            reply = await each.reply()
+            assert reply is not None
+            assert reply.error == ""
+
+
+async def wait_scans(house: ServerFixture, number: int) -> None:
+    with trio.fail_after(SILENCE_S):
+        while house.server.runtime.counters.scans != number:  # noqa: ASYNC110 a figure of metrics
+            await trio.sleep(0.001)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    house = ServerFixture()
+    begun, goes_on = hold_matches(monkeypatch)
+    matched: list[bytes] = []
+    held = LongMatches.run
+
+    def run(matches: LongMatches) -> None:
+        matched.append(matches._filter.expression or b"")
+        held(matches)
+
+    monkeypatch.setattr(LongMatches, "run", run)
+    async with house.open():
+        peer, last = await house.connect(), await house.connect()
+        await set_many(peer)
+        gone = [await house.connect() for _ in range(20)]
+        await peer.send(EXPENSIVE)
+        assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
+        for each in gone:
+            await each.send(request(Function.GET, b"x" + EXPENSIVE.key, flags=EXPENSIVE.flags))
+        await wait_scans(house, 1 + len(gone))
+        await last.send(EXPENSIVE)
+        await wait_scans(house, 2 + len(gone))
+        for each in gone:
+            if end == "reset":
+                linger = struct.pack("ii", 1, 0)
+                each.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            each.stream.socket.close()
+        goes_on.set()
+        assert await last.reply() is not None
+        assert matched[:2] == [EXPENSIVE.key] * 2
+        await wait_scans(house, 0)
+        # one that has closed may only have ended its requests, and waits for replies
+        assert len(matched) == 2 + (len(gone) if end == "close" else 0)
+
+
+@pytest.mark.rule(
+    "Scans and continuation tokens (cursors): There is a cursor if one more pair would have come"
+)
+async def test_scan_that_holds_much_ends_its_page_where_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "SCANS_MAX", 1)
+    monkeypatch.setattr(limits, "SCAN_HELD_BYTES_MAX", 1000)
+    monkeypatch.setattr(limits, "SCAN_PAGE_WORK", 2000)
+    patch_module(monkeypatch, "SLICE_WORK", 100)
+    house = ServerFixture()
+    everything = request(Function.GET, b"k", uri=b"l", count=0)
+
+    async def pages(peer: Peer) -> list[list[bytes]]:
+        reply = await peer.ask(everything)
+        found = [[pair.key for pair in reply.pairs or ()]]
+        while reply.cursor is not None:
+            reply = await peer.ask(
+                request(Function.GET, reply.cursor, flags=Query.CURSOR << QUERY_SHIFT)
+            )
+            assert reply.error == ""
+            found.append([pair.key for pair in reply.pairs or ()])
+        return found
+
+    async with house.open():
+        peers = [await house.connect() for _ in range(3)]
+        keys = [b"k%04d" % number for number in range(2000)]
+        for key in keys:
+            assert (await peers[0].ask(request(Function.SET, key, b"v"))).error == ""
+        assert await pages(peers[0]) == [keys]
+        found: list[list[list[bytes]]] = []
+
+        async def note(peer: Peer) -> None:
+            found.append(await pages(peer))
+
+        with trio.fail_after(SILENCE_S):
+            async with trio.open_nursery() as nursery:
+                for peer in peers:
+                    nursery.start_soon(note, peer)
+        assert all(list(chain.from_iterable(each)) == keys for each in found)
+        assert max(len(each) for each in found) > 3
 
 
 async def test_sync_thread_takes_no_descriptor_once_the_server_serves(

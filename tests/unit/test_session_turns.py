@@ -97,7 +97,7 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
         async def scan(name: str, share: Share) -> None:
             found = room.engine.handle(name, request(Function.GET, b"a", uri=b"z"), START)
             assert isinstance(found, Scan)
-            await room.server.scan_runner.run(found, lambda: False, share)
+            await room.server.scan_runner.run(found, lambda: False, lambda: False, share)
             ended.append(name)
 
         for _ in range(3):

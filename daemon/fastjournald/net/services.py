@@ -32,8 +32,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Reads values that are on disk only."""
     evict: Callable[[], object]
     """Lets values leave memory, if there are too many."""
-    run_scan: Callable[[Scan, Callable[[], bool], Share], Awaitable[bytes]]
-    """Returns the reply to a scan; the second argument tells whether the client is lost."""
+    run_scan: Callable[[Scan, Callable[[], bool], Callable[[], bool], Share], Awaitable[bytes]]
+    """Returns the reply to a scan; the second argument tells whether the client is lost, the third
+    whether it has ended its requests."""
     take_snapshot: Callable[[Hashable, Request], Awaitable[bytes]]
     """Returns the reply to a SNAPSHOT."""
     wait_turn: Callable[[Share, int], Awaitable[None]]

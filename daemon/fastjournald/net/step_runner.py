@@ -7,7 +7,7 @@ import logging
 import trio
 
 from fastjournal import limits
-from fastjournald.net.hangup import is_lost
+from fastjournald.net.hangup import has_hung_up, is_lost
 from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
@@ -83,7 +83,9 @@ class StepRunner:
             case ReadValues(missing, earlier):
                 session.values_read(await services.fetch(missing, earlier))
             case RunScan(scan):
-                session.take_reply(await services.run_scan(scan, self._is_lost, session.share))
+                session.take_reply(
+                    await services.run_scan(scan, self._is_lost, self._has_hung_up, session.share)
+                )
             case TakeSnapshot(request):
                 session.take_reply(await services.take_snapshot(session, request))
             case _ if step is PASS_ON:
@@ -110,3 +112,6 @@ class StepRunner:
 
     def _is_lost(self) -> bool:
         return is_lost(self._stream)
+
+    def _has_hung_up(self) -> bool:
+        return has_hung_up(self._stream)

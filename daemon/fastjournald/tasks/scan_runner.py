@@ -3,8 +3,11 @@
 A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
 share one turnstile, so that fifty of them hold the loop no longer than one: a request that waits in
 a round waits for one slice at most. They take their slices in turns, so a short scan is not behind
-a long one. Only so many gather replies at a time, because these are memory; the others wait to
-begin.
+a long one.
+
+Only so many gather replies at a time, because these are memory: each needs a place, which it leaves
+to others after a part of its work, and while a thread matches for it. Where it has gathered too
+much to wait with, its page ends there. The thread is for one at a time, in turns too.
 
 The index that they go through is brought up to date here: in slices while no request comes, else in
 a slice of a turn, as if the index were a client.
@@ -26,6 +29,7 @@ from fastjournald.engine.engine import LongMatches, Missing, Scan
 from fastjournald.runtime import Runtime
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
+from fastjournald.tasks.scan_queue import Place, ScanQueue
 
 SLICE_SECONDS = 0.001
 """So long is the index brought up to date at a time, where no request comes."""
@@ -47,9 +51,6 @@ idle."""
 REST_SECONDS = 1.0
 """Until the index is looked at again where nothing waits to be merged."""
 
-HANG_UP_SLICES = 100
-"""Between two looks whether the client is still there."""
-
 
 class ScanRunner:
     """Carries out the scans of all sessions.
@@ -69,21 +70,29 @@ class ScanRunner:
         self._runtime = runtime
         self._fetch = fetch
         self._wait_turn = wait_turn
-        self._gathering = trio.CapacityLimiter(limits.SCANS_MAX)
+        self._gathering = ScanQueue(limits.SCANS_MAX)
         self._turn = trio.Lock()
-        self._matching = trio.CapacityLimiter(1)
+        self._matching = ScanQueue(1)
+        self._matching_threads = trio.CapacityLimiter(1)
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
         self._many_gone = trio.Event()
 
     # --- scans ----------------------------------------------------------------------------------
 
-    async def run(self, scan: Scan, is_lost: Callable[[], bool], share: Share) -> bytes:
+    async def run(
+        self,
+        scan: Scan,
+        is_lost: Callable[[], bool],
+        has_ended: Callable[[], bool],
+        share: Share,
+    ) -> bytes:
         """Carry out a scan and return the encoded reply.
 
         Args:
             scan: As the engine returned it.
             is_lost: Whether nothing reaches the client any more.
+            has_ended: Whether the client has ended its requests.
             share: The client's account of the turns.
 
         Raises:
@@ -92,41 +101,82 @@ class ScanRunner:
         runtime = self._runtime
         runtime.counters.scans += 1
         reply: bytes | None = None
+        place = Place(self._gathering, has_ended)
         try:
-            async with self._gathering:
-                reply = await self._run_slices(scan, is_lost, share)
-                return reply
+            reply = await self._run_slices(scan, place, is_lost, share)
+            return reply
         finally:
+            place.leave()
             runtime.counters.scans -= 1
             if reply is None:
                 runtime.give_back(scan.leased)
 
-    async def _run_slices(self, scan: Scan, is_lost: Callable[[], bool], share: Share) -> bytes:
+    async def _run_slices(
+        self, scan: Scan, place: Place, is_lost: Callable[[], bool], share: Share
+    ) -> bytes:
         outcome: bytes | Missing | LongMatches | None = None
-        slices = 0
+        store = self._runtime.engine.store
+        worked = 0
         while True:
             unreadable = ALL_READABLE
             if isinstance(outcome, LongMatches):
-                await trio.to_thread.run_sync(
-                    outcome.run, abandon_on_cancel=True, limiter=self._matching
-                )
+                await self._match(scan, outcome, place, is_lost)
             elif isinstance(outcome, Missing):
                 unreadable = await self._fetch(outcome)
             expected = self._runtime.turns.slice_work
             if not self._runtime.turns.admits(share, expected):
+                if not scan.holds_much:
+                    place.leave()
                 # not in its turn, where the scans of clients that have had less would wait too
                 await self._wait_turn(share, expected)
+            await place.enter()
+            if is_lost():
+                raise trio.BrokenResourceError
             async with self._turn:
+                begin = store.work
                 outcome = await self._take_turn(scan, outcome, share, unreadable)
                 if isinstance(outcome, bytes):
                     return outcome
+                worked += store.work - begin
                 for _ in range(REST_ROUNDS):
                     await trio.lowlevel.checkpoint()
             if trio.current_time() > self._stop_at:
                 return self._stop_short(scan)
-            slices += 1
-            if slices % HANG_UP_SLICES == 0 and is_lost():
+            if self._gathering.is_awaited and self._makes_way(scan, place, worked):
+                worked = 0
+
+    def _makes_way(self, scan: Scan, place: Place, worked: int) -> bool:
+        """Leave the place, or have less to do with it, after so much work; return whether so."""
+        if scan.holds_much:
+            if worked >= limits.SCAN_PAGE_WORK:
+                scan.end_page()
+                return True
+        elif worked >= limits.SCAN_PLACE_WORK:
+            place.leave()
+            return True
+        return False
+
+    async def _match(
+        self, scan: Scan, matches: LongMatches, place: Place, is_lost: Callable[[], bool]
+    ) -> None:
+        """Have a thread match keys, when it is the scan's turn; others have its place meanwhile."""
+        if not scan.holds_much:
+            place.leave()
+        elif self._gathering.is_awaited:
+            scan.end_page()
+            return
+        turn = Place(self._matching, place.has_ended)
+        await turn.enter()
+        try:
+            if is_lost():
                 raise trio.BrokenResourceError
+            await trio.to_thread.run_sync(
+                matches.run, abandon_on_cancel=True, limiter=self._matching_threads
+            )
+        finally:
+            turn.leave()
+        if scan.holds_much and self._gathering.is_awaited:
+            scan.end_page()
 
     async def _take_turn(
         self,

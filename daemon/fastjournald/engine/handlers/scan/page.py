@@ -33,7 +33,7 @@ class Page:
 
     __slots__ = (
         *("_flags", "_key_bytes_max", "_leases", "_plan", "_request", "_room"),
-        *("_value_bytes_max", "number_max", "pairs"),
+        *("_value_bytes_max", "bytes", "number_max", "pairs"),
     )
 
     def __init__(
@@ -49,6 +49,8 @@ class Page:
         self.pairs: list[Pair] = []
         self._room = self._bytes_max(context)
         """Bytes for further pairs."""
+        self.bytes = 0
+        """Bytes of the pairs."""
         self._key_bytes_max = 0
         self._value_bytes_max = 0
 
@@ -78,6 +80,7 @@ class Page:
         if size + len(key) >= self._room and not first:
             return False
         self._room -= size
+        self.bytes += size
         return True
 
     def add(self, context: Context, entry: Entry, key: bytes, now: int) -> None:

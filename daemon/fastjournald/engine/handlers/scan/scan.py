@@ -68,6 +68,19 @@ class Scan:
         """The keys that it is about."""
         return self._plan.keys
 
+    @property
+    def holds_much(self) -> bool:
+        """Whether the page holds more memory than a scan that waits may have."""
+        return self._page.bytes > limits.SCAN_HELD_BYTES_MAX
+
+    def end_page(self) -> None:
+        """Let the page end with what it has, and a cursor to the rest, of which there may be none.
+
+        The next page begins behind the last pair of this one; so there has to be one.
+        """
+        if self._page.pairs:
+            self._search.is_over = True
+
     def step(
         self, context: Context, now: int, unreadable: Unreadable
     ) -> str | bytes | Missing | LongMatches | None:
