@@ -92,7 +92,7 @@ def _read(file: Path) -> dict[str, str] | None:
         raise ConfigError(f"cannot be read: {error}", path=file) from error
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"is not TOML: {error}", path=file) from error
     except RecursionError:
         raise ConfigError("is not TOML that can be read: nested too deep", path=file) from None

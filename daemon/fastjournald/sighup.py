@@ -24,6 +24,13 @@ SECURITY = ("tls_cert", "tls_key", "tls_client_ca", "auth_tokens")
 """Their files count anew too. Whether there is one cannot change: what listens was opened on the
 strength of that."""
 
+WAITS_SECONDS = 1.0
+"""Time after which a reload that waits for a file says so, and gives way to a later one."""
+
+READS_MAX = 4
+"""Reads at a time, all but one of them of reloads that another one took the place of: each has a
+thread until its file can be read."""
+
 RELOADED = frozenset(
     (
         *SECURITY,
@@ -53,6 +60,8 @@ class Reloader:
         self._given = given
         self._load = load
         self._wanted = trio.Event()
+        self._reads = trio.CapacityLimiter(READS_MAX)
+        """Threads of its own: what hangs here takes none of those that others need."""
 
     def request(self) -> None:
         """Reload soon; several requests at a time are one."""
@@ -66,18 +75,48 @@ class Reloader:
             sdnotify.notify_reloading()
             status = SERVING
             try:
-                # a file that is a pipe, or on a network that hangs, does not hold up the stop
-                config, security = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+                found = await self._read_unless_replaced()
             except ConfigError as error:
                 LOG.error("event=reload-failed error=%r kept='the options before'", str(error))
                 status += ", with the options before a reload that failed: see the log"
             else:
-                self._apply(config, security)
+                if found is None:
+                    LOG.warning("event=reload-replaced")
+                    continue
+                self._apply(*found)
             sdnotify.notify(status)
 
-    def _read(self) -> tuple[Config, Security]:
-        config = self._load()
-        return config, load_security(config)
+    async def _read_unless_replaced(self) -> tuple[Config, Security] | None:
+        """Read options and certificates; None: that took long, and another reload was requested.
+
+        Raises:
+            ConfigError: They are bad, or cannot be read.
+        """
+        found: tuple[Config, Security] | ConfigError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def wait_replaced() -> None:
+                await trio.sleep(WAITS_SECONDS)
+                LOG.warning("event=reload-waits reason='a file cannot be read yet'")
+                await self._wanted.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_replaced)
+            # a file that is a pipe, or on a network that hangs, does not hold up the stop
+            found = await trio.to_thread.run_sync(
+                self._read, abandon_on_cancel=True, limiter=self._reads
+            )
+            nursery.cancel_scope.cancel()
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+    def _read(self) -> tuple[Config, Security] | ConfigError:
+        try:
+            config = self._load()
+            return config, load_security(config)
+        except ConfigError as error:
+            return error
 
     def _apply(self, config: Config, security: Security) -> None:
         given, running = self._given, self._server.runtime.config

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,44 @@ def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> Non
         assert daemon.stop() == 0
 
 
+def test_sighup_with_a_number_of_many_digits_ends_no_daemon(tmp_path: Path) -> None:
+    config = tmp_path / "fastjournald.toml"
+    config.write_text(f"auth_tokens = '{write_tokens(tmp_path)}'\n")
+    with DaemonProcess(tmp_path, "--config", str(config)) as daemon:
+        for path, text in ((config, "max_value = "), (tmp_path / "tokens.toml", "token = ")):
+            kept = path.read_text()
+            path.write_text(text + "1" * 5000)
+            hang_up(daemon)
+            assert daemon.said().splitlines()[-1].count("event=reload-failed") == 1
+            path.write_text(kept)
+        hang_up(daemon)
+        assert "event=reloaded" in daemon.said()
+        assert daemon.stop() == 0
+
+
+def has_waited(daemon: DaemonProcess, times: int) -> bool:
+    return daemon.said().count("event=reload-waits") == times
+
+
+def test_sighup_takes_the_place_of_a_reload_that_waits_for_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "fastjournald.toml"
+    config.write_text("max_connections = 10\n")
+    with DaemonProcess(tmp_path, "--config", str(config)) as daemon:
+        config.unlink()
+        os.mkfifo(config)
+        for number in range(2):
+            os.kill(daemon.pid, signal.SIGHUP)
+            wait_until(partial(has_waited, daemon, number + 1))
+        config.unlink()
+        config.write_text("max_connections = 20\n")
+        os.kill(daemon.pid, signal.SIGHUP)
+        wait_until(lambda: "event=reloaded" in daemon.said())
+        said = daemon.said()
+        assert said.count("event=reload-replaced") == 2
+        assert "event=reloaded changed=max_connections" in said
+        assert daemon.stop() == 0
+
+
 def test_client_without_auth_is_disconnected_in_time_and_one_with_it_is_not(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)), "--auth-timeout", "1")
     with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
@@ -555,6 +594,7 @@ BAD_TOKENS = {
     "an unknown name": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\nuser='x'",
     "a bad name": f"name='a b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",
     "not TOML": f"name='a'\ntoken={ALL}\n",
+    "a number of many digits": f"name='a'\ntoken='{ALL}'\nrights={'1' * 5000}",
     "nested too deep": f"name='a'\ntoken='{ALL}'\nrights={'[' * 5000}",
     "the same twice": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\n[[token]]\n"
     f"name='b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",

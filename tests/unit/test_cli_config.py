@@ -45,6 +45,7 @@ def test_users_file_stands_before_that_of_the_machine() -> None:
         ('servers = "a:1"', "unknown name 'servers'"),
         ("server = 9923", "server is not a string"),
         ("server =", "is not TOML"),
+        pytest.param("server = " + "1" * 5000, "is not TOML", id="a number of many digits"),
         pytest.param("server = " + "[" * 5000, "nested too deep", id="nested too deep"),
         ('server = "nowhere"', "'nowhere' is no address"),
     ],

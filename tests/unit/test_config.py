@@ -278,6 +278,7 @@ NOT_TOML = {
     "not UTF-8": b"\xff\xfe",
     "twice": b"a = 1\na = 2\n",
     "nested too deep": b"a = " + b"[" * 5000,
+    "a number of many digits": b"max_value = " + b"1" * 5000,
     "NUL in a path": b'tls_cert = "\\u0000"\n',
     "NUL in an address": b'listen = ["a", "unix:/\\u0000"]\n',
 }

@@ -115,7 +115,8 @@ def _read(file: str) -> dict[str, object]:
         return tomllib.loads(Path(file).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read: {error.strerror}", path=file) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
+        # also a number of more digits than Python converts, which is none of tomllib's errors
         raise ConfigError(f"not TOML: {error}", path=file) from error
     except RecursionError:
         raise ConfigError("not TOML that can be read: nested too deep", path=file) from None

@@ -128,6 +128,8 @@ def load_grants(path: str) -> Grants:
         raise ConfigError("--auth-tokens: nested too deep", path=path) from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"--auth-tokens: {error}", path=path) from error
+    except ValueError:
+        raise ConfigError("--auth-tokens: a number has too many digits", path=path) from None
     grants = [_grant(token, path) for token in file.token]
     for what, number in (
         ("name", len({grant.name for grant in grants})),
