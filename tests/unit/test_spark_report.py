@@ -13,6 +13,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from fastjournal.spark.coverage import Span
@@ -363,22 +365,60 @@ def test_chart_cuts_peaks_of_lines_that_would_flatten_its_bars_and_says_so() -> 
     assert (drawn.note, drawn.rows[-1].text) == ("", "1,000")
 
 
-def test_chart_of_durations_has_marks_at_round_ones() -> None:
-    for us in (
-        1,
-        900,
-        3 * SECOND,
-        61 * SECOND,
-        400 * SECOND,
-        *(3_600 * SECOND * n for n in range(1, 900)),
-    ):
-        top = charts.round_duration(us)
-        parts = charts.marks_of_duration(top)
-        assert us <= top
-        text = texts.short(top / parts)
-        assert re.fullmatch(
-            r"(0\.2|0\.4|0\.5|1|2|3|4|5|6|10|12|15|20|30|40|100|200|400) (us|ms|s|min|h|d)", text
-        )
+YEARS_US = 100 * 366 * 86_400 * SECOND
+ROUND = re.compile(
+    r"(0\.2|0\.4|0\.5|1|2|3|4|5|6|10|12|15|20|30|40|100|200|400|500|1,000|2,000|4,000|10,000) "
+    r"(us|ms|s|min|h|d)"
+)
+
+
+@given(
+    st.one_of(
+        st.integers(0, YEARS_US),
+        # as many short ones as long ones
+        st.integers(0, 51).flatmap(lambda bits: st.integers(0, 1 << bits)),
+        # on both sides of the longest duration of an axis
+        st.builds(
+            lambda step, more: int(step * SECOND) + more,
+            st.sampled_from(
+                sorted({*charts._STEPS_S, *charts._MARKS_S, *range(86_400, 10**7, 86_400)})
+            ),
+            st.integers(-1, 1),
+        ),
+    )
+)
+@example(0)
+@example(700_000)
+@example(1_000_000)
+@example(5 * 86_400 * SECOND + 1)
+def test_chart_of_durations_has_marks_at_round_ones(us: int) -> None:
+    top = charts.round_duration(us)
+    parts = charts.marks_of_duration(top)
+    assert us <= top
+    assert 2 <= parts <= 6
+    assert ROUND.fullmatch(texts.short(top / parts))
+    drawn = charts.chart(
+        "t",
+        [charts.Series("p90", [us, None, us / 3], "line")],
+        list("abc"),
+        format=texts.short,
+        top=charts.round_duration,
+        marks=charts.marks_of_duration,
+    )
+    heights = [tick.at for tick in drawn.rows]
+    assert heights == sorted(set(heights), reverse=True)
+    assert (heights[0], heights[-1]) == (drawn.bottom, drawn.top)
+    assert len({tick.text for tick in drawn.rows}) == parts + 1
+    assert all("e+" not in tick.text for tick in drawn.rows)
+
+
+@pytest.mark.parametrize("us", [600_000, 700_000, 1_000_000])
+def test_page_draws_trends_of_domains_whose_longest_p90_is_up_to_a_second(us: int) -> None:
+    figures = build()
+    for days in figures.domains.values():
+        for one in days.values():
+            one.update(wait_p90_us=us, run_p90_us=us)
+    assert ">200 ms</text>" in render(figures, [])
 
 
 def test_chart_of_nothing_has_an_axis() -> None:

@@ -110,7 +110,8 @@ def round_duration(us: float) -> float:
 def marks_of_duration(top_us: float) -> int:
     """Return into how many round parts an axis of durations is divided."""
     seconds = top_us / 1_000_000
-    if seconds < _STEPS_S[0] or seconds > 5 * _DAY_S:
+    if seconds <= _STEPS_S[0] or seconds > 5 * _DAY_S:
+        # 1, 2 or 5 with zeros
         return 5
     wanted = (4, 5, 3) if seconds <= _DAY_S else (5, 4, 3, 2)
     whole = (n for n in wanted if seconds / n in _MARKS_S)

@@ -43,7 +43,8 @@ def short(us: float | None) -> str:
         return UNKNOWN
     units = (("d", 86_400e6), ("h", 3_600e6), ("min", 60e6), ("s", 1e6), ("ms", 1e3), ("us", 1.0))
     unit, length = next((one for one in units if us >= one[1]), units[-1])
-    return f"{us / length:.3g} {unit}" if us else "0"
+    number = us / length
+    return f"{f'{number:.3g}' if number < 999 else f'{number:,.0f}'} {unit}" if us else "0"
 
 
 def size(count: float | None) -> str:
