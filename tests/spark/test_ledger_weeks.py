@@ -7,6 +7,7 @@ The daemon compacts as eagerly as it can, its clock jumps from day to day, it is
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import time
@@ -61,12 +62,18 @@ class Weeks:
         self.draw = random.Random(7)
         self.archive = directory / "archive"
         self.clock = directory / "clock"
-        self.day = datetime.now(UTC).date() - timedelta(days=AGO)
+        self.first = self.day = datetime.now(UTC).date() - timedelta(days=AGO)
         self.truth = Counter[tuple[str, str]]()
         """By UTC day and kind."""
+        self.unsuccessful = Counter[str]()
+        """Attempts that ended without success, by UTC day: each once, buried or not."""
+        self.ended = Counter[str]()
+        """Attempts that ended, by UTC day."""
         self.serial = 0
         self.leased = 0
         """Leases that nobody will end."""
+        self.last_attempts = 0
+        """Those of them behind which the entry is buried."""
         self._set_clock()
         monkeypatch.setattr(SystemClock, "now_us", lambda _: shifted_daemon.shifted(self.clock))
         self._directory = directory
@@ -87,14 +94,20 @@ class Weeks:
     def count(self, **events: int) -> None:
         self.truth.update({(str(self.day), kind): number for kind, number in events.items()})
 
+    def end(self, number: int = 1, *, success: bool) -> None:
+        """Count attempts that ended."""
+        self.ended[str(self.day)] += number
+        self.unsuccessful[str(self.day)] += 0 if success else number
+
     def next_day(self, client: SyncClient) -> None:
         """Let a night go by, in which all leases end."""
         self.day += timedelta(days=1)
         self._set_clock()
-        self.count(lost=self.leased)
-        self.leased = 0
+        self.count(lost=self.leased, buried=self.last_attempts)
+        self.end(self.leased, success=False)
+        self.leased = self.last_attempts = 0
         deadline = time.monotonic() + START_S
-        while client.stats("web")["worked_on"]:
+        while any(client.stats(domain)["worked_on"] for domain in ("web", "once")):
             assert time.monotonic() < deadline, "leases of the day before end"
             time.sleep(0.005)
 
@@ -111,19 +124,45 @@ class Weeks:
                 if chance < 0.6:
                     client.delete(key, token=leased.token)
                     self.count(completed=1)
-                elif chance < 0.75:
+                elif chance < 0.7:
                     client.release(key, leased.token, error="boom")
                     self.count(failed=1)
+                elif chance < 0.75:
+                    client.release(key, leased.token, error="boom", attempts_max=1)
+                    self.count(failed=1, buried=1)
                 elif chance < 0.8:
                     client.release(key, leased.token)
                     self.count(returned=1)
                 elif chance < 0.85:
-                    client.bury(key, leased.token)
+                    # by its worker, or by an operator
+                    client.bury(key, leased.token if chance < 0.825 else None)
                     self.count(buried=1)
                 else:
                     self.leased += 1
+                    continue
+                self.end(success=chance < 0.6 or 0.75 <= chance < 0.8)
             if self.draw.random() < 0.3:
                 self.count(purged=client.purge("web", count=3))
+        self._lose_last_attempts(client)
+        # a dead letter that nobody works on
+        self.serial += 1
+        unwanted = build_journal_key("unwanted", f"{self.serial}")
+        client.set(unwanted, b"v")
+        client.bury(unwanted)
+        self.count(set=1, buried=1)
+
+    def _lose_last_attempts(self, client: SyncClient) -> None:
+        """Leave the only attempts of some entries to the end of their leases."""
+        if not self.truth[str(self.first), "limited"]:
+            client.limit("once", attempts=1)
+            self.count(limited=1)
+        for _ in range(2):
+            self.serial += 1
+            client.set(build_journal_key("once", f"{self.serial}"), b"v")
+        leased = client.next("once", count=2, lease=HOUR_S)
+        self.count(set=2, leased=len(leased.pairs))
+        self.leased += len(leased.pairs)
+        self.last_attempts += len(leased.pairs)
 
     def _set(self, client: SyncClient, number: int) -> None:
         """Set new entries, one of which takes the place of another."""
@@ -205,6 +244,7 @@ def test_event_counts_equal_the_ledger_over_weeks_whatever_is_killed(
         assert EventTable(OsDisk(), str(table)).gaps == []
         client.close()
     assert_tables_have(weeks.truth, output, last)
+    assert_reports_tell(weeks, output, last)
     overflow(weeks, table)
 
 
@@ -215,11 +255,31 @@ def assert_tables_have(truth: Counter[tuple[str, str]], output: Path, last: date
         day = path.name.removeprefix("dt=")
         for row in pq.read_table(path).to_pylist():
             found.update({(day, kind): row[kind] for kind in KINDS})
-    assert +found == {key: number for key, number in truth.items() if key[0] <= str(last)}
+    assert +found == {
+        (day, kind): number
+        for (day, kind), number in truth.items()
+        if day <= str(last) and kind in KINDS
+    }
     assert {kind for _, kind in +found} == {
         *("set", "replaced", "leased", "completed", "failed"),
         *("returned", "lost", "buried", "purged"),
     }
+
+
+def assert_reports_tell(weeks: Weeks, output: Path, last: date) -> None:
+    """Assert that the report of each day has the attempts without success of the ledger."""
+    told = {
+        path.stem: re.findall(
+            r"attempts without success<b>([0-9,]+)</b><small>([0-9.]+%) of all", path.read_text()
+        )
+        for path in (output / "reports").iterdir()
+    }
+    days = sorted(day for day in weeks.ended if day <= str(last))
+    assert told == {
+        day: [(f"{weeks.unsuccessful[day]:,}", f"{weeks.unsuccessful[day] / weeks.ended[day]:.1%}")]
+        for day in days
+    }
+    assert all(0 < weeks.unsuccessful[day] < weeks.ended[day] for day in days[1:])
 
 
 def overflow(weeks: Weeks, table: Path) -> None:

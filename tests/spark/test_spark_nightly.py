@@ -288,6 +288,14 @@ def total_and_domains(played: Played) -> tuple[dict[str, Any], list[dict[str, An
     return total, domains
 
 
+def unsuccessful_of(ledger: Ledger) -> int:
+    """Return how many attempts of the day ended by an error, a lost lease or a burial."""
+    failures = ("failed", "lost", "buried")
+    return sum(
+        n for (day, *_, kind), n in ledger.attempts.items() if day == str(DAY) and kind in failures
+    )
+
+
 def hours_of_all_domains(played: Played) -> dict[int, dict[str, Any]]:
     rows = (row for row in stored(played, "hours") if row["all_domains"] and not row["all_hours"])
     return {row["hour"].hour: row for row in rows}
@@ -324,7 +332,7 @@ def test_report_in_a_browser_fits_its_screens_and_has_charts_with_marks(
             "requests saved": count(total["replaced"]),
             "wait, p90": duration(total["wait_p90_us"]),
             "run, p90": duration(total["run_p90_us"]),
-            "attempts without success": count(total["failed"] + total["lost"] + total["buried"]),
+            "attempts without success": count(unsuccessful_of(played.ledger)),
             "due and waiting": count(due),
         }
         slow = dict(text.split("\n", 1) for text in page["slow"])

@@ -101,6 +101,31 @@ def build(domain: str = "web", **figures: Any) -> Figures:
     )
 
 
+@pytest.mark.parametrize(
+    ("total", "attempts", "told"),
+    [
+        # each last attempt failed, and its entry was buried
+        ({"failed": 10, "buried": 10}, [], ("10", "100.0%")),
+        # by the end of the lease
+        ({"lost": 4, "buried": 4, "completed": 4}, [], ("4", "50.0%")),
+        # BURY of leased entries, by the worker or an operator, and of one that waited
+        ({"buried": 3, "returned": 2}, [{"attempt": 1, "buried": 2}], ("2", "50.0%")),
+        # leases of the day before that ended, more than began
+        ({"leased": 1, "lost": 3, "completed": 1}, [], ("3", "75.0%")),
+    ],
+)
+def test_attempt_without_success_counts_once(
+    total: dict[str, int], attempts: list[dict[str, int]], told: tuple[str, str]
+) -> None:
+    figures = build()
+    none = dict.fromkeys(KINDS, 0) | {"leased": 10}
+    figures.totals[DAY] = row(None, **none | total)
+    figures.attempts = [none | one for one in attempts]
+    page = render(figures, [])
+    (found,) = re.findall(r"attempts without success<b>(.*?)</b><small>(\S+) of all", page)
+    assert found == told
+
+
 def hours_of(domain: str, day: date) -> dict[int, dict[str, Any]]:
     slow = {7: 10 * SECOND, 8: 90 * SECOND, 9: 95 * SECOND}
     return {hour: row(domain, run_p90_us=us) for hour, us in slow.items()}

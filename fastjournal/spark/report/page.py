@@ -121,14 +121,24 @@ def _cards(figures: Figures, total: Row | None) -> list[tuple[str, str, str]]:
         cards.append(("requests saved", texts.count(total["replaced"]), f"{saved} of all"))
         cards.append(("wait, p90", texts.duration(total["wait_p90_us"]), "from due to leased"))
         cards.append(("run, p90", texts.duration(total["run_p90_us"]), "from leased to completed"))
-        failed = total["failed"] + total["lost"] + total["buried"]
-        remark = f"{texts.share(failed, total['leased'])} of all, by error or lost lease"
+        failed, ended = _attempts_without_success(figures, total)
+        remark = f"{texts.share(failed, ended)} of all, by error, lost lease or burial"
         cards.append(("attempts without success", texts.count(failed), remark))
     if figures.state.taken_us is not None:
         total = figures.backlog_total
         remark = f"of {texts.count(total['entries'])} live entries"
         cards.append(("due and waiting", texts.count(total["due"]), remark))
     return cards
+
+
+def _attempts_without_success(figures: Figures, total: Row) -> tuple[int, int]:
+    """Return how many attempts ended without success, and how many ended at all.
+
+    The burial behind a last attempt is an event of its own: the attempt counts as failed or lost.
+    Only a burial that ends an attempt itself has the number of the attempt.
+    """
+    failed: int = total["failed"] + total["lost"] + sum(row["buried"] for row in figures.attempts)
+    return failed, failed + total["completed"] + total["returned"]
 
 
 def _strip(figures: Figures) -> Strip:
