@@ -7,12 +7,15 @@ from datetime import date
 
 import msgspec
 
-from fastjournal.cmdlog.archive_format import list_archived
+from fastjournal.cmdlog.archive_format import STATE_NAME, list_archived
+from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.day_store import DayStore
 from fastjournal.spark.files import LogDirectory
+
+_NAME_ARCHIVE = "name the daemon's --archive-dir"
 
 
 class Night(msgspec.Struct):
@@ -50,17 +53,32 @@ def snapshot_manifest(snapshot: str) -> Manifest:
 
 
 def check_archive(archive: str) -> None:
-    """Check that a directory is an archive.
+    """Check that a directory is an archive, or that of a daemon which has archived nothing so far.
 
     Raises:
-        BadRequestError: It is none.
+        BadRequestError: It is neither.
     """
-    disk = OsDisk()
     if not os.path.isdir(archive):
+        raise BadRequestError(f"--archive {archive} is no directory", hint=_NAME_ARCHIVE)
+    if not _has_archived(archive) and OsDisk().listdir(archive) != [APPEND_LOCK]:
+        raise BadRequestError(f"--archive {archive} holds no archive", hint=_NAME_ARCHIVE)
+
+
+def check_archived(archive: str, snapshot: str) -> None:
+    """Check, behind a snapshot, that the daemon which took it has archived something.
+
+    It links all segments of the log before it takes the snapshot.
+
+    Raises:
+        BadRequestError: It has not: the archive is that of another daemon.
+        LogError: The snapshot cannot be read.
+    """
+    if not _has_archived(archive) and snapshot_manifest(snapshot).segments:
         raise BadRequestError(
-            f"--archive {archive} is no directory", hint="name the daemon's --archive-dir"
+            f"--archive {archive} has nothing of the log of {snapshot}", hint=_NAME_ARCHIVE
         )
-    if not disk.exists(f"{archive}/ARCHIVE.json") and not list_archived(disk, archive):
-        raise BadRequestError(
-            f"--archive {archive} holds no archive", hint="name the daemon's --archive-dir"
-        )
+
+
+def _has_archived(archive: str) -> bool:
+    disk = OsDisk()
+    return disk.exists(f"{archive}/{STATE_NAME}") or bool(list_archived(disk, archive))

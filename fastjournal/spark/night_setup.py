@@ -19,13 +19,18 @@ from fastjournal.spark.days import checked_day, last_ended_day
 from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
 from fastjournal.spark.java import prepare_environment
-from fastjournal.spark.night_inputs import Night, check_archive, snapshot_manifest
+from fastjournal.spark.night_inputs import (
+    Night,
+    check_archive,
+    check_archived,
+    snapshot_manifest,
+)
 from fastjournal.spark.night_run import run_night
 from fastjournal.spark.report.console import print_report
 from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, may_be_cluster, start_session
 from fastjournal.spark.store_lock import StoreLock
 
-__all__ = ["needs_snapshot", "prepare", "print_report", "run_night", "start"]
+__all__ = ["check_archived", "needs_snapshot", "prepare", "print_report", "run_night", "start"]
 
 FEW_PROCESSORS = 2
 FEW_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MetaspaceSize=128m"

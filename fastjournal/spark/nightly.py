@@ -107,6 +107,8 @@ def command(**options: Any) -> None:
         if night.snapshot is None and night_setup.needs_snapshot(night):
             status.update("taking a snapshot")
             night.snapshot = _take_snapshot(options)
+            if night.archive is not None:
+                night_setup.check_archived(night.archive, night.snapshot)
         start = partial(night_setup.start, options["master"], night.snapshot, stack)
         outcome = night_setup.run_night(start, night, tell=status.update)
     console = Console()

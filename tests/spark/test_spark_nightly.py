@@ -36,6 +36,7 @@ from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import ERROR, SLOW_US, Ledger
 from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed
 from tests.spark.random_logs import by_position, replayed
 from tests.spark.report_screenshots import DAY, SCREENS, UNTIL_US, look, simulate
 from tests.spark.test_spark_views import as_told, read, rows_of
@@ -602,3 +603,25 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
         assert {row["event"]: row["count"] for row in view.collect()} == counts
     plain = pq.read_table(output / "events").to_pylist()
     assert Counter(row["event"] for row in plain) == counts
+
+
+def test_first_night_of_a_new_daemon_takes_the_segment_that_its_snapshot_seals(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive, output = tmp_path / "archive", tmp_path / "out"
+    with (
+        DaemonProcess(tmp_path, "--archive-dir", str(archive)) as daemon,
+        SyncClient(daemon.address) as client,
+    ):
+        for number in range(2):
+            client.set(build_journal_key("web", f"{number}"), b"v")
+        assert [path.name for path in archive.iterdir()] == ["append.lock"]
+        options = ["--server", daemon.address, "--archive", str(archive), "--master", "local[2]"]
+        done = subprocess.run(
+            [installed("fj-nightly"), *options, "--output", str(output)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pq.read_table(output / "events")["event"].to_pylist() == ["set", "set"]

@@ -132,6 +132,73 @@ def test_archive_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
         assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "names", [("read.lock",), ("append.lock", "000000001.log"), ("a", "append.lock")]
+)
+def test_directory_with_other_files_is_no_new_archive(
+    run: Run, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
+    code, said = run(*options, "--archive", str(tmp_path))
+    assert (code, said.splitlines()[1:]) == (USAGE, [])
+    assert "holds no archive (name the daemon's --archive-dir)" in said
+    assert not (tmp_path / "out").exists()
+
+
+class WorkBeganError(Exception):
+    """The work of a run began, after its checks."""
+
+
+@pytest.mark.parametrize("archives", [True, False])
+def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
+    archives: bool,
+    run: Run,
+    tmp_path: Path,
+    snapshot: str,
+    without_java: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / "append.lock").touch()
+
+    def take(_: object) -> str:
+        if archives:
+            (archive / "000000001-0a1b2c3d.log").touch()
+        return snapshot
+
+    def work(*_: object, **__: object) -> None:
+        raise WorkBeganError
+
+    monkeypatch.setattr(nightly, "_take_snapshot", take)
+    monkeypatch.setattr(night_setup, "run_night", work)
+    options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
+    if archives:
+        with pytest.raises(WorkBeganError):
+            run(*options)
+        return
+    code, said = run(*options)
+    assert code == USAGE
+    assert said == (
+        f"fj-nightly: --archive {archive} has nothing of the log of {snapshot} (name the "
+        "daemon's --archive-dir)\n"
+    )
+
+
+def test_archive_of_a_daemon_without_records_has_no_events(
+    run: Run, tmp_path: Path, without_java: None
+) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / "append.lock").touch()
+    options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
+    code, said = run(*options, "--date", "2020-01-01")
+    assert code == 0, said
+    assert "There is no history" in (tmp_path / "out/reports/2020-01-01.html").read_text()
+
+
 def test_output_that_cannot_be_written_is_an_error(
     run: Run, tmp_path: Path, snapshot: str, without_java: None
 ) -> None:
