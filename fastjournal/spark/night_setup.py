@@ -19,6 +19,8 @@ from fastjournal.spark.days import checked_day, last_ended_day
 from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
 from fastjournal.spark.java import prepare_environment
+from fastjournal.spark.java_errors import translating_start
+from fastjournal.spark.master_url import check_listens, check_master
 from fastjournal.spark.night_inputs import (
     Night,
     check_archive,
@@ -51,7 +53,9 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         stack: Holds the lock of the tables.
 
     Raises:
-        BadRequestError: The day has not ended, or a directory is not what the option says.
+        BadRequestError: The day has not ended, or a directory or the master is not what the option
+            says.
+        CannotConnectError: Spark's master does not listen.
         JavaMissingError: There is no Java.
         LogLockedError: Another run works on the tables.
         LogError: Snapshot or output cannot be used.
@@ -61,9 +65,11 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     if snapshot is not None:
         now_us = min(snapshot_manifest(snapshot).taken_us, now_us)
     day = checked_day(options["date"], now_us)
+    check_master(options["master"], "--master")
     if archive is not None:
         check_archive(archive)
     prepare_environment()
+    check_listens(options["master"])
     _restrict(snapshot)
     store = checked_output(options["output"])
     history = store.uri if history is None else pyarrow_uri(history)
@@ -133,6 +139,10 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
         master: Spark's master; None: what ``spark-submit`` gave, else this machine.
         snapshot: Snapshot that is read; None: there is none.
         stack: Stops the session.
+
+    Raises:
+        CannotConnectError: Spark does not start.
+        LogError: The snapshot cannot be read.
     """
     size = 0
     if snapshot is not None:
@@ -143,7 +153,8 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
             os.environ.setdefault(name, value)
         settings[_JAVA_OPTIONS] = f"{FEW_JAVA_OPTIONS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     settings["spark.hadoop.fs.permissions.umask-mode"] = f"{_restrict(snapshot):03o}"
-    spark = start_session(master, name="fj-nightly", options=settings)
+    with translating_start(master):
+        spark = start_session(master, name="fj-nightly", options=settings)
     stack.callback(spark.stop)
     return spark
 

@@ -13,6 +13,7 @@ from fastjournal.spark.columns import sql_schema
 from fastjournal.spark.day_store import DayStore
 from fastjournal.spark.export import PART_BYTES, export_snapshot
 from fastjournal.spark.files import below, hadoop_uri, is_s3
+from fastjournal.spark.java_errors import translating_output
 from fastjournal.spark.night_inputs import Night
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import list_directory
@@ -45,10 +46,11 @@ def _write(frame: DataFrame, name: str, store: DayStore) -> None:
     columns = [column for column in frame.columns if column != "dt"]
     ordered = frame.repartition("dt").sortWithinPartitions("dt", *columns)
     place = store.staged(name)
-    if is_s3(place):
-        write_parquet(ordered, place, by="dt")
-    else:
-        ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(place))
+    with translating_output(place):
+        if is_s3(place):
+            write_parquet(ordered, place, by="dt")
+        else:
+            ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(place))
 
 
 def _staged_entries(night: Night) -> str:
@@ -93,10 +95,11 @@ def compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> None
 
 
 def _write_whole(frame: DataFrame, place: str) -> None:
-    if is_s3(place):
-        write_parquet(frame, place)
-    else:
-        frame.write.mode("overwrite").parquet(hadoop_uri(place))
+    with translating_output(place):
+        if is_s3(place):
+            write_parquet(frame, place)
+        else:
+            frame.write.mode("overwrite").parquet(hadoop_uri(place))
 
 
 def _read_whole(spark: SparkSession, place: str) -> DataFrame:

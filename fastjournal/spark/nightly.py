@@ -26,6 +26,7 @@ from fastjournal.errors import (
 )
 from fastjournal.options import ENVIRONMENT, access_options, version_option
 from fastjournal.printable import safe_text
+from fastjournal.spark.java_errors import root_cause
 
 _WIDTH_OF_FILES = 120
 _EXIT_USAGE = 2
@@ -151,8 +152,7 @@ def main() -> None:
         # PySpark is an extra: its errors are known by their module, all others go on
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        first = str(error).strip().split("\n")[0]
-        _fail(FastjournalError(f"Spark failed: {first}"), 1)
+        _fail(FastjournalError(f"Spark failed: {root_cause(error).text}"), 1)
 
 
 def _fail(error: FastjournalError, code: int) -> None:

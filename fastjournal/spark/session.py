@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastjournal import errors
 from fastjournal.spark.java import prepare_environment
+from fastjournal.spark.master_url import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +44,10 @@ def start_session(
         options: Further Spark settings.
 
     Raises:
+        BadRequestError: The master is none that Spark knows.
         JavaMissingError: There is no Java of version 17 or newer.
     """
+    check_master(master)
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - PySpark is an extra
 

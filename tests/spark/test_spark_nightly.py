@@ -605,6 +605,38 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     assert Counter(row["event"] for row in plain) == counts
 
 
+def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path) -> None:
+    output, file = tmp_path / "out", tmp_path / "file"
+    file.touch()
+    archive = tmp_path / "archive"
+    with (
+        DaemonProcess(tmp_path, "--archive-dir", str(archive)) as daemon,
+        SyncClient(daemon.address) as client,
+    ):
+        client.set(build_journal_key("web", "1"), b"v")
+        snapshot = client.snapshot()
+    # a directory cannot be made below a file, whoever runs this
+    code = (
+        "from fastjournal.spark import night_tables, nightly; uri = night_tables.hadoop_uri; "
+        "night_tables.hadoop_uri = "
+        f"lambda place: uri(place) if '/entries/' in place else 'file://{file}/table'; "
+        "nightly.main()"
+    )
+    options = ["--archive", str(archive), "--output", str(output), "--master", "local[2]"]
+    day = datetime.now(UTC).date() - timedelta(days=1)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options, "--snapshot", snapshot, "--date", str(day)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (74, ""), done.stderr
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"fj-nightly: {output}/_staging/")
+    assert ": Spark cannot write the table: " in said
+    assert str(file) in said
+
+
 def test_first_night_of_a_new_daemon_takes_the_segment_that_its_snapshot_seals(
     spark: SparkSession, tmp_path: Path
 ) -> None:

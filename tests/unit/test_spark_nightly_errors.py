@@ -242,6 +242,28 @@ def test_output_and_history_of_one_directory_are_locked_once(
     assert (tmp_path / "out" / "reports" / "2020-01-01.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("master", "ended", "told"),
+    [
+        ("nonsense", USAGE, "--master 'nonsense' is no master of Spark (local[N], "),
+        (
+            "spark://127.0.0.1:99999",
+            UNAVAILABLE,
+            "no Spark master listens at spark://127.0.0.1:99999: ",
+        ),
+    ],
+)
+def test_master_is_tried_before_a_snapshot_is_taken(
+    master: str, ended: int, told: str, run: Run, tmp_path: Path, without_java: None
+) -> None:
+    options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
+    code, said = run(*options, "--master", master)
+    assert code == ended
+    assert said.startswith(f"fj-nightly: {told}")
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_java_that_is_missing_is_an_error(
     run: Run, tmp_path: Path, snapshot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
