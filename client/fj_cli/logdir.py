@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
 
@@ -21,13 +22,13 @@ format_option = click.option(
 
 
 def segments_in(disk: OsDisk, directory: str) -> list[int]:
-    """Return the numbers of the segments in a directory.
+    """Return the numbers of the segments in a directory; a snapshot may have none.
 
     Raises:
         BadRequestError: There are none: it is another directory that was meant.
     """
     numbers = list_segments(disk, directory)
-    if not numbers:
+    if not numbers and not is_snapshot(disk, directory):
         raise BadRequestError(
             f"{directory} holds no segment, such as 000000001.log",
             hint="name the directory of --cmdlog-path, or a snapshot",

@@ -24,6 +24,7 @@ manifest lists and nothing else, such as a lock file, is removed.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -150,6 +151,22 @@ def is_snapshot(disk: Disk, path: str) -> bool:
     Where one has, it is a copy that a log was restored from, and a log again.
     """
     return disk.exists(f"{path}/{MANIFEST_NAME}") and not disk.exists(f"{path}/{APPEND_LOCK}")
+
+
+def enclosing_snapshot(disk: Disk, path: str) -> str | None:
+    """Return the snapshot that a path is in, or is; None: none, so something may be written there.
+
+    The path need not exist. A manifest of another program makes no snapshot.
+    """
+    place = os.path.realpath(path)
+    while True:
+        if is_snapshot(disk, place):
+            with suppress(LogCorruptError):
+                read_manifest(disk, place)
+                return place
+        if place == os.path.dirname(place):
+            return None
+        place = os.path.dirname(place)
 
 
 def list_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:

@@ -8,6 +8,7 @@ Files and directory are readable by nobody who may not read the snapshot.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from fastjournal.cmdlog.snapshot import MANIFEST_NAME
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME, enclosing_snapshot
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogFailedError
 from fastjournal.foreign.beanstalkd_writer import BeanstalkdWriter
@@ -25,6 +26,8 @@ from fastjournal.foreign.journal_files import JournalFiles
 from fastjournal.foreign.kestrel_writer import KestrelWriter
 from fastjournal.foreign.snapshot_entries import SnapshotEntries, SnapshotEntry
 from fastjournal.foreign.workq_writer import WorkqWriter
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class JournalWriter(Protocol):
@@ -87,11 +90,22 @@ def export_journal(
         on_progress: Called a few times a second while the snapshot is read.
 
     Raises:
-        BadRequestError: The destination exists.
+        BadRequestError: The destination exists, is in a snapshot, or is no path.
         LogCorruptError: The snapshot is damaged, or is none.
         LogFailedError: Something cannot be read or written; nothing is left of the export.
     """
+    if not destination or _URI.match(destination):
+        raise BadRequestError(
+            f"{destination!r} is no path of a directory on this machine",
+            hint=f"a journal of {to} goes into one: name it, and copy it from there",
+        )
     destination = destination.rstrip("/") or "/"
+    snapshot_there = enclosing_snapshot(disk, destination)
+    if snapshot_there is not None:
+        raise BadRequestError(
+            f"{destination} is in the snapshot {snapshot_there}, which never changes",
+            hint="name another directory",
+        )
     if disk.exists(destination):
         raise BadRequestError(
             "the destination exists", code="exists", hint=f"name a directory that does not: {to}"

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.log_directory import list_segments
-from fastjournal.cmdlog.recovery.inspect_log import Progress, inspect_log
+from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, Progress, inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import Disk
+from fastjournal.errors import BadRequestError
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal
 from fastjournal.foreign.formats import (
     Format,
@@ -70,13 +73,36 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
         BadRequestError: There is none, or another than is wanted, which is named.
         LogFailedError: The directory cannot be read.
     """
+    is_empty = not disk.listdir(directory)
+    if wanted is Format.KESTREL and is_empty:
+        # of a Kestrel without items
+        return wanted
+    found = find_format(disk, directory)
+    if found is None and wanted in (None, Format.FASTJOURNAL) and is_snapshot(disk, directory):
+        # of a log without records
+        return Format.FASTJOURNAL
     if wanted is not None:
         require_format(disk, directory, wanted)
         return wanted
-    found = find_format(disk, directory)
+    if found is None and is_empty:
+        raise BadRequestError(
+            f"{directory} is empty: it holds no segment, such as 000000001.log",
+            hint="name the directory of --cmdlog-path, or a snapshot; --format kestrel reads the "
+            "journal of a Kestrel without items",
+        )
     if found is None:
         raise no_journal(directory, Format.FASTJOURNAL)
     return found
+
+
+def is_finding(disk: Disk, diagnostic: Diagnostic, format: Format) -> bool:
+    """Whether something that an inspection of a log found is wrong there.
+
+    A workq-server begins a segment by its header; fastjournald appends a record with it.
+    """
+    if format is not Format.WORKQ or diagnostic.kind != "empty":
+        return True
+    return disk.read_slice(diagnostic.path, 0, len(SEGMENT_HEADER) + 1) != SEGMENT_HEADER
 
 
 def journal_files(disk: Disk, directory: str, format: Format) -> list[str]:
@@ -131,7 +157,7 @@ def stat_journal(
                 on_progress(progress.bytes_done, progress.bytes)
 
         found = inspect_log(disk, directory, state, tell, value_limit())
-        findings = len(found.diagnostics)
+        findings = sum(is_finding(disk, one, format) for one in found.diagnostics)
         for live in _entries(state):
             _count(stats, live, now_us)
     size = sum(map(disk.size, paths))

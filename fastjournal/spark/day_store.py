@@ -28,7 +28,14 @@ import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.errors import LogCorruptError, LogFailedError
-from fastjournal.spark.files import below, pyarrow_uri, read_file, resolve, translating
+from fastjournal.spark.files import (
+    below,
+    check_outside_snapshots,
+    pyarrow_uri,
+    read_file,
+    resolve,
+    translating,
+)
 
 STAGING = "_staging"
 _PUBLISH = "_publish.json"
@@ -67,14 +74,17 @@ class DayStore:
         output: Path or URI.
 
     Raises:
+        BadRequestError: It is in a snapshot, or none is named.
         LogFailedError: Nothing can be written there.
     """
 
     def __init__(self, output: str) -> None:
-        self.uri = pyarrow_uri(output).rstrip("/")
+        uri = pyarrow_uri(output)
+        self.uri = uri.rstrip("/") or uri
         self.guard: Callable[[], None] = lambda: None
         """Raises ``LogLockedError`` where the lock of the output was lost; asked before changes."""
         self.files, self.path = resolve(self.uri)
+        check_outside_snapshots(self.files, self.path)
         self._local = isinstance(self.files, pa.fs.LocalFileSystem)
         with translating("write", self.path):
             self.files.create_dir(self.path, recursive=True)
@@ -263,6 +273,7 @@ def checked_output(output: str) -> DayStore:
     """Return the store of an output.
 
     Raises:
+        BadRequestError: It is in a snapshot, or none is named.
         LogFailedError: Nothing can be written there; the message says what to do.
     """
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 
@@ -11,6 +12,7 @@ TREND_DAYS = 28
 """Days that a report looks back, its own among them."""
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 DAY_US = 86_400_000_000
 
 
@@ -43,7 +45,8 @@ def checked_day(text: str | None, now_us: int) -> date:
     if text is None:
         return last
     try:
-        day = date.fromisoformat(text)
+        # it takes other forms of ISO 8601, too: 20261120, 2026-W47-5
+        day = date.fromisoformat(text if _DATE.fullmatch(text) else "")
     except ValueError:
         raise BadRequestError(
             f"--date {text!r} is no date", hint="write it as 2026-11-20", code="bad-date"

@@ -42,6 +42,7 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.duckdb_engine import processors
 from fastjournal.spark.files import (
     LogDirectory,
+    check_outside_snapshots,
     create_directory,
     create_file,
     modes_of,
@@ -117,7 +118,7 @@ def export_snapshot(
             system's.
 
     Raises:
-        BadRequestError: The destination holds something else.
+        BadRequestError: The destination holds something else, or is in a snapshot.
         LogCorruptError: The snapshot is damaged, or is none.
         LogFailedError: Something cannot be read or written.
     """
@@ -133,6 +134,7 @@ def export_snapshot(
     target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (
+        _advising(),
         target.cleaned_up(),
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
         tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
@@ -150,6 +152,16 @@ def export_snapshot(
         target.finish(manifest)
     progress.finish()
     return manifest
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    """Let the error of a damaged snapshot say what to do: the readers advise their options."""
+    try:
+        yield
+    except LogCorruptError as error:
+        error.hint = "export another snapshot, or restore the file"
+        raise
 
 
 class _Progress:
@@ -176,8 +188,11 @@ class _Target:
         self, destination: str | os.PathLike[str], file_mode: int, directory_mode: int
     ) -> None:
         self._files, self._path = resolve(destination)
+        check_outside_snapshots(self._files, self._path)
         self._file_mode, self._directory_mode = file_mode, directory_mode
         self._old: list[str] = []
+        self._created: list[str] = []
+        """Directories that were created, the innermost first."""
         self._temporary: list[str] = []
         """Paths of the temporary files that were begun."""
         with translating("list", self._path):
@@ -210,7 +225,7 @@ class _Target:
 
     @contextmanager
     def cleaned_up(self) -> Iterator[None]:
-        """Delete temporary files where the block ends early, also by an interrupt."""
+        """Delete what was begun where the block ends early, also by an interrupt."""
         try:
             yield
         except BaseException:  # also an interrupt
@@ -218,11 +233,16 @@ class _Target:
                 # those that were moved are not there
                 with suppress(OSError, pa.ArrowException):
                     self._files.delete_file(path)
+            for path in self._created:
+                with suppress(OSError, pa.ArrowException):
+                    if not self._files.get_file_info(pa.fs.FileSelector(path)):
+                        self._files.delete_dir(path)
             raise
 
     def write(self, stem: str, batches: Iterator[pa.RecordBatch]) -> list[ExportedFile]:
         """Write the Parquet files, one at least, under temporary names."""
         with translating("write", self._path):
+            self._created = list(self._missing())
             create_directory(self._files, self._path, self._directory_mode)
             for old in self._rest:
                 self._files.delete_file(f"{self._path}/{old}")
@@ -234,6 +254,13 @@ class _Target:
             del group
             found.append(self._write_file(f"{stem}-{len(found) + 1}.parquet", rest))
         return found
+
+    def _missing(self) -> Iterator[str]:
+        """Yield the directories that are not there, the innermost first."""
+        path = self._path
+        while path and self._files.get_file_info(path).type == pa.fs.FileType.NotFound:
+            yield path
+            path = path.rpartition("/")[0]
 
     def _write_file(self, name: str, groups: Iterator[pa.Table]) -> ExportedFile:
         """Write row groups up to the bytes of a file."""

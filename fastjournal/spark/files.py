@@ -15,9 +15,14 @@ from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archi
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
-from fastjournal.cmdlog.snapshot import MANIFEST_NAME, Manifest, decode_manifest
+from fastjournal.cmdlog.snapshot import (
+    MANIFEST_NAME,
+    Manifest,
+    decode_manifest,
+    enclosing_snapshot,
+)
 from fastjournal.disk import OsDisk
-from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 
 LOG_IN_USE = "a log in use is cleaned; take a snapshot and read that"
 
@@ -193,15 +198,33 @@ def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:
     """Return the pyarrow file system and the path in it of a path or URI.
 
     Raises:
+        BadRequestError: The path is empty: no directory is named.
         LogFailedError: The scheme is unknown, or its file system cannot be reached.
     """
     text = pyarrow_uri(str(uri))
+    if not text:
+        raise BadRequestError("an empty path names no directory", hint="name a path or a URI")
     with translating("open", text):
         if ":" in text.partition("/")[0]:
             files, path = pa.fs.FileSystem.from_uri(text)
         else:
             files, path = pa.fs.LocalFileSystem(), os.path.abspath(text)
     return files, path.rstrip("/") or "/"
+
+
+def check_outside_snapshots(files: Any, path: str) -> None:
+    """Check that a directory to write to is in no snapshot of this machine.
+
+    Raises:
+        BadRequestError: It is in one.
+    """
+    if isinstance(files, pa.fs.LocalFileSystem):
+        snapshot = enclosing_snapshot(OsDisk(), path)
+        if snapshot is not None:
+            raise BadRequestError(
+                f"{path} is in the snapshot {snapshot}, which never changes",
+                hint="name another directory",
+            )
 
 
 def read_file(files: Any, path: str) -> bytes:

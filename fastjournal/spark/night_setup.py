@@ -17,7 +17,13 @@ from fastjournal.errors import LogLockedError
 from fastjournal.spark.day_store import checked_output
 from fastjournal.spark.days import checked_day, last_ended_day
 from fastjournal.spark.duckdb_engine import processors
-from fastjournal.spark.files import LogDirectory, modes_of, pyarrow_uri, resolve
+from fastjournal.spark.files import (
+    LogDirectory,
+    check_outside_snapshots,
+    modes_of,
+    pyarrow_uri,
+    resolve,
+)
 from fastjournal.spark.java import prepare_environment
 from fastjournal.spark.java_errors import translating_start
 from fastjournal.spark.master_url import check_listens, check_master
@@ -68,6 +74,8 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     check_master(options["master"], "--master")
     if archive is not None:
         check_archive(archive)
+    if history is not None:
+        check_outside_snapshots(*resolve(history))
     prepare_environment()
     check_listens(options["master"])
     _restrict(snapshot)

@@ -161,6 +161,33 @@ def test_import_of_recorded_binlogs_gives_what_a_beanstalkd_serves(
     assert served == items
 
 
+def test_export_of_an_empty_snapshot_is_whole_in_each_format(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        snapshot = client.snapshot()
+    cli = Cli(tmp_path, None)
+    done = cli("log", "verify", snapshot)
+    assert (done.returncode, b"is whole: 0 segments, 0 records" in done.stderr) == (DONE, True)
+    for to in ("beanstalkd", "kestrel", "workq"):
+        out = str(tmp_path / to)
+        assert cli("export", snapshot, out, "--to", to).returncode == DONE
+        named = ["--format", to]
+        # an empty directory is that of no known format
+        for options in [named] if to == "kestrel" else [named, []]:
+            done = cli("log", "verify", out, *options)
+            assert done.returncode == DONE, done.stderr
+            assert b" is whole: " in done.stderr
+            done = cli("log", "stat", out, *options)
+            assert (done.returncode, done.stdout, b"finding" in done.stderr) == (DONE, b"", False)
+            assert cli("log", "dump", out, *options).returncode == DONE
+    done = cli("log", "verify", str(tmp_path / "kestrel"))
+    assert done.returncode == USAGE
+    assert b"is empty: it holds no segment" in done.stderr
+    assert b"--format kestrel" in done.stderr
+    # less than a header is the begin of one that a crash cut
+    (tmp_path / "workq" / "000000001.log").write_bytes(b"\0" * 8)
+    assert cli("log", "verify", str(tmp_path / "workq")).returncode == REFUSED
+
+
 def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Path) -> None:
     snapshot = take_snapshot(tmp_path)
     cli = Cli(tmp_path, None)
@@ -178,6 +205,16 @@ def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Pa
         again = cli("export", snapshot, str(out), "--to", to)
         assert again.returncode == USAGE
         assert b"the destination exists" in again.stderr
+        for place, told in (
+            ("s3://bucket/key", b"is no path of a directory on this machine (a journal of "),
+            ("", b"is no path of a directory on this machine"),
+            (f"{snapshot}/inside", b"is in the snapshot "),
+        ):
+            wrong = cli("export", snapshot, place, "--to", to)
+            assert (wrong.returncode, wrong.stderr.count(b"\n")) == (USAGE, 1)
+            assert told in wrong.stderr
+        assert not list(tmp_path.rglob("s3:*"))
+        assert not list(tmp_path.rglob("inside*"))
     assert cli("export", str(tmp_path / "log"), str(tmp_path / "x"), "--to", "workq").returncode
     assert not (tmp_path / "x").exists()
     (tmp_path / "second").mkdir()

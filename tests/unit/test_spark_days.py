@@ -37,7 +37,9 @@ def test_date_that_has_not_ended_is_refused(text: str) -> None:
         checked_day(text, MIDNIGHT_US)
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-02-30", "", "20.11.2026"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2026-02-30", "", "20.11.2026", "2026-W47-5", "20261120", "2026-11-20\n"]
+)
 def test_date_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError, match="is no date"):
         checked_day(text, MIDNIGHT_US)

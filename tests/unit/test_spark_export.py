@@ -292,6 +292,47 @@ def test_export_refuses_a_snapshot_that_is_not_whole(snapshot: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("parents", ["out", "a/b/out"])
+def test_export_of_a_damaged_snapshot_advises_what_it_can_do_and_leaves_no_directory(
+    parents: str, snapshot: Path, tmp_path: Path
+) -> None:
+    path = snapshot / "000000003.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x55
+    path.write_bytes(data)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(LogCorruptError) as damaged:
+        export_snapshot(snapshot, tmp_path / parents)
+    assert str(damaged.value).startswith(f"{path} at offset ")
+    assert damaged.value.hint == "export another snapshot, or restore the file"
+    assert sorted(tmp_path.iterdir()) == before
+    # what was there stays
+    (tmp_path / "there").mkdir()
+    with pytest.raises(LogCorruptError):
+        export_snapshot(snapshot, tmp_path / "there" / "out")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_export_into_a_snapshot_or_nowhere_is_refused(snapshot: Path, tmp_path: Path) -> None:
+    before = sorted(snapshot.iterdir())
+    (tmp_path / "link").symlink_to(snapshot)
+    for place in (snapshot, snapshot / "a" / "b", tmp_path / "link" / "a", f"file://{snapshot}/a"):
+        with pytest.raises(BadRequestError, match=r"is in the snapshot .*, which never changes"):
+            export_snapshot(snapshot, place)
+    with pytest.raises(BadRequestError, match="an empty path names no directory"):
+        export_snapshot(snapshot, "")
+    assert sorted(snapshot.iterdir()) == before
+
+
+def test_export_beside_a_manifest_of_another_program_is_no_export_into_a_snapshot(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "MANIFEST.json").write_text('{"name": "a site"}')
+    export_snapshot(snapshot, tmp_path / "site" / "out")
+    assert exported(tmp_path / "site" / "out")
+
+
 def test_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "000000001.log").write_bytes(bytes(SegmentBuilder()))

@@ -20,7 +20,8 @@ from pyspark.errors import PySparkRuntimeError
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.spark import java, night_setup, nightly
+from fastjournal.errors import LogFailedError
+from fastjournal.spark import day_store, java, night_setup, nightly
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
@@ -207,6 +208,36 @@ def test_output_that_cannot_be_written_is_an_error(
     assert code == IO
     assert "the output cannot be written: " in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--output", "--history"])
+def test_place_in_a_snapshot_or_nowhere_is_refused_before_any_work(
+    option: str, run: Run, tmp_path: Path, snapshot: str, without_java: None
+) -> None:
+    before = sorted(Path(snapshot).iterdir())
+    other = {"--output": str(tmp_path / "out"), "--history": str(tmp_path / "history")}
+    for place, told in ((f"{snapshot}/x", "is in the snapshot "), ("", "an empty path names no ")):
+        given = other | {option: place}
+        code, said = run("--snapshot", snapshot, *(word for pair in given.items() for word in pair))
+        assert code == USAGE
+        assert told in said
+        assert len(said.splitlines()) == 1
+    assert sorted(Path(snapshot).iterdir()) == before
+    assert not list(tmp_path.glob("out/*"))
+    assert not (tmp_path / "history").exists()
+
+
+def test_output_at_the_root_of_the_file_system_is_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = []
+
+    def resolve(uri: str) -> object:
+        places.append(uri)
+        raise LogFailedError("stop")
+
+    monkeypatch.setattr(day_store, "resolve", resolve)
+    with pytest.raises(LogFailedError):
+        day_store.DayStore("/")
+    assert places == ["/"]
 
 
 def test_second_run_at_once_is_refused(

@@ -43,7 +43,7 @@ def command(directory: str, log_format: str | None, as_json: bool | None) -> int
     from fastjournal.cmdlog.recovery.recover import Progress, verify
     from fastjournal.disk import OsDisk
     from fastjournal.foreign.formats import Format
-    from fastjournal.foreign.journal_stat import open_format
+    from fastjournal.foreign.journal_stat import is_finding, open_format
 
     disk = OsDisk()
     recognized = open_format(disk, directory, Format(log_format) if log_format else None)
@@ -61,7 +61,8 @@ def command(directory: str, log_format: str | None, as_json: bool | None) -> int
             bar.update(progress.bytes_done, progress.bytes)
 
         diagnostics = verify(disk, directory, on_progress=show)
-    found = [_fields(diagnostic) for diagnostic in diagnostics] + _check_manifest(disk, directory)
+    wrong = (one for one in diagnostics if is_finding(disk, one, recognized))
+    found = [_fields(diagnostic) for diagnostic in wrong] + _check_manifest(disk, directory)
     if wants_json(as_json):
         for fields in found:
             write_json(fields)
