@@ -326,6 +326,14 @@ def test_archive_that_could_hold_nothing_or_has_no_place_of_its_own_is_refused(
         load_config(None, {"cmdlog_path": "/log", **flags})
 
 
+@pytest.mark.parametrize("name", ["cmdlog_path", "snapshot_dir", "archive_dir"])
+def test_uri_is_no_directory_of_a_log(name: str) -> None:
+    option = "--" + name.replace("_", "-")
+    flags = {"cmdlog_path": "/log"} | {name: "s3://bucket/log"}
+    with pytest.raises(ConfigError, match=f"^{option} s3://bucket/log: a URI, and no path"):
+        load_config(None, flags)
+
+
 def test_engine_gets_its_options_in_its_units() -> None:
     flags = {"cmdlog_path": "/log", "default_lease": 3, "tombstone_ttl": 4, "max_clock_skew": 5}
     settings = load_config(None, flags).settings()

@@ -100,6 +100,8 @@ def _steps(config: Config, handed_over: HandedOver, *, listens: bool) -> Iterato
     yield _Step({"cmdlog_path"}, {"cmdlog_path"}, _check_log(config))
     yield _Step({"listen"}, {"listen"}, _check_listen(config))
     yield _Step({"default_interval"}, {"default_interval"}, _check_interval(config))
+    directories = {"cmdlog_path", "snapshot_dir", "archive_dir"}
+    yield _Step(directories, directories, _check_directories(config))
     archive = {"archive_dir", "archive_bytes_max"}
     others = {"cmdlog_path", "cmdlog_seg_size", "snapshot_dir"}
     yield _Step(archive | others, archive, _check_archive(config))
@@ -197,6 +199,19 @@ def _check_interval(config: Config) -> Iterator[ConfigError]:
             f"--default-interval {config.default_interval:g}: it rounds to 0 microseconds",
             hint="give 0 for none, or 0.000001 or more",
         )
+
+
+def _check_directories(config: Config) -> Iterator[ConfigError]:
+    """Refuse a URI, which would name a directory below the working directory: ``s3:/``."""
+    for option, path in (
+        ("--cmdlog-path", config.cmdlog_path),
+        ("--snapshot-dir", config.snapshot_dir),
+        ("--archive-dir", config.archive_dir),
+    ):
+        if "://" in path:
+            yield ConfigError(
+                f"{option} {path}: a URI, and no path of this machine", hint="name a directory"
+            )
 
 
 def _check_archive(config: Config) -> Iterator[ConfigError]:
