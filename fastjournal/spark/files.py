@@ -23,6 +23,7 @@ from fastjournal.cmdlog.snapshot import (
 )
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark.object_stores import error_text, open_file_system
 
 LOG_IN_USE = "a log in use is cleaned; take a snapshot and read that"
 
@@ -206,7 +207,7 @@ def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:
         raise BadRequestError("an empty path names no directory", hint="name a path or a URI")
     with translating("open", text):
         if ":" in text.partition("/")[0]:
-            files, path = pa.fs.FileSystem.from_uri(text)
+            files, path = open_file_system(text)
         else:
             files, path = pa.fs.LocalFileSystem(), os.path.abspath(text)
     return files, path.rstrip("/") or "/"
@@ -257,4 +258,4 @@ def translating(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise LogFailedError(f"cannot {action}: {error}", path=path) from error
+        raise LogFailedError(f"cannot {action}: {error_text(error)}", path=path) from error
