@@ -85,6 +85,20 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
 
+    def view_print(self, width: int) -> None:
+        """Give the page the style and the width of a sheet of paper, in CSS pixels."""
+        self.view(width, 1000)
+        self._ask("Emulation.setEmulatedMedia", media="print")
+
+    def pdf(self, file: Path, *, inches: tuple[float, float], margin_inches: float) -> None:
+        """Print the page to a PDF, on paper of this width and height."""
+        width, height = inches
+        margins = dict.fromkeys(
+            (f"margin{side}" for side in ("Top", "Bottom", "Left", "Right")), margin_inches
+        )
+        paper = {"paperWidth": width, "paperHeight": height, **margins}
+        file.write_bytes(b64decode(self._ask("Page.printToPDF", **paper)["data"]))
+
     def open(self, url: str) -> None:
         """Open a page, and return when it is loaded."""
         del self.events[:]

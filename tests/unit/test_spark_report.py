@@ -364,6 +364,22 @@ def test_durations_have_two_parts_at_most(us: int | None, text: str) -> None:
     assert texts.duration(us) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999_999, "999,999"),
+        (1_000_000, "1 M"),
+        (1_200_000, "1.2 M"),
+        (500_000_000, "500 M"),
+        (20_000_000_000, "20 G"),
+        (5e12, "5,000 G"),
+    ],
+)
+def test_counts_at_an_axis_are_short(number: float, text: str) -> None:
+    assert texts.short_count(number) == text
+
+
 def test_chart_stays_inside_its_axes_and_lines_break_at_unknown_values() -> None:
     series = charts.Series("p90", [1.0, None, 7.0, 3.0], "line")
     drawn = charts.chart("t", [series], list("abcd"), format=texts.count, bars=[2, 0, 9, 1])

@@ -124,6 +124,7 @@ def chart(
     labels: Sequence[str],
     *,
     format: Format,
+    mark: Format | None = None,
     top: Callable[[float], float] = round_count,
     marks: Callable[[float], int] = lambda _: 5,
     bars: Sequence[float] | None = None,
@@ -138,6 +139,7 @@ def chart(
         series: Lines, each as long as the labels.
         labels: Texts of the columns.
         format: Text of a value.
+        mark: Short text of a value, at the axis; None: the same.
         top: Gives a round number, from the largest value on, at which the axis ends.
         marks: Gives the number of parts into which its marks divide that axis.
         bars: A value for each column.
@@ -177,7 +179,10 @@ def chart(
         title,
         [_line(one, labels, x, y, format) for one in series],
         drawn,
-        [Tick(y(highest * n / ticks), format(highest * n / ticks)) for n in range(ticks + 1)],
+        [
+            Tick(y(highest * n / ticks), (mark or format)(highest * n / ticks))
+            for n in range(ticks + 1)
+        ],
         [Tick(x(at), labels[at]) for at in range(0, len(labels), every)],
         note,
     )

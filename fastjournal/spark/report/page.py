@@ -172,6 +172,7 @@ def _hours(figures: Figures) -> Chart:
         ],
         labels,
         format=texts.count,
+        mark=texts.short_count,
         bars=_by_hour(figures.hours[day]),
         bars_name="completed",
     )
@@ -191,6 +192,7 @@ def _minutes(figures: Figures) -> Chart:
         [Series("completed a minute", values, "line")],
         labels,
         format=texts.count,
+        mark=texts.short_count,
     )
 
 

@@ -47,6 +47,14 @@ def short(us: float | None) -> str:
     return f"{f'{number:.3g}' if number < 999 else f'{number:,.0f}'} {unit}" if us else "0"
 
 
+def short_count(number: float) -> str:
+    """Return a number in one unit, for an axis: ``20 M``."""
+    for unit, length in (("G", 1e9), ("M", 1e6)):
+        if number >= length:
+            return f"{number / length:,.12g} {unit}"
+    return count(number)
+
+
 def size(count: float | None) -> str:
     """Return bytes as a person reads them."""
     if count is None:
