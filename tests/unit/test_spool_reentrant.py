@@ -188,6 +188,41 @@ def test_fork_at_each_line_of_an_append_leaves_both_processes_able_to_append(
     assert int(done.stdout) > 50
 
 
+@pytest.mark.parametrize("step", ["write", "fdatasync"])
+def test_fork_while_another_thread_appends_leaves_the_child_nothing_of_that_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    parent, begun, forked = os.getpid(), threading.Event(), threading.Event()
+    call = getattr(os, step)
+
+    def calling(*arguments: Any) -> Any:
+        if os.getpid() == parent and threading.current_thread() is thread:
+            begun.set()
+            assert forked.wait(60)
+        return call(*arguments)
+
+    clock = ManualClock(EIGHT)
+    with Spool(tmp_path, durable=True, clock=clock) as spool:
+        spool.append(domain="d")
+        thread = threading.Thread(target=spool.append, kwargs={"domain": "d"})
+        monkeypatch.setattr(os, step, calling)
+        thread.start()
+        assert begun.wait(60)
+        child = os.fork()
+        if not child:
+            try:
+                for _ in range(2):
+                    spool.append(domain="d")
+                    clock.instant_us += 3_600_000_000
+                os._exit(0 if (spool._depth, spool._retired) == (0, []) else 1)
+            finally:
+                os._exit(2)
+        forked.set()
+        thread.join(60)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert spool_status(tmp_path).pending == 4
+
+
 def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first sync goes on all others write: the second one is for all."""
     count = 8
