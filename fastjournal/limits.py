@@ -507,8 +507,12 @@ REQUEST_WORK = 10
 """Work of any request, with its reply."""
 
 BATCH_WORK = 40
-"""Work of one receive of a session, or of a hang-up, whatever is in it: its task is woken some
-times, and the system is asked to receive and to send."""
+"""Work of one receive of a session, whatever is in it: its task is woken some times, and the system
+is asked to receive and to send."""
+
+HANG_UP_WORK = 170
+"""Work of the end of a connection: a task begins, the system is asked some times, and what was kept
+for it is deleted."""
 
 JOIN_WORK = 25
 """The same where a shared batch takes the request: the commit and much else is for all of them."""

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal.limits import BATCH_WORK, TURN_WORK
+from fastjournal.limits import BATCH_WORK, HANG_UP_WORK, TURN_WORK
 from fastjournal.protocol.constants import Function
 from tests.door.admission import Share
 from tests.door.engine import Scan
@@ -22,7 +22,8 @@ from tests.unit.test_session_limits import NOP
 pytestmark = pytest.mark.usefixtures("transport")
 
 CLIENTS = 400
-A_TURN = 2 * TURN_WORK // BATCH_WORK
+WORK = {"request": BATCH_WORK, "hang-up": HANG_UP_WORK}
+A_TURN = {what: 2 * TURN_WORK // work for what, work in WORK.items()}
 """Clients that were idle: they may use what the next turn has, too."""
 
 
@@ -71,7 +72,24 @@ async def test_turn_serves_so_many_clients_that_come_at_the_same_instant(
         trio.lowlevel.remove_instrument(turns)
         background.cancel_scope.cancel()
     assert turns.calls.total() == CLIENTS
-    assert max(turns.calls.values()) <= A_TURN + 1
+    assert max(turns.calls.values()) <= A_TURN[what] + 1
+
+
+async def test_hangup_of_many_clients_makes_no_request_wait_for_all_of_them() -> None:
+    room = Room()
+    async with room.open(), trio.open_nursery() as background:
+        peers = [room.connect_in_memory() for _ in range(CLIENTS)]
+        other = room.connect_in_memory()
+        background.start_soon(room.server.turn_scheduler.run)
+        await other.ask(NOP)
+        await trio.testing.wait_all_tasks_blocked()
+        for peer in peers:
+            background.start_soon(peer.stream.aclose)
+        while len(room.sessions) > CLIENTS - 1:
+            await trio.lowlevel.checkpoint()
+        await other.ask(NOP)
+        assert len(room.sessions) > CLIENTS / 2
+        background.cancel_scope.cancel()
 
 
 async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(

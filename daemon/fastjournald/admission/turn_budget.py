@@ -131,6 +131,10 @@ class TurnBudget:
         share.began = work
         return True
 
+    def forgo_credit(self, share: Share) -> None:
+        """Let a client come behind those that were idle: nobody waits for what it does next."""
+        share.virtual = max(share.virtual, self._virtual)
+
     def charge(self, share: Share, more: int = 0, *, is_client: bool = True) -> None:
         """Count what was done for a client since it began, or was charged last. O(1).
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
-from fastjournal.limits import BATCH_WORK, JOIN_WORK, REQUEST_WORK
+from fastjournal.limits import BATCH_WORK, HANG_UP_WORK, JOIN_WORK, REQUEST_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
     ErrorCode,
@@ -132,7 +132,7 @@ class Session:
             return self._begin_batch(requests, now)
         if connection.next_event() is CONNECTION_CLOSED:
             # from here on it gets no work
-            self._engine.store.work += BATCH_WORK
+            self._engine.store.work += HANG_UP_WORK
             self.disconnect()
             return self._close(now)
         if self.outbox.pieces or self.has_notifications():
@@ -269,6 +269,8 @@ class Session:
         self.batch.arrived = self._latencies.began
         if self._memory.scarce:
             data = self._within_ration(data)
+        if not data:
+            self._turns.forgo_credit(self.share)
         if self._turns.admits(self.share, len(data) // limits.READ_BYTES_A_UNIT):
             self._decode(data)
         else:
@@ -280,6 +282,8 @@ class Session:
         """Wait until the bytes may be decoded, and what they ask for carried out."""
         self._next = Session._begin_turn
         size = len(self._waiting)
+        if not size:
+            return WaitTurn(HANG_UP_WORK)
         return WaitTurn(BATCH_WORK + limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT)
 
     def _begin_turn(self, now: int) -> Step:
