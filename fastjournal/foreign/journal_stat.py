@@ -75,11 +75,11 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
     """
     is_empty = not disk.listdir(directory)
     if wanted is Format.KESTREL and is_empty:
-        # of a Kestrel without items
+        # a Kestrel without items has no file
         return wanted
     found = find_format(disk, directory)
     if found is None and wanted in (None, Format.FASTJOURNAL) and is_snapshot(disk, directory):
-        # of a log without records
+        # a snapshot of a log without records has no segment
         return Format.FASTJOURNAL
     if wanted is not None:
         require_format(disk, directory, wanted)

@@ -82,7 +82,7 @@ def test_report_with_a_long_name_fits_its_screens(
 
 @pytest.mark.parametrize("paper", PAPER_INCHES)
 @pytest.mark.parametrize("domain", ["web", LONG])
-def test_printed_report_is_cut_nowhere(
+def test_report_on_paper_is_cut_nowhere(
     domain: str, paper: str, browser: Browser, tmp_path: Path
 ) -> None:
     page = slow_report(domain, tmp_path / "report.html")

@@ -637,7 +637,7 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path)
     assert str(file) in said
 
 
-def test_first_night_of_a_new_daemon_takes_the_segment_that_its_snapshot_seals(
+def test_archive_of_a_new_daemon_is_taken_on_the_first_night(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     archive, output = tmp_path / "archive", tmp_path / "out"
