@@ -1,7 +1,7 @@
 """Ledger of a client over virtual weeks of a real daemon: each event counts once, or a gap has it.
 
 The daemon compacts as eagerly as it can, its clock jumps from day to day, it is killed, and so is
-``fj-nightly``, at random.
+``fj-nightly``, at random; each of its publications is cut once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -187,6 +187,24 @@ def kill_when(arguments: list[str], reached: Callable[[], bool]) -> None:
         process.kill()
 
 
+class CutError(Exception):
+    """The run ends here, as by SIGKILL: nothing of it runs behind that."""
+
+
+def cut_publication(patch: pytest.MonkeyPatch, folder: str) -> None:
+    """Let a publication end behind the first of its moves into a directory of the output."""
+    replace, moved = DayStore._replace, list[str]()
+
+    def cut(store: DayStore, source: str, target: str, names: Collection[str] = ()) -> None:
+        if f"/{folder}/" in target:
+            if moved:
+                raise CutError
+            moved.append(target)
+        replace(store, source, target, names)
+
+    patch.setattr(DayStore, "_replace", cut)
+
+
 def points(table: Path, archive: Path) -> Iterator[Callable[[], bool]]:
     """Yield points of the work of a night: in its first commit, behind it, before its tables."""
 
@@ -239,7 +257,17 @@ def test_event_counts_equal_the_ledger_over_weeks_whatever_is_killed(
         last = weeks.day - timedelta(days=1)
         snapshot = client.snapshot()
         night = Night(last, DayStore(str(output)), str(output), str(weeks.archive), snapshot)
+        for folder in ("attempts", "reports"):
+            with monkeypatch.context() as patch:
+                cut_publication(patch, folder)
+                with pytest.raises(CutError):
+                    run_night(lambda: spark, night)
+            assert (output / "_publish.json").exists()
+            # some days are new, and others are still in the staging tree
+            assert list((output / folder).iterdir())
+            assert list((output / "_staging" / folder).iterdir())
         run_night(lambda: spark, night)
+        assert not (output / "_publish.json").exists()
         assert counts_of(table) == weeks.truth
         assert EventTable(OsDisk(), str(table)).gaps == []
         client.close()
