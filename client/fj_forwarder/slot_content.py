@@ -53,9 +53,9 @@ class SlotContent:
         """Bytes of the file, as they are in this turn: a frame that is found there is that of the
         record that was read."""
         self.base = 0
-        """What to subtract from the offset of a record, for the place of its frame there."""
+        """Difference between the offset of a record and the place of its frame there."""
         self.turn: int | None = None
-        """What was read serves until it changes. None: for one record only."""
+        """Turn for which the bytes that were read are used. None: for one record only."""
         self._window_bytes = _WINDOW_BYTES_MIN
 
     def begin_turn(self, turn: int) -> None:

@@ -138,7 +138,7 @@ def record_end(data: bytes, at: int, is_right: CheckRange | None = None) -> int:
 
 
 class Search(NamedTuple):
-    """What a search found."""
+    """Result of a search for a record."""
 
     found: int
     """Where the first whole and valid record starts; -1: nowhere."""

@@ -28,7 +28,7 @@ START_US = 1_795_161_600_000_000
 BAD = "20261120T080000Z-bad.fjs"
 GOOD = "20261120T080001Z-good.fjs"
 STEP_UNITS = 1_000_000
-"""What a turn may do beyond its budget: one step, and one piece."""
+"""Work of a turn beyond its budget: one step, and one piece."""
 
 
 def record(name: str) -> bytes:
