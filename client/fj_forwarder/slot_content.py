@@ -26,8 +26,8 @@ from fastjournal.spool.slots import spool_failed
 
 _WINDOW_BYTES_MIN: Final = 4096
 _WINDOW_BYTES_MAX: Final = 64 * 1024
-"""One read serves the records of a turn that lie in it. Of a longer frame this much is compared:
-it has the timestamp and the key."""
+"""One read serves the records of a turn that lie in it. A longer frame is compared up to here: that
+has the timestamp and the key."""
 
 _HEADS_MAX: Final = 4096
 """So many records are looked at before a slot is deleted. Most slots have fewer: what was erased
@@ -53,9 +53,9 @@ class SlotContent:
         """Bytes of the file, as they are in this turn: a frame that is found there is that of the
         record that was read."""
         self.base = 0
-        """Difference between the offset of a record and the place of its frame there."""
+        """The offset of a record less this is the place of its frame there."""
         self.turn: int | None = None
-        """Turn for which the bytes that were read are used. None: for one record only."""
+        """Number of the turn: the bytes serve until it changes. None: for one record only."""
         self._window_bytes = _WINDOW_BYTES_MIN
 
     def begin_turn(self, turn: int) -> None:

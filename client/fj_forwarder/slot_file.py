@@ -128,7 +128,7 @@ class SlotFile:
         self._tail = self._reader.last_bytes
         """Last bytes before ``position``, as they were read; empty where nothing is known."""
         self.is_overwritten = False
-        """Another program has overwritten it. What was read of it is all that there is."""
+        """Another program has overwritten it: only the records in memory are left of it."""
         self._outstanding: dict[int, bytes] = {}
         """Records that were returned, and are neither erased nor delayed since: offset, frame."""
         self._has_grown = is_written

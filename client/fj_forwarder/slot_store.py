@@ -222,7 +222,8 @@ class SlotStore:
     def begin_anew(self, file: SlotFile, error: SlotOverwrittenError) -> None:
         """Another program has overwritten a slot: read it from its start.
 
-        What is in memory of its former content is sent and not erased; what was delayed is gone.
+        Records of its former content that are in memory are sent and not erased; delayed ones are
+        gone.
         """
         if file.is_overwritten:
             return

@@ -201,8 +201,7 @@ def _write(directory: int, name: str, data: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        # on a full disk it would keep the rest of the space
+    except BaseException:  # on a full disk the file would keep the rest of the space
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
         raise

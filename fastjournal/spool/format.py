@@ -138,7 +138,7 @@ def record_end(data: bytes, at: int, is_right: CheckRange | None = None) -> int:
 
 
 class Search(NamedTuple):
-    """Result of a search for a record."""
+    """Result of a search."""
 
     found: int
     """Where the first whole and valid record starts; -1: nowhere."""

@@ -126,7 +126,7 @@ def write_forwarder_status(directory: str, status: ForwarderStatus) -> None:
                 set_access(descriptor, directory)
                 file.write(msgspec.json.format(msgspec.json.encode(status)) + b"\n")
             os.rename(temporary, path)
-        except BaseException:
+        except BaseException:  # a part of the file is of no use
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise

@@ -91,7 +91,7 @@ class SlotReader:
         descriptor: An open descriptor to read from, which stays the caller's.
         start: Where a record starts, to begin there instead of at the front.
         end: Where a record ended, to read nothing from there on.
-        is_damage: What is between ``start`` and ``end`` is known to be damage.
+        is_damage: The bytes from ``start`` to ``end`` are known to be damage.
         budget: Bounds the work on damage in one go; None: it is not bounded.
 
     Raises:

@@ -28,7 +28,7 @@ START_US = 1_795_161_600_000_000
 BAD = "20261120T080000Z-bad.fjs"
 GOOD = "20261120T080001Z-good.fjs"
 STEP_UNITS = 1_000_000
-"""Work of a turn beyond its budget: one step, and one piece."""
+"""Units of a turn beyond its budget: one step, and one piece."""
 
 
 def record(name: str) -> bytes:
@@ -181,7 +181,9 @@ def test_zero_bytes_that_no_blank_reaches_over_do_not_make_each_erased_record_de
     assert looks <= 4, "one for each megabyte that is erased"
 
 
-def test_many_small_pieces_of_damage_are_put_aside_in_many_turns(tmp_path: Path, run: Run) -> None:
+def test_pieces_of_damage_by_the_dozen_are_put_aside_in_many_turns(
+    tmp_path: Path, run: Run
+) -> None:
     count = 60
     put(tmp_path, BAD, *(b"junk %d" % n + record(f"r{n}") for n in range(count)))
     run.turn()
@@ -191,7 +193,9 @@ def test_many_small_pieces_of_damage_are_put_aside_in_many_turns(tmp_path: Path,
     run.delivery.close()
 
 
-def test_many_refused_records_are_put_aside_in_many_turns(tmp_path: Path, run: Run) -> None:
+def test_refused_records_by_the_hundred_are_put_aside_in_many_turns(
+    tmp_path: Path, run: Run
+) -> None:
     for n in range(40):
         put(tmp_path, f"20261120T080000Z-{n:02}.fjs", encode_record(b"no request") * 5)
     run.turn()
@@ -202,7 +206,7 @@ def test_many_refused_records_are_put_aside_in_many_turns(tmp_path: Path, run: R
     run.delivery.close()
 
 
-async def test_other_tasks_run_during_a_long_search(
+async def test_long_search_lets_other_tasks_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery_module, "TURN_UNITS", 1)

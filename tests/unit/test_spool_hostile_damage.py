@@ -227,7 +227,7 @@ def test_zero_bytes_at_the_end_wait_and_are_passed_when_a_record_is_behind_them(
         assert reader.waiting_bytes == 0
 
 
-def test_few_zero_bytes_are_damage_byte_for_byte_and_many_are_not(tmp_path: Path) -> None:
+def test_zero_bytes_are_damage_byte_for_byte_where_they_are_few(tmp_path: Path) -> None:
     path = tmp_path / NAME
     least = reader_module.ZERO_RUN_BYTES
     parts = [b"a" + bytes(least - 1) + b"b", GOOD, b"c", bytes(least), b"d", GOOD, bytes(9), GOOD]
