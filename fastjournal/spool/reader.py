@@ -190,12 +190,12 @@ class SlotReader:
         """Append the next pieces."""
         retried = -1
         settled_at = self.position if settled else -1
+        damage_to, is_right = max(self._damage_to, self._zeros_to), self._is_right
         while len(pieces) < count_max and bytes_max > 0:
             start = self.position
             at = start - self._base
             data = self._data
-            is_inside = start < self._damage_to or start < self._zeros_to
-            end = DAMAGED if is_inside else record_end(data, at, self._is_right)
+            end = DAMAGED if start < damage_to else record_end(data, at, is_right)
             if end > 0:
                 self.position = self._base + end
                 if data[at] == PENDING:
@@ -211,13 +211,14 @@ class SlotReader:
                 if at == len(data) or not (final or start in (settled_at, self.torn_at)):
                     break
                 self.torn_at = start
-            elif retried != start and not is_inside and data[at] == ERASED:
+            elif retried != start and start >= damage_to and data[at] == ERASED:
                 # It can be a blank whose next record was not loaded yet.
                 retried = start
                 size = int.from_bytes(data[at + 1 : at + HEAD_BYTES])
                 if self._load(start + size + RECORD_OVERHEAD):
                     continue
             damage = self._pass_damage(final)
+            damage_to = max(self._damage_to, self._zeros_to)
             if damage is None:
                 break
             bytes_max -= len(damage.data)
