@@ -559,7 +559,7 @@ async def test_range_scan_waits_for_no_thread_that_matches_for_others(
 
 async def wait_scans(house: ServerFixture, number: int) -> None:
     with trio.fail_after(SILENCE_S):
-        while house.server.runtime.counters.scans != number:  # noqa: ASYNC110 a figure of metrics
+        while house.server.runtime.counters.scans != number:  # noqa: ASYNC110 - a figure of metrics
             await trio.sleep(0.001)
 
 

@@ -162,7 +162,7 @@ while moment <= lines:
             assert os.waitpid(child, 0)[1] == 0
             # of the parent: two; of the child: the interrupted one again, the handler's, three
             assert spool_status(directory).pending == wanted
-    except BaseException:
+    except BaseException:  # the process ends here: its parent reads the reason
         print(f"at line {moment} of {lines}")
         traceback.print_exc()
         os._exit(1)
