@@ -117,7 +117,7 @@ class Server:
         self.http_addresses: list[str] = []
         """Addresses of --http, once requests are accepted."""
         engine.context.gauges = self._gauges
-        engine.dispatcher.has_hung_up = self.connections.has_hung_up
+        engine.context.has_hung_up = self.connections.has_hung_up
 
     # --- life -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal import Reconnect, RefusedError, SyncClient
+from fastjournal import CannotConnectError, Reconnect, RefusedError, SyncClient
 from fastjournal.protocol import Function
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.cli_process import Cli
@@ -124,4 +124,29 @@ def test_job_loop_that_ends_after_a_lost_renewal_completes_its_job(
     ):
         for job in worker.jobs("d", wait=None, lease=60):
             job.extend()
+    assert client.domain_stats("d").entries == 0
+
+
+def test_lease_lasts_as_long_as_a_later_extension_asks_after_a_shorter_one_was_lost(
+    daemon: DaemonProcess, client: SyncClient
+) -> None:
+    [key] = add(client, "one")
+    with (
+        CuttingProxy(daemon.address, Function.TOUCH) as proxy,
+        SyncClient(proxy.address, reconnect=None) as worker,
+    ):
+        for job in worker.jobs("d", wait=None, lease=60, renew=False):
+            with pytest.raises(CannotConnectError):
+                job.extend(30)
+            assert not proxy.to_cut
+            shortened = client.entry_stats(key).worked_on_until_us
+            assert shortened != job.token
+            worker.connect()
+            job.extend(3600)
+            assert client.entry_stats(key).worked_on_until_us == job.token
+            assert job.token > shortened + 3000 * 1_000_000
+            assert not job.is_over(worker.now_s() + 3500)
+            # the lease that stands is what counts, also where less was asked for again
+            job.extend(30)
+            assert job.is_over(worker.now_s() + 31)
     assert client.domain_stats("d").entries == 0

@@ -312,7 +312,7 @@ class Model(Values, Keys, Work, Scans):
         self.waiters, self.ended, self.subscriptions = [], [], []
         for e in self.entries:
             self.unlock(e)
-            e.accessed, e.token_before, e.renews = e.modified, e.token, 0
+            e.accessed, e.token_before, e.renews = e.modified, e.token, set()
         self.leases = self.leases_logged
         self.handed_out = dict(self.handed_out_logged)
         self.update_turns()
@@ -356,12 +356,14 @@ class Model(Values, Keys, Work, Scans):
             raise RefusedError("bad-request")
         if token is not None:
             e = self.writable(r.key, session)
-            if e.token and token and e.renews == token:
+            is_repeat = e.token and token in e.renews
+            if is_repeat and self.clock + r.ttl <= e.token:
                 return Reply(timeout=e.token)
-            e = self.leased(session, r, token)
+            if not is_repeat:
+                e = self.leased(session, r, token)
             before = e.token
             new = self.lease([e], r.ttl)
-            e.renews = before
+            e.renews = {token, before}
             return Reply(timeout=new)
         e = self.writable(r.key, session)
         e.expires = self.later(r.ttl)
@@ -423,7 +425,7 @@ class Model(Values, Keys, Work, Scans):
         reason = e.reason.decode("utf-8", "replace") if e.buried else None
         error = None if e.error is None else e.error.decode("utf-8", "replace")
         facts = {"state": state, "attempts": e.attempts, "buried_reason": reason}
-        facts["last_error"] = error
+        facts |= {"last_error": error, "worked_on_until": e.token}
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(facts).encode())])
 
     def due_since(self, due: list[Entry]) -> list[int]:

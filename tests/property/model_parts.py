@@ -64,8 +64,8 @@ class Entry:
     """Error text of the last attempt that failed."""
     token: int = 0
     token_before: int = 0
-    renews: int = 0
-    """Token of the same lease before its last TOUCH."""
+    renews: set[int] = field(default_factory=set)
+    """Tokens of the same lease that a repeat of its last TOUCH may come with."""
     first_due: int = 0
     """When this, or what it replaced through the URI, was to start at first; 0: as it is."""
     locked_by: Hashable = None

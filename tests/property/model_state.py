@@ -259,7 +259,7 @@ class State:
                 break
         for e in entries:
             e.token = e.token_before = token
-            e.renews = 0
+            e.renews = set()
         if any(e.persistent for e in entries):
             self.leases_logged = self.leases
         return token

@@ -11,7 +11,7 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Reconnect
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, replies
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
     decide_retry,
@@ -19,8 +19,9 @@ from fastjournal.client.core.failed_attempts import (
     learn_burial,
 )
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
+from fastjournal.client.core.jobs import LeasedJob
 from fastjournal.client.core.poll_loop import PollLoop
-from fastjournal.client.core.results import EntryStats
+from fastjournal.client.core.results import Entry, EntryStats, RenewedLease
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (
     BadRequestError,
@@ -34,6 +35,7 @@ from fastjournal.limits import (
     JOBS_WAIT_US_MAX,
     REASON_BYTES_MAX,
 )
+from fastjournal.protocol import Reply
 
 PATIENCE_S = 300.0
 PLAN = Reconnect(first_pause=0.1, longest_pause=5, patience=PATIENCE_S)
@@ -210,6 +212,30 @@ def test_completion_that_is_repeated_and_refused_by_its_token_is_no_success() ->
     repeated.pause_s(lost(), 0.0)
     with pytest.raises(RefusedError):
         repeated.pause_s(RefusedError("", code="lease-lost"), 1.0)
+
+
+# --- the lease ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_us", [-(10**12), 0, 10**12])
+@pytest.mark.parametrize("left_s", [3, 600])
+def test_lease_ends_for_its_worker_as_the_daemon_says_whatever_its_clock_shows(
+    ahead_us: int, left_s: int
+) -> None:
+    now_us = 1_700_000_000_000_000 + ahead_us
+    reply = Reply(timestamp=now_us, timeout=now_us + left_s * 1_000_000)
+    job = LeasedJob(Entry(b"d:1:0:x", b"", 1, b"", None, 7), options(lease=60), 1000.0)
+    renewal = job._renewal_call(60_000_000)
+    assert renewal.request == calls.touch("d:1:0:x", 7, ttl=60).request
+    job._renewed(renewal.result(reply), asked_s=1050.0)
+    assert (job.token, job._lease_ends_s) == (reply.timeout, 1050.0 + left_s)
+
+
+def test_lease_that_is_over_by_the_daemon_has_no_time_left() -> None:
+    renewal = Call(calls.touch("k", 7, ttl=60).request, replies.renewed_lease)
+    assert renewal.result(Reply(timestamp=9, timeout=8)) == RenewedLease(8, 0)
+    with pytest.raises(ProtocolError):
+        renewal.result(Reply(timestamp=9))
 
 
 # --- the poll loop --------------------------------------------------------------------------------

@@ -159,3 +159,16 @@ def test_holder_stays_until_the_last_lease_of_superseded_entries_ends(
         assert [row[:3] for row in workers(s)] == [("peer of one", 1, left)]
         assert not s.delete(key, token=token)
     assert not leases_of(s).holders
+
+
+def test_repeat_of_a_touch_makes_no_token_for_a_client_that_has_hung_up(s: Subject) -> None:
+    assert isinstance(s.target, EngineSubject)
+    s.target.engine.context.has_hung_up = lambda session: session == "gone"
+    first = lease(s, "gone")
+    touch = request(Function.TOUCH, KEYS[0], flags=Flag.WORKED_ON, timeout=first, ttl=LEASE)
+    second = s.ask(touch, "here").timeout
+    s.later(SECOND)
+    # the first one, which the daemon read late: the client has the answer to its repeat
+    assert s.ask(touch, "gone").timeout == second
+    third = s.ask(touch, "here").timeout
+    assert third == s.meta(KEYS[0]).worked_on_until_us != second

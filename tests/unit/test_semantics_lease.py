@@ -292,13 +292,16 @@ def test_touch_is_a_lease_operation(s: Subject) -> None:
 
 
 @pytest.mark.rule("Functions: a TOUCH with the token that the lease had before its last TO")
-def test_touch_repeated_with_the_token_before_changes_nothing(s: Subject) -> None:
+def test_touch_repeated_with_the_token_before_changes_nothing_that_lasts_as_long(
+    s: Subject,
+) -> None:
     s.set(JOB)
     first = s.lease(timeout=SECOND)
     second = s.touch(JOB, first, ttl=9 * SECOND).timeout
     assert second is not None
+    assert s.touch(JOB, first, ttl=9 * SECOND).timeout == second
     s.later(3 * SECOND)
-    assert s.touch(JOB, first, ttl=60 * SECOND).timeout == second
+    assert s.touch(JOB, first, ttl=6 * SECOND).timeout == second
     assert s.meta(JOB).worked_on_until_us == second
     # all else needs the token that stands
     assert s.delete(JOB, token=first) == s.release(JOB, first) == "lease-lost"
@@ -307,6 +310,45 @@ def test_touch_repeated_with_the_token_before_changes_nothing(s: Subject) -> Non
     assert s.touch(JOB, second, ttl=SECOND).timeout == third
     s.later(20 * SECOND)
     assert s.touch(JOB, second, ttl=SECOND).code == "lease-lost"
+
+
+@pytest.mark.rule("Functions: a TOUCH with the token that the lease had before its last TO")
+@pytest.mark.parametrize("length", [9 * SECOND, 3600 * SECOND])
+def test_touch_repeated_is_carried_out_where_the_lease_would_end_before(
+    s: Subject, length: int
+) -> None:
+    s.set(JOB)
+    first = s.lease(timeout=SECOND)
+    second = s.touch(JOB, first, ttl=9 * SECOND).timeout
+    assert second is not None
+    s.later(3 * SECOND)
+    third = s.touch(JOB, first, ttl=length).timeout
+    assert third is not None
+    assert third // 1000 == (s.now + length) // 1000
+    assert s.meta(JOB).worked_on_until_us == third
+    s.later(3 * SECOND)
+    # that reply may be lost too; and the one before may come after all
+    fourth = s.touch(JOB, first, ttl=length).timeout
+    assert fourth is not None
+    assert fourth // 1000 == (s.now + length) // 1000
+    fifth = s.touch(JOB, third, ttl=2 * length).timeout
+    assert fifth is not None
+    assert fifth > fourth
+    assert s.touch(JOB, third, ttl=SECOND).timeout == fifth
+    # who has shown a newer token has no older one to repeat
+    assert s.touch(JOB, first, ttl=SECOND).code == "lease-lost"
+    assert s.touch(JOB, second, ttl=SECOND).code == "lease-lost"
+    for lost in (first, second, third, fourth):
+        assert s.delete(JOB, token=lost) == "lease-lost"
+    assert s.delete(JOB, token=fifth) == ""
+
+
+@pytest.mark.rule("Functions: a lease token is no secret")
+def test_lease_token_is_in_metadata_and_stats(s: Subject) -> None:
+    s.set(JOB)
+    token = s.lease(timeout=SECOND)
+    assert s.meta(JOB).worked_on_until_us == token
+    assert s.stats(JOB, flags=Flag.DATA)["worked_on_until"] == token
 
 
 def test_touch_with_a_token_of_an_earlier_lease_is_no_repeat(s: Subject) -> None:

@@ -192,7 +192,7 @@ def test_undelivered_entries_serve_others_who_wait(s: Desk, flags: Flag) -> None
 
 def test_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
     engine = s.subject.engine
-    engine.dispatcher.has_hung_up = lambda session: session == "gone"
+    engine.context.has_hung_up = lambda session: session == "gone"
     for domain in (b"a", b"", b"b"):
         s.listen(domain, session="gone")
     s.listen(b"a", session="two")
@@ -207,7 +207,7 @@ def test_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) 
 
 def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
     engine = s.subject.engine
-    engine.dispatcher.has_hung_up = lambda session: session != "here"
+    engine.context.has_hung_up = lambda session: session != "here"
     for number in range(1000):
         for _ in range(3):
             s.listen(b"a", session=number)

@@ -89,6 +89,8 @@ class Context:
         """Nothing new is accepted and nothing is delivered: the disk is nearly full."""
         self.stopping = False
         """No request waits for work any more: the daemon stops."""
+        self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
+        """Whether the client of a session sends nothing more."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
         """Figures that the daemon adds to its STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None

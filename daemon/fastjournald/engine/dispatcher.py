@@ -7,7 +7,7 @@ dispatcher gives it to whoever asked first among those whom that domain serves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -40,8 +40,6 @@ class Dispatcher:
     """
 
     def __init__(self, context: Context) -> None:
-        self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
-        """Whether the client of a session that waits has gone."""
         self.awaited: dict[bytes, Entry] = {}
         """By primary key, what those who wait would get, if its value were in memory."""
         self._context = context
@@ -121,7 +119,7 @@ class Dispatcher:
                 continue
             if waiter.serial == serial:
                 store.work += HANG_UP_LOOK_WORK
-                if self.has_hung_up(waiter.session):
+                if self._context.has_hung_up(waiter.session):
                     self.end_waits(waiter.session)
                     self._ask_next(asked, name)
                     continue

@@ -33,10 +33,13 @@ class JobLifecycle:
 
     # --- leases ---------------------------------------------------------------------------------
 
-    def extend(self, entry: Entry, token: int, session: Hashable, now: int) -> None:
-        """Renew the lease of an entry, which ends at ``token`` instead: a session asked for it."""
+    def extend(self, entry: Entry, token: int, session: Hashable, now: int, *, shown: int) -> None:
+        """Renew the lease of an entry, which ends at ``token`` instead: a session asked for it.
+
+        ``shown``: the token that it has proved the lease with.
+        """
         store = self.store
-        uris = store.leases.extend(entry, token, session)
+        uris = store.leases.extend(entry, token, session, shown=shown)
         store.work += ENTRY_WORK * len(uris)
         store.requeue_successors(entry, uris, now)
 

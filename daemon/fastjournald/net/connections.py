@@ -202,7 +202,8 @@ class Connections:
 
     def has_hung_up(self, session: Hashable) -> bool:
         """Whether the client of a session sends nothing more."""
-        return self.transports[session].has_hung_up()
+        transport = self.transports.get(session)
+        return transport is None or transport.has_hung_up()
 
     def give_back(self, handouts: list[Handout]) -> None:
         """Let work wait again whose replies were never sent, a part of it at a time."""

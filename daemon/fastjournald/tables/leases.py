@@ -94,7 +94,7 @@ class Holder(msgspec.Struct, eq=False, gc=False):
     domains: list[Domain]
     """Domains that have entries of the token."""
     renews: int = 0
-    """Token of the same lease before a TOUCH; 0: a lease that was not renewed."""
+    """Token with which the last TOUCH came; 0: a lease that was not renewed."""
 
 
 class LeaseTable:
@@ -172,11 +172,15 @@ class LeaseTable:
             self.by_uri[entry.uri] = entry
 
     def is_renewed_from(self, entry: Entry, token: int) -> bool:
-        """Whether a TOUCH with this token has made the entry's lease what it is. O(1)."""
+        """Whether a worker has this token whose TOUCH made the entry's lease what it is. O(1).
+
+        It is the token with which the last TOUCH came, or one that another TOUCH with the same
+        token made between.
+        """
         holder = self.holders.get(entry.token)
-        return (
-            holder is not None and 0 < holder.renews == token and entry.extra.token_before == token
-        )
+        if holder is None or not holder.renews:
+            return False
+        return token in (holder.renews, entry.extra.token_before)
 
     def worker_of(self, session: Hashable) -> Worker | None:
         """Return the worker that a session is; None: it has leased nothing. O(1)."""
@@ -210,8 +214,10 @@ class LeaseTable:
                 holder.domains.append(other)
         self._round_robin.refresh(home)
 
-    def extend(self, entry: Entry, token: int, session: Hashable) -> Sequence[bytes]:
+    def extend(self, entry: Entry, token: int, session: Hashable, *, shown: int) -> Sequence[bytes]:
         """Let the lease of an entry end at ``token`` instead, which a session asked for.
+
+        ``shown``: the token that the session has proved the lease with.
 
         Returns:
             The URIs for which it is leased: work on them has to wait for that.
@@ -224,7 +230,7 @@ class LeaseTable:
             worker = self._workers[session] = Worker(self.name_of(session))
         since = entry.accessed if holder is None else holder.since
         # a token that two leases have by chance proves neither
-        renews = 0 if token in self.holders else extra.token
+        renews = 0 if token in self.holders else shown
         self.holders[token] = Holder(since, worker, [home], renews)
         if home.leases.discard(extra.token, entry):
             self._group_is_over(extra.token, home)

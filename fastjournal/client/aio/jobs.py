@@ -24,7 +24,7 @@ from fastjournal.client.core.jobs import (
 from fastjournal.client.core.results import Entry, EntryStats
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
-from fastjournal.times import Duration, to_timedelta
+from fastjournal.times import Duration
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.job_loop import LeasePool
@@ -258,11 +258,11 @@ class Job(LeasedJob):
         failure = failure or no_answer_before_lease_end(pool.client.address)
         with anyio.CancelScope(deadline=self._lease_ends_s):
             try:
-                token = await pool.client.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+                lease = await pool.client.call(self._renewal_call(ttl_us))
             except FastjournalError as error:
                 failure = error
             else:
-                self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+                self._renewed(lease, asked_s=asked_s)
                 return None
         refused = isinstance(failure, RefusedError) and failure.code in LEASE_IS_OVER
         if refused or self._is_over():

@@ -9,19 +9,19 @@ from random import Random
 import msgspec
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Call
+from fastjournal.client.core.calls import Call, replies
 from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.failed_attempts import (
     FailedAttempt,
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.results import Decodable, Entry, EntryStats, Written
+from fastjournal.client.core.results import Decodable, Entry, EntryStats, RenewedLease, Written
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Meta
-from fastjournal.times import Duration, to_timedelta_or_none
+from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
 
 _log = logging.getLogger(__name__)
 
@@ -107,11 +107,18 @@ class LeasedJob(Decodable):
 
     # --- the lease ------------------------------------------------------------------------------
 
-    def _renewed(self, token: int | None, *, asked_s: float, ttl_us: int) -> None:
-        """Note that the lease was renewed by a TOUCH that was sent at ``asked_s``."""
-        assert token is not None, "a renewed lease has a token"
-        self.token = token
-        self._lease_ends_s = asked_s + ttl_us / 1e6
+    def _renewal_call(self, ttl_us: int) -> Call[RenewedLease]:
+        """Return the request that renews it: a TOUCH whose reply also tells what is left."""
+        touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+        return Call(touch.request, replies.renewed_lease)
+
+    def _renewed(self, lease: RenewedLease, *, asked_s: float) -> None:
+        """Note what the daemon has said to a TOUCH that was sent at ``asked_s`` or later.
+
+        Its answer came later than that, so the lease does not end earlier than noted here.
+        """
+        self.token = lease.token
+        self._lease_ends_s = asked_s + lease.left_us / 1e6
 
     def _renewal_pause_s(
         self, failure: FastjournalError | None, now_s: float, rng: Random

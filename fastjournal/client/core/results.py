@@ -118,6 +118,14 @@ class Entry(Decodable, msgspec.Struct, gc=False):
         return parse_journal_key(self.key)
 
 
+class RenewedLease(msgspec.Struct, frozen=True, gc=False):
+    """Lease after a renewal, by what the daemon says."""
+
+    token: int
+    left_us: int
+    """How long it lasts from the daemon's answer on."""
+
+
 class Page(msgspec.Struct, Generic[T], gc=False):
     """Page of a scan: some of its entries, and the continuation token."""
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
@@ -28,7 +27,7 @@ from fastjournal.client.sync.dialer import Dialer
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Request
-from fastjournal.times import Duration, lease_us, to_timedelta
+from fastjournal.times import Duration, lease_us
 
 if TYPE_CHECKING:
     from fastjournal.client.sync.client import SyncClient
@@ -88,16 +87,15 @@ class SyncJob(LeasedJob):
             ttl_us = lease_us("lease", lease, zero=False)
         with self._mutex:
             asked_s = self._now_s()
-            touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
             try:
-                token = self._client.call(touch)
+                renewed = self._client.call(self._renewal_call(ttl_us))
             except RefusedError as error:
                 if error.code in LEASE_IS_OVER:
                     self._lose(error)
                     raise lost_job(error) from error
                 raise
             self._missed = None
-            self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+            self._renewed(renewed, asked_s=asked_s)
             self._plan_renewal()
         if self._keeper is not None:
             self._keeper.look()
@@ -120,9 +118,9 @@ class SyncJob(LeasedJob):
 
     def _renew(self) -> None:
         asked_s, ttl_us = self._now_s(), self._options.lease_us
-        touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+        renewal = self._renewal_call(ttl_us)
         try:
-            token = self._client.connection.exchange_beside(touch, self._lease_ends_s)
+            lease = self._client.connection.exchange_beside(renewal, self._lease_ends_s)
         except FastjournalError as error:
             self._missed = error
             refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER
@@ -130,7 +128,7 @@ class SyncJob(LeasedJob):
                 self._lose(error)
         else:
             self._missed = None
-            self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+            self._renewed(lease, asked_s=asked_s)
         self._plan_renewal()
 
     def _plan_renewal(self) -> None:

@@ -22,6 +22,7 @@ from fastjournald.engine.handlers.arguments import (
     token_of,
 )
 from fastjournald.engine.settings import Settings
+from fastjournald.tables.entry import Entry
 
 _NO_STRING = f"{ErrorCode.BAD_VALUE} the error of a failed attempt is a string"
 _TOO_LARGE = f"{ErrorCode.TOO_LARGE} an error has at most {REASON_BYTES_MAX} bytes"
@@ -88,7 +89,7 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
     entry = entry_to_change(context, session, request.key, now, token)
     if isinstance(entry, str):
         if entry == ErrorCode.LEASE_LOST and token is not None:
-            return _repeated(context, request.key, token, now)
+            return _repeated(context, session, request, token, now)
         return entry
     if token is None:
         if context.read_only:
@@ -96,19 +97,34 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         context.store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         context.journal.touched(entry, now)
         return ""
-    token = context.tokens.issue([entry], now + request.ttl)
-    context.jobs.extend(entry, token, session, now)
+    return _renew(context, session, entry, token, now + request.ttl, now)
+
+
+def _renew(
+    context: Context, session: Hashable, entry: Entry, shown: int, deadline: int, now: int
+) -> Reply:
+    """Let a lease end at the deadline; ``shown``: the token that the request proves it with."""
+    token = context.tokens.issue([entry], deadline)
+    context.jobs.extend(entry, token, session, now, shown=shown)
     context.journal.extended(entry, now)
     return Reply(timeout=entry.token)
 
 
-def _repeated(context: Context, key: bytes, token: int, now: int) -> str | Reply:
-    """Answer a TOUCH that comes again because its reply was lost: with the token that it made.
+def _repeated(
+    context: Context, session: Hashable, request: Request, token: int, now: int
+) -> str | Reply:
+    """Answer a TOUCH with the token before the last TOUCH, whose reply was lost.
 
-    Only the worker of this lease knows the token before, so nobody else gets the new one.
+    It is carried out if the lease would end too early for it: success means that the lease lasts as
+    long as was asked for, at least. But the client has the token that stands if it hung up on this
+    connection, and had the answer on another one: so a late copy makes no other token.
     """
-    entry = context.store.find(key)
+    entry = context.store.find(request.key)
     leases = context.store.leases
     if entry is None or entry.token <= now or not leases.is_renewed_from(entry, token):
         return ErrorCode.LEASE_LOST.value
-    return Reply(timeout=entry.token)
+    assert request.ttl is not None, "checked before"
+    deadline = now + request.ttl
+    if deadline <= entry.token or context.has_hung_up(session):
+        return Reply(timeout=entry.token)
+    return _renew(context, session, entry, token, deadline, now)

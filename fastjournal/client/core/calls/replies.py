@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fastjournal.client.core.calls.base import OVERWRITE, UPDATE_TIMEOUT, WORKED_ON
-from fastjournal.client.core.results import Entry, Jobs, Page, Written
+from fastjournal.client.core.results import Entry, Jobs, Page, RenewedLease, Written
 from fastjournal.errors import ProtocolError
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.times import to_datetime
@@ -37,6 +37,12 @@ def token(_request: Request, reply: Reply) -> int:
     if reply.timeout is None:
         raise ProtocolError("the daemon extended a lease without naming the token")
     return reply.timeout
+
+
+def renewed_lease(request: Request, reply: Reply) -> RenewedLease:
+    """Read a lease token, and how much later it is than the reply: both by the daemon's clock."""
+    renewed = token(request, reply)
+    return RenewedLease(renewed, max(renewed - reply.timestamp, 0))
 
 
 def how_many(_request: Request, reply: Reply) -> int:

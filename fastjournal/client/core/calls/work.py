@@ -173,9 +173,10 @@ def release(
 def touch(key: str | bytes, token: int | None = None, *, ttl: Duration) -> Call[int | None]:
     """Renew a lease (with its token): it ends ``ttl`` from now; return the new token.
 
-    Without a token: the entry expires ``ttl`` from now, and None is returned. An extension that is
-    sent again after a lost connection gets the token that the first one made. Where the daemon was
-    restarted meanwhile it is ``lease-lost`` (``maybe_done``): that token is not known.
+    Without a token: the entry expires ``ttl`` from now, and None is returned. A renewal that is
+    sent again after a lost reply, with another ``ttl`` too, is good for that long from then on, at
+    least. Where the daemon was restarted meanwhile it is ``lease-lost`` (``maybe_done``): the token
+    before is not known.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``, ``locked``.
