@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.cmdlog.format.records import encode_time
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
@@ -15,6 +16,8 @@ from tests.door.daemon import INLINE_SECONDS_MAX, WRITE_BYTES_MIN, GroupCommit, 
 from tests.door.places import patch_module
 
 LOG = "/log"
+TIME = encode_time(0)
+"""Begin of each record."""
 SILENCE_S = 60
 LOGS: list[Log] = []
 """Those of the running test."""
@@ -41,7 +44,7 @@ class Log:
             sync=policy,
             active=None,
             sealed=[],
-            segment_start=lambda _previous, _now: b"start",
+            segment_start=lambda _previous, _now: TIME + b"start",
         )
         self.commit = GroupCommit(self.writer, policy)
         self.told: list[str] = []
@@ -53,7 +56,7 @@ class Log:
 
     async def client(self, name: str) -> None:
         """Append, wait, and get OK or not."""
-        self.writer.append(name.encode(), 1, 0)
+        self.writer.append(TIME + name.encode(), 1, 0)
         mark = self.writer.appended
         try:
             await self.commit.wait_settled(mark)
@@ -377,7 +380,7 @@ async def test_large_batch_is_written_while_a_thread_syncs_and_made_durable_by_t
         nursery.start_soon(log.client, "alone")
         await slow.wait_begun()
         synced = log.writer.written
-        nursery.start_soon(log.client, "x" * (WRITE_BYTES_MIN - 2))
+        nursery.start_soon(log.client, "x" * (WRITE_BYTES_MIN - 2 - 2 * len(TIME)))
         await trio.testing.wait_all_tasks_blocked()
         assert log.writer.written == synced, "few bytes wait for the next write"
         nursery.start_soon(log.client, "yy")
@@ -488,7 +491,7 @@ async def test_batch_holds_all_clients_that_wait_for_their_reply_before_they_go_
     def counted_write() -> None:
         before = log.writer.written
         write()
-        batches.append((log.writer.written - before) // 3)
+        batches.append((log.writer.written - before) // len(TIME + b"123"))
 
     monkeypatch.setattr(log.writer, "write", counted_write)
 

@@ -218,7 +218,7 @@ def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) 
 
 def test_stream_is_of_one_directory_and_of_the_view_records(tmp_path: Path) -> None:
     (tmp_path / segment_name(1)).write_bytes(bytes(SegmentBuilder()))
-    for options in ({"view": "entries"}, {"maxBytesPerTrigger": "0"}, {"maxBytesPerTrigger": "1g"}):
+    for options in ({"view": "entries"}, {"maxBytesPerTrigger": "0"}, {"maxBytesPerTrigger": "1x"}):
         with pytest.raises(BadRequestError):
             open_stream(tmp_path, **options)
 
