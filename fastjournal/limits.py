@@ -191,8 +191,8 @@ LIMIT_BYTES = 540
 WORKERS_MAX = 100
 """Workers in the reply to a STATS with META: 15 kB, and more than a screen shows."""
 
-WORKER_LEASES_MAX = 1000
-"""Lease operations that it looks at, each once for each of its domains: about a millisecond."""
+WORKER_ROW_WORK = 10
+"""Work for each of these: microseconds."""
 
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and

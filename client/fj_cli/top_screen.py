@@ -219,7 +219,8 @@ class Screen:
     def _worker_table(self, workers: list[WorkerStats], width: int) -> Table:
         """Return the table of workers; where room is short, names of domains give way."""
         assert self._sample is not None
-        number = len(self._sample.daemon.workers)
+        daemon = self._sample.daemon
+        number = f"{len(daemon.workers)}{'+' * daemon.workers_cut}"
         heads = (f"worker ({len(workers)} of {number})", "leased", "since", "state")
         rows = [
             (

@@ -1,11 +1,12 @@
-"""Memory of a waiting entry: ``python -m tests.bench.bench_memory [ENTRIES] [--random] [--parts]``.
+"""Memory of an entry: ``python -m tests.bench.bench_memory [ENTRIES] [--random|--parts|--leased]``.
 
 Entries with a canonical journal key of 50 bytes, a URI of 45 bytes and a value of 100 bytes go
 through decoder, handlers and journal as in the daemon; the log itself is left out. Measured is the
 resident memory of the process, less what it was before, over the number of entries: keys, values,
 all indexes and the allocator's losses included. Each entry comes after all others in the order of
 work, or with ``--random`` anywhere. With ``--parts`` each object of an entry is listed: the bytes
-that it has, and those that the allocator takes for it.
+that it has, and those that the allocator takes for it. With ``--leased`` each entry is leased by a
+NEXT of its own then, and what that adds is measured.
 """
 
 from __future__ import annotations
@@ -94,15 +95,31 @@ def measure(entries: int, *, in_order: bool) -> tuple[float, Engine]:
     return (resident_bytes() - before) / entries, engine
 
 
+def measure_leases(engine: Engine) -> float:
+    """Lease every entry by a NEXT of its own; return how many bytes each lease adds."""
+    entries = engine.store.entries
+    before = resident_bytes()
+    for number in range(entries):
+        now = NOW_US + number
+        lease = Request(Function.NEXT, timestamp=now, count=1, timeout=3_600_000_000)
+        engine.handle("worker", lease, now)
+    if engine.store.leases.count != entries:
+        raise RuntimeError(f"{engine.store.leases.count} leases, not {entries}")
+    return (resident_bytes() - before) / entries
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Measure the memory of waiting entries.")
     parser.add_argument("entries", type=int, nargs="?", default=ENTRIES_DEFAULT)
     parser.add_argument("--random", action="store_true", help="in no order")
+    parser.add_argument("--leased", action="store_true", help="lease each entry by itself")
     parser.add_argument("--parts", action="store_true", help="list each object of an entry")
     given = parser.parse_args()
     each, engine = measure(given.entries, in_order=not given.random)
     print(f"{given.entries:,} waiting entries with a 100-byte value: {each:,.0f} bytes each")
+    if given.leased:
+        print(f"each leased by itself: {measure_leases(engine):,.0f} bytes more")
     if given.parts:
         parts = parts_of(engine)
         for what, (size, taken) in parts.items():

@@ -20,7 +20,7 @@ PLACES = {
     "fastjournald.engine.engine": "ADVANCE_WORK_MAX",
     "fastjournald.engine.handlers.bury_kick": "KICK_ENTRIES_MAX KICK_LOOKS_MAX",
     "fastjournald.engine.handlers.limit": "LIMITED_DOMAINS_MAX LIMITED_BYTES_MAX",
-    "fastjournald.engine.handlers.stats": "OLDEST_DUE_LOOKS_MAX WORKER_LEASES_MAX",
+    "fastjournald.engine.handlers.stats": "OLDEST_DUE_LOOKS_MAX",
     "fastjournald.engine.handlers.lock_unlock": "LOCKS_MAX",
     "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
     "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",

@@ -125,6 +125,22 @@ def lease_is_lost(store: Store) -> None:
     found.domain.leases.discard(found.token, found)
 
 
+def lease_operation_is_of_another_domain(store: Store) -> None:
+    entry(store, b"a:1:0:0").extra.lease.leased = store.scheduler.plain
+
+
+def lease_holder_counts_too_many(store: Store) -> None:
+    entry(store, b"a:1:0:0").extra.lease.holder.number += 1
+
+
+def lease_holder_has_lost_a_lease(store: Store) -> None:
+    entry(store, b"a:1:0:0").extra.lease.holder.first = None
+
+
+def lease_holder_is_in_no_list(store: Store) -> None:
+    store.leases.holding.clear()
+
+
 def uri_is_not_leased(store: Store) -> None:
     store.leases.by_uri.clear()
 
@@ -158,6 +174,8 @@ FAULTS = (
     *(wake_is_too_late, turn_is_lost, domain_has_no_entries, lease_is_lost, uri_is_not_leased),
     *(expiry_is_lost, live_bytes_are_too_many, live_bytes_are_in_another_segment),
     *(trimmed_to_more_than_it_has, lock_without_an_end),
+    *(lease_operation_is_of_another_domain, lease_holder_counts_too_many),
+    *(lease_holder_has_lost_a_lease, lease_holder_is_in_no_list),
 )
 
 

@@ -9,6 +9,8 @@ from fastjournald.engine.store import Counts, Store
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
+from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.scheduler import Scheduler
 
 
@@ -162,12 +164,43 @@ def _check_leases(store: Store, entries: list[Entry]) -> None:
     for entry in leased:
         assert entry in leases.home(entry).leases.first_of(entry.token, store.entries)
         assert entry.uri is None or leases.by_uri.get(entry.uri) is entry
-    for token, holder in leases.holders.items():
-        assert len(holder.domains) == len(set(holder.domains)) > 0
-        assert all(domain.leases.number_of(token) for domain in holder.domains)
+    _check_lease_holders(leases, leased)
+    assert not any(entry.extra.lease for entry in entries if entry.state != EntryState.LEASED)
     for uri, entry in leases.by_uri.items():
         assert entry in leased
         assert uri == entry.uri or (entry.superseded and uri in (entry.links or ()))
+
+
+def _check_lease_holders(leases: LeaseTable, leased: list[Entry]) -> None:
+    """Lease operations and their holders have counted the entries that refer to them."""
+    held: dict[LeaseOperation, list[Entry]] = {}
+    for entry in leased:
+        if entry.extra.lease is not None:
+            held.setdefault(entry.extra.lease, []).append(entry)
+    numbers: Counter[LeaseHolder] = Counter()
+    for operation, entries in held.items():
+        batch = operation.leased
+        if isinstance(batch, LeaseBatch):
+            assert batch.number == len(entries)
+            assert {entry.token for entry in entries} == {batch.token}
+            assert len(batch.domains) == len(set(batch.domains))
+        else:
+            assert [entry.domain for entry in entries] == [batch]
+        numbers[operation.holder] += len(entries)
+    assert {holder: holder.number for holder in leases.holding} == numbers
+    for holder in leases.holding:
+        linked: list[LeaseOperation] = []
+        link = holder.first
+        while link is not None:
+            assert link.previous is (linked[-1] if linked else None)
+            linked.append(link)
+            link = link.following
+        assert holder.last is (linked[-1] if linked else None)
+        assert [each.since for each in linked] == sorted(each.since for each in linked)
+        together = [*linked, *(holder.inherited or ())]
+        assert set(together) == {each for each in held if each.holder is holder}
+        assert len(together) == len(set(together))
+        assert holder.oldest().since == min(each.since for each in together)
 
 
 def _check_journal(store: Store, entries: list[Entry]) -> None:

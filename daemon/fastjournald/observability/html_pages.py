@@ -175,7 +175,7 @@ class HtmlPages:
             "facts": facts,
             "reasons": reasons_of(explanation, shows_token=False),
             "order": order_text(explanation),
-            "row": page_figures.row(store, entry),
+            "row": page_figures.row(entry),
             "keys": entry.all_keys(),
             "journal": entry.journal,
             "domain": about_domain(self._context, entry.domain.name, now),

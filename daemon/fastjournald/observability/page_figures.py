@@ -107,10 +107,10 @@ class Row(msgspec.Struct):
     reason: bytes | None
 
 
-def row(store: Store, entry: Entry) -> Row:
+def row(entry: Entry) -> Row:
     """Return the row of an entry."""
     extra = entry.extra
-    holder = store.leases.holders.get(extra.token) if extra.token else None
+    lease = extra.lease
     return Row(
         key=entry.key,
         uri=entry.uri,
@@ -118,9 +118,9 @@ def row(store: Store, entry: Entry) -> Row:
         due=entry.not_before,
         # whole seconds: the instant to the microsecond is the token of the lease
         until=(extra.token or entry.delayed_until) // SECOND_US * SECOND_US,
-        since=0 if holder is None else holder.since,
-        worker="" if holder is None else holder.worker.name,
-        gone=holder is not None and not holder.worker.connected,
+        since=0 if lease is None else lease.since,
+        worker="" if lease is None else lease.holder.name,
+        gone=lease is not None and not lease.holder.connected,
         state=STATE_NAMES[entry.state],
         attempts=extra.attempts,
         error=extra.error,
@@ -130,7 +130,7 @@ def row(store: Store, entry: Entry) -> Row:
 
 def rows_of(store: Store, entries: Iterable[Entry]) -> list[Row]:
     """Return rows of the first of some entries, as many as a page shows."""
-    return [row(store, entry) for entry in islice(entries, PAGE_ENTRIES_MAX)]
+    return [row(entry) for entry in islice(entries, PAGE_ENTRIES_MAX)]
 
 
 def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
@@ -148,7 +148,7 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
         if entry is not None and entry.key not in found:
             if len(found) == PAGE_ENTRIES_MAX:
                 return list(found.values()), True
-            found[entry.key] = row(store, entry)
+            found[entry.key] = row(entry)
     return list(found.values()), len(keys) == PAGE_LOOKS_MAX
 
 
@@ -159,12 +159,12 @@ def first_leased(store: Store, domain: Domain, number_max: int) -> list[Row]:
         found += domain.leases.first_of(token, number_max - len(found))
         if len(found) >= number_max:
             break
-    return [row(store, entry) for entry in found]
+    return [row(entry) for entry in found]
 
 
 def first_buried(store: Store, domain: Domain, number_max: int) -> list[Row]:
     """Return entries of a domain that are buried, in the order of work."""
-    return [row(store, entry) for entry in islice(domain.buried_order, number_max)]
+    return [row(entry) for entry in islice(domain.buried_order, number_max)]
 
 
 async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> list[Row]:

@@ -143,6 +143,13 @@ class Domain:
         """How many entries are leased: those that are nowhere else. O(1)."""
         return self.entries - len(self.ready) - len(self.delayed) - self.buried
 
+    def has_leased(self, token: int) -> bool:
+        """Whether an entry of it is leased until this instant. O(1)."""
+        superseded = self.superseded
+        return self.leases.number_of(token) > 0 or (
+            superseded is not None and superseded.number_of(token) > 0
+        )
+
     def is_full(self) -> bool:
         """Whether as many entries are leased as the limit allows. O(1)."""
         return self.limit is not None and 0 < self.limit.jobs <= self.worked_on

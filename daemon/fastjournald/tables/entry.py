@@ -28,6 +28,7 @@ from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta, Pair
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry_states import TRANSITIONS, EntryState
+from fastjournald.tables.lease_holders import LeaseOperation
 
 RUN_KEPT_BYTES = 9
 """Leading bytes of a job id that are kept where the rest of the id is the arrival."""
@@ -78,6 +79,8 @@ class Extra(msgspec.Struct, gc=False):
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     waits_until: int = 0
     """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
+    lease: LeaseOperation | None = None
+    """Operation that leased it; None: none has, or one from before the start of the daemon."""
 
 
 class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc] # frozen, its base is not

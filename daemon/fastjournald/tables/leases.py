@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-import msgspec
-
 from fastjournal import limits
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.entry import NOTHING, Entry, Extra
 from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
@@ -77,26 +76,6 @@ class LeaseTokens:
         raise AssertionError("entries have taken more tokens than they are")
 
 
-class Worker(msgspec.Struct, eq=False, gc=False):
-    """Connection that leases entries. For people: no request is decided by it."""
-
-    name: str
-    """Address, and the name of its access token."""
-    connected: bool = True
-
-
-class Holder(msgspec.Struct, eq=False, gc=False):
-    """Holder of the leases of one token, and their begin. It ends with the last of them."""
-
-    since: int
-    """Begin of the lease, before it was renewed."""
-    worker: Worker
-    domains: list[Domain]
-    """Domains that have entries of the token."""
-    renews: int = 0
-    """Token with which the last TOUCH came; 0: a lease that was not renewed."""
-
-
 class LeaseTable:
     """Leases of all domains.
 
@@ -117,11 +96,11 @@ class LeaseTable:
         """Number of leased plain entries."""
         self.lost = 0
         """Leases that ran out so far."""
-        self.holders: dict[int, Holder] = {}
-        """By token. Leases from before the start have none. Two of one token are taken for one."""
+        self.holding: dict[LeaseHolder, None] = {}
+        """Connections that hold leases. Leases from before the start are nobody's."""
         self.name_of: Callable[[Hashable], str] = lambda _session: ""
         """Returns the name of a session, for people."""
-        self._workers: dict[Hashable, Worker] = {}
+        self._holders: dict[Hashable, LeaseHolder] = {}
 
     def home(self, entry: Entry) -> Domain:
         """Return the domain whose leases an entry stands among. O(1)."""
@@ -131,14 +110,24 @@ class LeaseTable:
         """Lease entries, which are in no queue, until ``token``, to a session."""
         plain, by_uri, signals = self._plain, self.by_uri, self._signals
         self.count += len(entries)
-        worker = self._workers.get(session)
-        if worker is None:
-            worker = self._workers[session] = Worker(self.name_of(session))
-        holder = self.holders.get(token)
-        if holder is None or holder.worker is not worker:
-            # else it is the next part of a scan
-            holder = self.holders[token] = Holder(now, worker, [])
-        domains = holder.domains
+        holder = self._holders.get(session)
+        if holder is None:
+            holder = self._holder_of(session)
+        number = len(entries)
+        operation = LeaseOperation(now, holder, entries[0].domain)
+        domains: list[Domain] = []
+        if number > 1:
+            operation.leased = LeaseBatch(number, token, domains)
+        if not holder.number:
+            self.holding[holder] = None
+        holder.number += number
+        # as ``LeaseHolder.append``, without a call
+        operation.previous = last = holder.last
+        if last is None:
+            holder.first = operation
+        else:
+            last.following = operation
+        holder.last = operation
         for entry in entries:
             entry.move_to(_LEASED)
             extra = entry.extra
@@ -148,6 +137,7 @@ class LeaseTable:
             elif type(extra) is not Extra:
                 extra = entry.own()
             extra.token = token
+            extra.lease = operation
             domain = entry.domain
             if domain is plain:
                 self.plain_count += 1
@@ -177,41 +167,65 @@ class LeaseTable:
         It is the token with which the last TOUCH came, or one that another TOUCH with the same
         token made between.
         """
-        holder = self.holders.get(entry.token)
-        if holder is None or not holder.renews:
+        extra = entry.extra
+        lease = extra.lease
+        if lease is None or not lease.renews:
             return False
-        return token in (holder.renews, entry.extra.token_before)
+        return token in (lease.renews, extra.token_before)
 
-    def worker_of(self, session: Hashable) -> Worker | None:
-        """Return the worker that a session is; None: it has leased nothing. O(1)."""
-        return self._workers.get(session)
+    def holder_of(self, session: Hashable) -> LeaseHolder | None:
+        """Return the lease holder that a session is; None: it has leased nothing. O(1)."""
+        return self._holders.get(session)
 
     def forget(self, session: Hashable) -> None:
         """A session has ended: it begins no lease any more."""
-        worker = self._workers.pop(session, None)
-        if worker is not None:
-            worker.connected = False
-
-    def _group_is_over(self, token: int, home: Domain) -> None:
-        """The last entry of a token in a domain is leased no more. O(domains of the token)."""
-        holder = self.holders.get(token)
+        holder = self._holders.pop(session, None)
         if holder is not None:
-            if home in holder.domains:
-                holder.domains.remove(home)
-            if not holder.domains:
-                del self.holders[token]
+            holder.session = None
+
+    def _holder_of(self, session: Hashable) -> LeaseHolder:
+        """Return the lease holder that a session is, made if it is none yet."""
+        holder = self._holders.get(session)
+        if holder is None:
+            holder = self._holders[session] = LeaseHolder(self.name_of(session), session)
+        return holder
+
+    def _leave_operation(self, operation: LeaseOperation) -> None:
+        """One entry of a lease operation is leased by it no more. O(1)."""
+        holder = operation.holder
+        holder.number -= 1
+        if not holder.number:
+            del self.holding[holder]
+        leased = operation.leased
+        if type(leased) is LeaseBatch and leased.number > 1:
+            leased.number -= 1
+        else:
+            holder.remove(operation)
+
+    def _renew_operation(self, entry: Entry, session: Hashable, shown: int) -> None:
+        """Let the lease of an entry be one that a session has renewed. O(log n)."""
+        extra = entry.own()
+        holder = self._holder_of(session)
+        before: LeaseOperation | None = extra.lease
+        if before is not None and before.holder is holder and type(before.leased) is Domain:
+            before.renews = shown
+            return
+        since = 0 if before is None else before.since
+        extra.lease = operation = LeaseOperation(since, holder, entry.domain, shown)
+        if not holder.number:
+            self.holding[holder] = None
+        holder.number += 1
+        if before is not None and before.holder is holder:
+            holder.insert_behind(operation, before)
+        else:
+            holder.inherit(operation)
+        if before is not None:
+            self._leave_operation(before)
 
     def _move(self, entry: Entry, home: Domain, other: Domain) -> None:
-        """Let the lease of an entry stand in another domain. O(domains of the token)."""
-        token = entry.token
-        is_last = home.leases.discard(token, entry)
-        is_first = other.leases.add(token, entry)
-        holder = self.holders.get(token)
-        if holder is not None and home in holder.domains:
-            if is_last:
-                holder.domains.remove(home)
-            if is_first and other not in holder.domains:
-                holder.domains.append(other)
+        """Let the lease of an entry stand in another domain. O(log n)."""
+        home.leases.discard(entry.token, entry)
+        other.leases.add(entry.token, entry)
         self._round_robin.refresh(home)
 
     def extend(self, entry: Entry, token: int, session: Hashable, *, shown: int) -> Sequence[bytes]:
@@ -224,16 +238,8 @@ class LeaseTable:
         """
         home = self.home(entry)
         extra = entry.own()
-        holder = self.holders.get(extra.token)
-        worker = self._workers.get(session)
-        if worker is None:
-            worker = self._workers[session] = Worker(self.name_of(session))
-        since = entry.accessed if holder is None else holder.since
-        # a token that two leases have by chance proves neither
-        renews = 0 if token in self.holders else shown
-        self.holders[token] = Holder(since, worker, [home], renews)
-        if home.leases.discard(extra.token, entry):
-            self._group_is_over(extra.token, home)
+        self._renew_operation(entry, session, shown)
+        home.leases.discard(extra.token, entry)
         if extra.superseded:
             self._discard_superseded(entry)
         extra.token_before = extra.token
@@ -255,10 +261,27 @@ class LeaseTable:
         domain = entry.domain
         home = self._plain if extra.superseded else domain
         token = extra.token
-        if home.leases.discard(token, entry):
-            self._group_is_over(token, home)
-            if token == home.wake:
-                self._round_robin.refresh(home)
+        if home.leases.discard(token, entry) and token == home.wake:
+            self._round_robin.refresh(home)
+        operation = extra.lease
+        if operation is not None:
+            extra.lease = None
+            # as ``_leave_operation``, without calls for most
+            holder = operation.holder
+            holder.number -= 1
+            if not holder.number:
+                del self.holding[holder]
+            leased = operation.leased
+            if type(leased) is LeaseBatch and leased.number > 1:
+                leased.number -= 1
+            elif operation is holder.first:
+                holder.first = following = operation.following
+                if following is None:
+                    holder.last = None
+                else:
+                    following.previous = operation.following = None
+            else:
+                holder.remove(operation)
         self.count -= 1
         if domain is self._plain:
             self.plain_count -= 1
@@ -323,6 +346,9 @@ class LeaseTable:
             self._note_superseded(entry)
         if entry.domain.limit is not None:
             self._round_robin.hold_or_free(entry.domain)
+        operation: LeaseOperation | None = entry.extra.lease
+        if operation is not None:
+            operation.move(before, entry.domain)
         return number
 
     def _uris_of(self, entry: Entry) -> list[bytes]:

@@ -230,7 +230,7 @@ class WorkerStats(msgspec.Struct, frozen=True):
     worked_on: int = 0
     """Entries that it has leased."""
     since_us: int = 0
-    """Begin of the first of these leases; 0: it has none."""
+    """Begin of the first of these leases; 0: it has none, or one from before the start."""
     domain: str = ""
     """Domain of entries that it works on; there may be others."""
     waiting: int = 0
@@ -274,6 +274,8 @@ class DaemonStats(msgspec.Struct, frozen=True):
     """Microseconds that these took together."""
     workers: list[WorkerStats] = []
     """At most 100, where they were asked for. Leases from before the start are nobody's."""
+    workers_cut: int = 0
+    """1: there are more workers than ``workers`` has."""
 
 
 class EntryStats(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ def delivery_state(
         "now_us": now,
         "modified_us": entry.modified,
         "accessed_us": entry.accessed,
-        **_holder(context.store, entry),
+        **_holder(entry),
         "locked_since_us": 0 if lock is None else lock.since,
         "delayed_until_us": entry.delayed_until if entry.state == EntryState.DELAYED else 0,
         "ready_before": _ready_before(store, entry),
@@ -54,15 +54,15 @@ def delivery_state(
     return facts
 
 
-def _holder(store: Store, entry: Entry) -> dict[str, object]:
-    """Return who works on an entry, and since when; nobody is known from before the start."""
-    holder = store.leases.holders.get(entry.token) if entry.token else None
-    if holder is None:
+def _holder(entry: Entry) -> dict[str, object]:
+    """Return who works on an entry, and since when, as far as that is known; see ``lease``."""
+    lease = entry.extra.lease
+    if lease is None:
         return {"worked_on_since_us": 0, "worked_on_by": "", "worker_connected": 0}
     return {
-        "worked_on_since_us": holder.since,
-        "worked_on_by": holder.worker.name,
-        "worker_connected": int(holder.worker.connected),
+        "worked_on_since_us": lease.since,
+        "worked_on_by": lease.holder.name,
+        "worker_connected": int(lease.holder.connected),
     }
 
 
@@ -101,13 +101,13 @@ def _other_work(store: Store, entry: Entry, may_see: Callable[[Entry], bool]) ->
     if newer is entry:
         newer = None
     return {
-        **_lease_on_uri(store, entry, leased, may_see),
+        **_lease_on_uri(entry, leased, may_see),
         "superseded_by": _key_for(newer, may_see),
     }
 
 
 def _lease_on_uri(
-    store: Store, entry: Entry, leased: Entry | None, may_see: Callable[[Entry], bool]
+    entry: Entry, leased: Entry | None, may_see: Callable[[Entry], bool]
 ) -> dict[str, object]:
     """Return the lease for which an entry waits; of one that is hidden only whole seconds.
 
@@ -115,8 +115,7 @@ def _lease_on_uri(
     """
     if leased is None:
         return {"uri_leased_by": None, "uri_leased_since_us": 0, "uri_leased_until_us": 0}
-    holder = store.leases.holders.get(leased.token)
-    since = leased.accessed if holder is None else holder.since
+    since = 0 if leased.extra.lease is None else leased.extra.lease.since
     facts: dict[str, object] = {
         "uri_leased_by": _key_for(leased, may_see),
         "uri_leased_since_us": since,

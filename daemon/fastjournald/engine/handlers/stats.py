@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import islice
-from typing import cast
 
 import msgspec
 
@@ -12,7 +11,7 @@ from fastjournal.cmdlog.format.segments import unpack_position
 from fastjournal.limits import (
     KEY_BYTES_MAX,
     OLDEST_DUE_LOOKS_MAX,
-    WORKER_LEASES_MAX,
+    WORKER_ROW_WORK,
     WORKERS_MAX,
 )
 from fastjournal.protocol import (
@@ -34,7 +33,6 @@ from fastjournald.engine.handlers.delivery_state import (
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import STATE_NAMES
-from fastjournald.tables.leases import Worker
 
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
@@ -54,7 +52,9 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
         facts = {**about_daemon(context.store, now), **_totals(context), **context.gauges(now)}
         facts["subscriptions"] = len(context.subscriptions)
         if request.flags & META:
-            facts["workers"] = about_workers(context)
+            workers, is_cut = about_workers(context)
+            facts["workers"] = [worker.facts() for worker in workers]
+            facts["workers_cut"] = int(is_cut)
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     else:
@@ -91,53 +91,62 @@ def _totals(context: Context) -> dict[str, int]:
     }
 
 
-def about_workers(context: Context) -> list[dict[str, object]]:
+class WorkerRow(msgspec.Struct, gc=False):
+    """Worker, as STATS of the daemon shows it."""
+
+    name: str
+    connected: bool
+    waiting: int
+    """NEXTs of it that wait for work."""
+    worked_on: int = 0
+    since_us: int = 0
+    """Begin of the first of its leases; 0: it has none, or one from before the start."""
+    domain: str = ""
+
+    def facts(self) -> dict[str, object]:
+        """Return it as an object of the reply, with 0 and 1 as everywhere in STATS."""
+        return msgspec.structs.asdict(self) | {"connected": int(self.connected)}
+
+
+def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
     """Return the connections that hold leases or wait for work, those that hold some first.
 
-    Leases from before the start of the daemon are nobody's. If there are very many leases, those
-    that began first are looked at.
+    Leases from before the start of the daemon are nobody's.
+
+    Returns:
+        As many as a reply shows, and whether there are more.
     """
-    store = context.store
+    store, waiters = context.store, context.waiters
     leases = store.leases
-    looks = WORKER_LEASES_MAX
-    found: dict[Worker, dict[str, object]] = {}
-    for token, holder in leases.holders.items():
-        # one lease operation may have entries of hundreds of domains
-        looks -= max(len(holder.domains), 1)
-        if looks < 0:
-            break
-        number = sum(domain.leases.number_of(token) for domain in holder.domains)
-        about = found.get(holder.worker)
-        if about is None:
-            if len(found) == WORKERS_MAX:
+    rows = []
+    for holder in islice(leases.holding, WORKERS_MAX):
+        oldest = holder.oldest()
+        domain = oldest.domain()
+        rows.append(
+            WorkerRow(
+                holder.name,
+                holder.connected,
+                waiters.count_of(holder.session),
+                holder.number,
+                oldest.since,
+                "" if domain is None else key_text(domain.name),
+            )
+        )
+    is_cut = len(leases.holding) > len(rows)
+    looks = len(rows)
+    if not is_cut:
+        # at most as many of them hold leases, and are in the list, as that has rows
+        for session, number in waiters.numbers():
+            looks += 1
+            holder_or_none = leases.holder_of(session)
+            if holder_or_none is not None and holder_or_none.number:
+                continue
+            if len(rows) == WORKERS_MAX:
+                is_cut = True
                 break
-            about = found[holder.worker] = _about_worker(holder.worker.name)
-            about["connected"] = int(holder.worker.connected)
-            about["since_us"] = holder.since
-            about["domain"] = key_text(holder.domains[0].name) if holder.domains else ""
-        about["worked_on"] = cast(int, about["worked_on"]) + number
-        about["since_us"] = min(cast(int, about["since_us"]), holder.since)
-    store.work += WORKER_LEASES_MAX - max(looks, 0)
-    rows = list(found.values())
-    for session, number in islice(context.waiters.numbers(), WORKERS_MAX - len(rows)):
-        worker = leases.worker_of(session)
-        about = found.get(worker) if worker is not None else None
-        if about is None:
-            about = _about_worker(leases.name_of(session))
-            rows.append(about)
-        about["waiting"] = number
-    return rows
-
-
-def _about_worker(name: str) -> dict[str, object]:
-    return {
-        "name": name,
-        "connected": 1,
-        "worked_on": 0,
-        "since_us": 0,
-        "domain": "",
-        "waiting": 0,
-    }
+            rows.append(WorkerRow(leases.name_of(session), connected=True, waiting=number))
+    store.work += looks * WORKER_ROW_WORK
+    return rows, is_cut
 
 
 def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:

@@ -1,0 +1,152 @@
+"""Lease holders: connections that hold leases, how many, and since when. For people. Pure.
+
+A lease operation is the object of all entries that one request leases. These refer to it, so the
+end of a lease finds it in O(1), and tokens that are equal by chance are no matter. It ends with its
+last entry. The lease table counts; only what is rare is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import msgspec
+from sortedcontainers import SortedKeyList
+
+from fastjournald.tables.domain import Domain
+
+
+class LeaseHolder(msgspec.Struct, eq=False, gc=False):
+    """Connection that leases entries. No request is decided by it."""
+
+    name: str
+    """Address, and the name of its access token."""
+    session: Hashable
+    """None: the connection has ended, and its leases go on."""
+    number: int = 0
+    """How many entries it has leased."""
+    first: LeaseOperation | None = None
+    """The first of its lease operations that stand, in the order of their begins (linked list)."""
+    last: LeaseOperation | None = None
+    inherited: SortedKeyList | None = None
+    """Leases that others began before ``last``, and that it has renewed; by their begins."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is there."""
+        return self.session is not None
+
+    def oldest(self) -> LeaseOperation:
+        """Return the lease operation with the first begin; there is one. O(1)."""
+        first = self.first
+        if self.inherited and (first is None or self.inherited[0].since < first.since):
+            first = self.inherited[0]
+        assert first is not None, "a holder without leases is not asked"
+        return first
+
+    def inherit(self, operation: LeaseOperation) -> None:
+        """Take over a lease that another connection began. O(log n)."""
+        last = self.last
+        if last is None or last.since <= operation.since:
+            self.append(operation)
+            return
+        if self.inherited is None:
+            self.inherited = SortedKeyList(key=_begin)
+        self.inherited.add(operation)
+
+    def append(self, operation: LeaseOperation) -> None:
+        """Put a lease operation behind those that began before it. O(1)."""
+        operation.previous = last = self.last
+        if last is None:
+            self.first = operation
+        else:
+            last.following = operation
+        self.last = operation
+
+    def insert_behind(self, operation: LeaseOperation, other: LeaseOperation) -> None:
+        """Put one lease operation behind another with the same begin. O(log n)."""
+        if not self.has_linked(other):
+            assert self.inherited is not None
+            self.inherited.add(operation)
+            return
+        operation.previous, operation.following = other, other.following
+        other.following = operation
+        if operation.following is None:
+            self.last = operation
+        else:
+            operation.following.previous = operation
+
+    def has_linked(self, operation: LeaseOperation) -> bool:
+        """Whether a lease operation of it stands in the linked list. O(1)."""
+        return operation.previous is not None or self.first is operation
+
+    def remove(self, operation: LeaseOperation) -> None:
+        """Take out a lease operation that is over. O(1), of one that was inherited O(log n)."""
+        if not self.has_linked(operation):
+            assert self.inherited is not None
+            self.inherited.remove(operation)
+            return
+        previous, following = operation.previous, operation.following
+        if previous is None:
+            self.first = following
+        else:
+            previous.following = following
+        if following is None:
+            self.last = previous
+        else:
+            following.previous = previous
+        operation.previous = operation.following = None
+
+
+class LeaseBatch(msgspec.Struct, eq=False, gc=False):
+    """Entries of a lease operation that has leased several."""
+
+    number: int
+    """How many of them are leased still."""
+    token: int
+    domains: list[Domain]
+    """Domains that may have some of them."""
+
+
+class LeaseOperation(msgspec.Struct, eq=False, gc=False):
+    """Leases of one request: their begin, and who holds them."""
+
+    since: int
+    """Begin of the lease, before it was renewed; 0: before the start of the daemon."""
+    holder: LeaseHolder
+    leased: Domain | LeaseBatch
+    """The domain of its only entry; what it has leased, if that is more."""
+    renews: int = 0
+    """Token with which the last TOUCH came; 0: a lease that was not renewed."""
+    previous: LeaseOperation | None = None
+    following: LeaseOperation | None = None
+
+    def domain(self) -> Domain | None:
+        """Return the domain of one of its entries; None: it is not known. O(domains), amortized.
+
+        Where other leases of the domain have the same token by chance, it may be of these.
+        """
+        batch = self.leased
+        if not isinstance(batch, LeaseBatch):
+            return batch
+        while batch.domains:
+            domain = batch.domains[0]
+            if domain.has_leased(batch.token):
+                return domain
+            del batch.domains[0]
+        return None
+
+    def move(self, before: Domain, domain: Domain) -> None:
+        """Let one of its entries, which are at most 1,000, have another domain. O(domains)."""
+        batch = self.leased
+        if not isinstance(batch, LeaseBatch):
+            self.leased = domain
+            return
+        if before in batch.domains and not before.has_leased(batch.token):
+            batch.domains.remove(before)
+        if domain not in batch.domains:
+            batch.domains.append(domain)
+
+
+def _begin(operation: LeaseOperation) -> tuple[int, int]:
+    # no two are equal: else to remove one would mean to look at all with its begin
+    return operation.since, id(operation)
