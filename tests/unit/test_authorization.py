@@ -440,6 +440,29 @@ def test_authorization_hides_the_lease_token_of_an_entry_of_another_domain_on_th
     assert 0 <= now - facts["uri_leased_since_us"] < 1_000_000
 
 
+@pytest.mark.parametrize("rights", [("read",), ("admin",), ("read", "admin")])
+@pytest.mark.parametrize("prefixes", [(b"",), (b"in:",), (b"in:", b"out:")])
+def test_workers_are_listed_for_a_token_for_everything_only(
+    rights: tuple[str, ...], prefixes: tuple[bytes, ...]
+) -> None:
+    made = engine()
+    made.store.leases.name_of = lambda session: f"secret name of {session}"
+    made.handle("worker", request(F.NEXT, b"out", timeout=SECOND, at=START), START)
+    made.handle("worker", request(F.NEXT, b"none", flags=Flag.LISTEN, at=START), START)
+    session_with(made, rights, *prefixes)
+    reply = made.handle("s", request(F.STATS, flags=Flag.META, at=START), START)
+    assert reply is not None
+    assert (b"secret name" in reply) == (prefixes == (b"",))
+    told = decode_reply(reply)
+    if prefixes != (b"",) and rights == ("read",):
+        assert told.code == ErrorCode.FORBIDDEN
+        return
+    (pair,) = told.pairs or ()
+    facts = msgspec.json.decode(pair.value)
+    assert facts["entries"] == 6
+    assert ("workers" in facts) == ("workers_cut" in facts) == (prefixes == (b"",))
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_auth_with_another_token_ends_the_waits_of_the_one_before(right: bool) -> None:
     made = engine()

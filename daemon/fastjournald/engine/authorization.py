@@ -169,6 +169,11 @@ class Grants:
         grant = self.sessions.get(session)
         return [] if grant is None else grant.domain_ranges()
 
+    def covers_everything(self, session: Hashable) -> bool:
+        """Whether no key is outside of what a session has shown a token for."""
+        grant = self.sessions.get(session)
+        return grant is not None and grant.covers_everything
+
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""
         grant = self.sessions.get(session)
