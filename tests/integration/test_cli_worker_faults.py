@@ -26,6 +26,7 @@ from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli, command_with
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed
+from tests.integration.renewed_lease import renewed_lease
 from tests.integration.worker_process import (
     add,
     gated,
@@ -349,6 +350,8 @@ def test_daemon_that_breaks_off_is_asked_again_and_no_command_is_ended(
         if request.function == Function.NEXT and not handed_out:
             handed_out.append(request)
             pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
+        if request.function == Function.TOUCH:
+            return [renewed_lease(request)]
         return [Reply(request.identifier, timeout=77, pairs=pairs)]
 
     handed_out: list[Request] = []
@@ -404,6 +407,8 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
             pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
         elif request.function == Function.DELETE:
             error = code
+        elif request.function == Function.TOUCH:
+            return [renewed_lease(request)]
         return [Reply(request.identifier, timeout=77, pairs=pairs, error=error)]
 
     with ScriptedDaemon(script) as daemon:

@@ -29,6 +29,7 @@ from fastjournal.client.sync.sockets import Channel
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.renewed_lease import renewed_lease
 
 WAIT_S = 60
 JOB = build_journal_key("d", "1")
@@ -243,6 +244,8 @@ class HandingOutTwo:
     def __call__(self, request: Request) -> Answer:
         if request.key == self.lost:
             return [Reply(request.identifier, error="lease-lost")]
+        if request.function == Function.TOUCH:
+            return [renewed_lease(request)]
         pairs = []
         if request.function == Function.NEXT:
             pairs = [Pair(b"d:1:1:" + name, 1, name, meta=Meta()) for name in self.batches.pop(0)]
@@ -392,6 +395,7 @@ def test_extension_counts_from_when_it_was_asked_for() -> None:
         nonlocal now_s
         if request.function == Function.TOUCH:
             now_s += 30  # that long on its way
+            return [renewed_lease(request)]
         pairs = [Pair(JOB, meta=Meta())] if request.function == Function.NEXT else None
         return [Reply(request.identifier, timeout=7, pairs=pairs)]
 

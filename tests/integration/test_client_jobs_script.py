@@ -9,6 +9,7 @@ from fastjournal import Client, LeaseLostError, Reconnect, RefusedError, SyncCli
 from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.renewed_lease import NOW_US, renewed_lease
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 
@@ -32,6 +33,8 @@ class Handing:
         if request.function == Function.NEXT and not self.token:
             self.token = 7
             return [Reply(request.identifier, timeout=7, pairs=[Pair(b"d:1:1:x", meta=Meta())])]
+        if request.function == Function.TOUCH:
+            return [renewed_lease(request)]
         return [Reply(request.identifier, timeout=8, pairs=[])]
 
 
@@ -94,7 +97,7 @@ async def test_extension_that_is_refused_for_now_is_tried_again() -> None:
                         await trio.sleep_forever()
                 assert job.lost.is_set()
     assert functions(daemon)[:4] == ["NEXT", "TOUCH", "TOUCH", "TOUCH"]
-    assert [request.timeout for request in daemon.requests[1:4]] == [7, 7, 8]
+    assert [request.timeout for request in daemon.requests[1:4]] == [7, 7, NOW_US + 1_000_000]
 
 
 def test_loop_without_end_waits_for_a_daemon_that_is_read_only() -> None:

@@ -31,6 +31,7 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
+from tests.integration.renewed_lease import renewed_lease
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -76,6 +77,8 @@ class Handing:
         if request.function == Function.CANCEL:
             waiting, self.waiting = self.waiting, []
             return [Reply(one.identifier, pairs=[]) for one in (*waiting, request)]
+        if request.function == Function.TOUCH:
+            return [renewed_lease(request)]
         return [Reply(request.identifier, timeout=8)]
 
     def _hand_out(self, request: Request) -> Answer:
