@@ -9,6 +9,7 @@ from typing import Self
 import pytest
 from click.testing import CliRunner
 
+from fj_cli.cli import cli
 from fj_cli.commands import ping
 
 
@@ -27,7 +28,8 @@ class Daemon:
 
 def test_ping_shows_a_clock_of_1970(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ping, "open_client", lambda _ctx: Daemon())
-    result = CliRunner().invoke(ping.command, ["--count", "1", "--json"], catch_exceptions=False)
+    arguments = ["ping", "--count", "1", "--json"]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     ahead_us = json.loads(result.stdout.splitlines()[0])["clock_ahead_us"]
     years = ahead_us / (365.25 * 86_400_000_000)

@@ -17,7 +17,7 @@ from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
 from fastjournal.testing.clock import ManualClock
-from fj_cli.commands.spool_status import command
+from fj_cli.cli import cli
 from fj_forwarder.slot_store import SlotStore
 from tests.unit.spool_files import EIGHT
 from tests.users import as_user, shared_spool
@@ -138,9 +138,9 @@ def test_links_and_other_files_are_left_alone_named_once_and_counted(
     assert victim.read_bytes() == before
     status = spool_status(directory)
     assert (status.ignored, status.slots) == (sorted(names), [])
-    shown = CliRunner().invoke(command, [str(directory), "--json"])
+    shown = CliRunner().invoke(cli, ["spool", "status", str(directory), "--json"])
     assert f'"ignored":{len(names)}' in shown.output.replace(" ", "")
-    shown = CliRunner().invoke(command, [str(directory), "--table"])
+    shown = CliRunner().invoke(cli, ["spool", "status", str(directory), "--table"])
     assert f"nothing of a spool: {len(names)} (20261120T080000Z.fjs, " in shown.output
     assert shown.output.count("...)") == 1
 
