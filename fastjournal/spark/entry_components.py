@@ -149,21 +149,23 @@ def gather_rest(shard: Shard) -> Iterator[Sent]:
 
 
 def join_rest(shard: Shard) -> Iterator[Sent]:
-    """Send to all shards where the nodes of ``rest`` belong."""
+    """Send where the nodes of ``rest`` belong, ``moved``, by node."""
     yield from shard.pass_on("least")
     if shard.has("rest"):
         pairs = shard.engine.store("rest", "SELECT DISTINCT v, m FROM {r}", r=shard.rows("rest"))
         moved = shard.table(_MOVED, pairs=join_pairs(shard.engine, pairs))
-        for number in range(shard.shards):
-            yield to_one("moved", moved, number)
+        yield by_column("moved", moved, "v", shard.shards)
 
 
 # --- jobs that are replayed -----------------------------------------------------------------------
 
 _LABELLED = """
-SELECT r.root, r.home, r.seed, r.start, coalesce(m.label, l.m, r.root) AS label
+SELECT r.root, r.home, r.seed, r.start, coalesce(l.m, r.root) AS label
 FROM {roots} AS r LEFT JOIN {least} AS l ON r.root = l.v
-    LEFT JOIN {moved} AS m ON m.v = coalesce(l.m, r.root)
+"""
+_MOVED_LABELS = """
+SELECT l.root, l.home, l.seed, l.start, coalesce(m.label, l.label) AS label
+FROM {labels} AS l LEFT JOIN {moved} AS m ON m.v = l.label
 """
 _MOVED_SCHEMA = pa.schema([("v", pa.int64()), ("label", pa.int64())])
 _STARTS = """
@@ -188,14 +190,19 @@ SELECT label, home, min(oldest) OVER (PARTITION BY label) AS oldest FROM {oldest
 
 
 def label_roots(shard: Shard) -> Iterator[Sent]:
-    """Send the roots with the label of their component, from ``roots``, ``least``, ``moved``."""
+    """Send the roots with their label after the rounds, from ``roots`` and ``least``."""
+    yield from shard.pass_on("moved")
     if shard.has("roots"):
-        found = shard.table(
-            _LABELLED,
-            roots=shard.rows("roots"),
-            least=shard.rows("least", _PAIR_SCHEMA),
-            moved=shard.rows("moved", _MOVED_SCHEMA),
-        )
+        roots, least = shard.rows("roots"), shard.rows("least", _PAIR_SCHEMA)
+        found = shard.table(_LABELLED, roots=roots, least=least)
+        yield by_column("labels", found, "label", shard.shards)
+
+
+def move_labels(shard: Shard) -> Iterator[Sent]:
+    """Send the roots with the label of their component, from ``labels`` and ``moved``."""
+    if shard.has("labels"):
+        labels, moved = shard.rows("labels"), shard.rows("moved", _MOVED_SCHEMA)
+        found = shard.table(_MOVED_LABELS, labels=labels, moved=moved)
         yield by_column("labels", found, "label", shard.shards)
 
 

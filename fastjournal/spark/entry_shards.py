@@ -12,8 +12,9 @@ whole log:
    as one node, its root. ``pair_roots``, by term: pairs of roots that share a term.
 4. ``large_star``, ``small_star``, by node: rounds of connected components. ``leave_rest`` and
    ``gather_rest`` send the pairs that the rounds leave to one shard, and ``join_rest`` joins them.
-5. ``label_roots``, by node, and ``find_starts``, by label: components with a bad term.
-   ``keep_jobs``, by job, and ``find_oldest``, by label: which of their jobs are replayed.
+5. ``label_roots``, by node, and ``move_labels``, by label: the component of each root.
+   ``find_starts``, by label: components with a bad term. ``keep_jobs``, by job, and
+   ``find_oldest``, by label: which of their jobs are replayed.
 6. ``choose_records``, by job: places of records, sent to the shard of their segment.
 
 The number of steps is fixed, so an engine can plan them before it runs any. No pyspark here.
@@ -37,6 +38,7 @@ from fastjournal.spark.entry_components import (
     join_roots,
     keep_jobs,
     label_roots,
+    move_labels,
 )
 from fastjournal.spark.entry_facts import CHAIN_FACTS, PLACE_BITS, check_facts, read_facts
 from fastjournal.spark.entry_plan import (
@@ -78,10 +80,12 @@ def find_records(
     shared = terms.then(judge_terms)
     near = facts.with_others(shared, partial(contract, permissive=permissive))
     # components of one shard are whole
-    joined = (
-        near.then(label_roots) if shards == 1 else near.with_others(join_roots(near), label_roots)
+    labels = (
+        near.then(label_roots)
+        if shards == 1
+        else near.with_others(join_roots(near), label_roots).then(move_labels)
     )
-    kept = near.with_others(joined.then(find_starts), keep_jobs).then(find_oldest)
+    kept = near.with_others(labels.then(find_starts), keep_jobs).then(find_oldest)
     choose = partial(choose_records, source=source, fetches=fetches, permissive=permissive)
     return facts.with_others(kept, choose, into=fetches)
 

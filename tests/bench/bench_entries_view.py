@@ -1,7 +1,7 @@
 """Spark view entries of a snapshot: records a processor second, wall time and memory.
 
     python -m tests.bench.bench_entries_view [RECORDS] [DIRECTORY] [--links LINKS]
-        [--component ENTRIES] [--ended]
+        [--component ENTRIES] [--ended] [--master MASTER]
 
 The snapshot of ``bench_export``, or with ``--links`` one of entries with two links each, so of 1.5
 records a link: in components of so many entries, each names a link of the one before. With
@@ -10,10 +10,11 @@ one: as a daemon writes them, where a key stands for one entry at a time; withou
 only damage leaves them.
 
 ``local[2]``, and 1 GiB of heap, which is Spark's default. The session has run one job. Then
-``load``, ``count`` and a write of all columns to nowhere: processor time of the Java machine and of
-Python's processes together. The memory is that of the Java machine, which is driver and executor in
-one, of all Python processes together, and of the one that drives, each at most; pages that several
-share count once (PSS).
+``load``, ``count`` and a write of all columns to nowhere: processor time of Java and of Python's
+processes together. The memory is that of the Java machine of the driver, of those of executors, of
+all Python processes together, and of the one that drives, each at most; pages that several share
+count once (PSS). The driver of ``local[2]`` is the executor, too; ``local-cluster[1,2,1024]`` has
+an executor in a process of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,19 +110,28 @@ def write_linked_snapshot(directory: Path, shape: Shape) -> Path:
     return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
 
 
-def processes() -> Iterator[tuple[int, bool]]:
-    """Yield this process and all that descend from it, and whether each one is a Java machine."""
-    todo = [os.getpid()]
+class Kind(StrEnum):
+    """Kind of a process."""
+
+    PYTHON = "Python"
+    DRIVER = "Java of the driver"
+    EXECUTOR = "Java of executors"
+
+
+def processes() -> Iterator[tuple[int, Kind]]:
+    """Yield this process and all that descend from it, and the kind of each."""
+    todo = [(os.getpid(), False)]
     while todo:
-        one = todo.pop()
+        one, below_java = todo.pop()
         try:
             is_java = Path(f"/proc/{one}/comm").read_text().strip() == "java"
             for task in Path(f"/proc/{one}/task").iterdir():
-                todo += map(int, (task / "children").read_text().split())
+                children = map(int, (task / "children").read_text().split())
+                todo += ((child, below_java or is_java) for child in children)
         except OSError:
             # it has ended
             continue
-        yield one, is_java
+        yield one, (Kind.EXECUTOR if below_java else Kind.DRIVER) if is_java else Kind.PYTHON
 
 
 def processor_seconds() -> float:
@@ -133,20 +144,20 @@ def processor_seconds() -> float:
 
 
 class Memory:
-    """Largest memory of the Java machine, and of Python's processes, sampled in a thread."""
+    """Largest memory of the processes of each kind, and of this one, sampled in a thread."""
 
     def __init__(self) -> None:
-        self.java = self.python = self.driver = 0
+        self.most = dict.fromkeys(Kind, 0)
+        self.driver = 0
         self._ended = threading.Event()
         threading.Thread(target=self._sample, daemon=True).start()
 
     def _sample(self) -> None:
         while not self._ended.wait(SAMPLE_SECONDS):
-            java = python = 0
-            for one, is_java in processes():
-                size = memory_of(one, descendants=False)
-                java, python = java + size * is_java, python + size * (not is_java)
-            self.java, self.python = max(self.java, java), max(self.python, python)
+            now = dict.fromkeys(Kind, 0)
+            for one, kind in processes():
+                now[kind] += memory_of(one, descendants=False)
+            self.most = {kind: max(self.most[kind], size) for kind, size in now.items()}
             self.driver = max(self.driver, memory_of(os.getpid(), descendants=False))
 
     def stop(self) -> None:
@@ -154,7 +165,7 @@ class Memory:
         self._ended.set()
 
 
-def main(records: int, directory: Path, shape: Shape) -> None:
+def main(records: int, directory: Path, shape: Shape, master: str) -> None:
     """Print what the view of a snapshot of so many records, or of this shape, takes."""
     found = sorted((directory / "snapshots").glob("*Z"))
     if found:
@@ -164,7 +175,7 @@ def main(records: int, directory: Path, shape: Shape) -> None:
     else:
         snapshot = write_snapshot(directory, records)
     size = sum(path.stat().st_size for path in snapshot.glob("*.log"))
-    spark = start_session("local[2]")
+    spark = start_session(master)
     spark.range(1).mapInArrow(lambda batches: batches, "id BIGINT").collect()
     memory = Memory()
 
@@ -188,11 +199,8 @@ def main(records: int, directory: Path, shape: Shape) -> None:
     print(f"{written / spent:,.0f} records a processor second")
     measured("write", lambda: frame.write.format("noop").mode("overwrite").save())
     memory.stop()
-    mib = 2**20
-    print(
-        f"Java {memory.java / mib:,.0f} MiB, Python {memory.python / mib:,.0f} MiB at most", end=""
-    )
-    print(f", of it the driver {memory.driver / mib:,.0f}")
+    sizes = ", ".join(f"{kind} {size / 2**20:,.0f} MiB" for kind, size in memory.most.items())
+    print(f"{sizes} at most; the driver's Python {memory.driver / 2**20:,.0f} MiB of it")
     spark.stop()
 
 
@@ -203,10 +211,11 @@ if __name__ == "__main__":
     parser.add_argument("--links", type=int, default=0)
     parser.add_argument("--component", type=int, default=200)
     parser.add_argument("--ended", action="store_true")
+    parser.add_argument("--master", default="local[2]")
     told = parser.parse_args()
     wanted = Shape(told.links, told.component, told.ended)
     if told.directory is not None:
-        main(told.records, told.directory, wanted)
+        main(told.records, told.directory, wanted, told.master)
     else:
         with tempfile.TemporaryDirectory() as made:
-            main(told.records, Path(made), wanted)
+            main(told.records, Path(made), wanted, told.master)

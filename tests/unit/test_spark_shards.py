@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -177,6 +178,25 @@ def test_chain_of_links_over_shards_is_one_component_whatever_its_length(tmp_pat
     chosen = choose(log, 3)
     assert records_of(chosen) == len(segment.offsets) - 1
     assert rows_of(log, chosen) == replayed(log)
+
+
+def test_labels_of_a_long_chain_come_to_the_shards_of_their_nodes_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = write_log(tmp_path / "log", linked_chain(300))
+    came = Counter[str]()
+    unpack = entries_view.unpack_parcels
+
+    def counted(batches: Any) -> Any:
+        found = unpack(batches)
+        for given in found.values():
+            came.update({name: len(table) for name, table in given.items()})
+        return found
+
+    monkeypatch.setattr(entries_view, "unpack_parcels", counted)
+    assert rows_of(log, choose(log, 12)) == replayed(log)
+    # once from the shard that joins what the rounds left, once from one step to the next
+    assert 0 < came["moved"] <= 2 * 300
 
 
 def test_hot_uri_sends_one_row_a_shard_and_replays_what_overlaps_its_lease(
