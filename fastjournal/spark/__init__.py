@@ -14,22 +14,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastjournal.spark.event_history import event_span
-    from fastjournal.spark.events_view import events
-    from fastjournal.spark.export import export_snapshot
-    from fastjournal.spark.registration import register
+    from fastjournal.spark.data_source.registration import register
+    from fastjournal.spark.data_source.view_reader import entries
+    from fastjournal.spark.export.snapshot_export import export_snapshot
+    from fastjournal.spark.history.events_view import events
+    from fastjournal.spark.history.file_history import event_span
     from fastjournal.spark.session import start_session
-    from fastjournal.spark.view_reader import entries
 
 __all__ = ["entries", "event_span", "events", "export_snapshot", "register", "start_session"]
 
 # No module here has one of these names: once imported, it would stand in the place of the function.
 _HOMES = {
-    "entries": "view_reader",
-    "event_span": "event_history",
-    "events": "events_view",
-    "export_snapshot": "export",
-    "register": "registration",
+    "entries": "data_source.view_reader",
+    "event_span": "history.file_history",
+    "events": "history.events_view",
+    "export_snapshot": "export.snapshot_export",
+    "register": "data_source.registration",
     "start_session": "session",
 }
 

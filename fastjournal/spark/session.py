@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fastjournal import errors
-from fastjournal.spark.java import prepare_environment
-from fastjournal.spark.master_url import check_master
+from fastjournal.spark.cluster.java import prepare_environment
+from fastjournal.spark.cluster.master_url import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def start_session(
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - PySpark is an extra
 
-    from fastjournal.spark.registration import register  # noqa: PLC0415 - imports PySpark
+    from fastjournal.spark.data_source.registration import register  # noqa: PLC0415 - imports PySpark
 
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -65,7 +65,7 @@ def start_session(
         if master is not None and master.startswith("local"):
             # Without it Spark warns where the host's name leads to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            quiet = files("fastjournal.spark") / "log4j2.properties"
+            quiet = files("fastjournal.spark.cluster") / "log4j2.properties"
             quietly = f"-Dlog4j2.configurationFile=file:{quiet}"
             settings[_JAVA_OPTIONS] = f"{quietly} {settings.get(_JAVA_OPTIONS, '')}".strip()
     for key, value in settings.items():

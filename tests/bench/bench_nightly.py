@@ -44,7 +44,7 @@ DOMAINS = 200
 EXTRACT = """
 import sys
 from fastjournal.disk import OsDisk
-from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.history.event_table import EventTable
 if __name__ == "__main__":
     print(EventTable(OsDisk(), sys.argv[2] + "/events").update(sys.argv[1]))
 """

@@ -24,14 +24,14 @@ from fastjournal.cmdlog.format.envelope import pack
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.spark.columns import to_batch
-from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_records import EventRecord, row_records, segment_records
-from fastjournal.spark.event_rows import BATCH_ROWS, event_batch
-from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.record_columns import READABLE, RECORD_COLUMNS
-from fastjournal.spark.rows import read_segment, segment_rows
-from fastjournal.spark.vectorised.reader import read_batches
+from fastjournal.spark.decoding.record_columns import READABLE, RECORD_COLUMNS
+from fastjournal.spark.decoding.rows import read_segment, segment_rows
+from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
+from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.history.event_records import EventRecord, row_records, segment_records
+from fastjournal.spark.history.event_rows import BATCH_ROWS, event_batch
+from fastjournal.spark.history.extractor import EventExtractor, History
+from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
 
 LEASED = 64

@@ -68,17 +68,17 @@ def test_export_that_a_signal_ends_leaves_no_temporary_file(
     scratch.mkdir()
     code = """
 import sys, time
-from fastjournal.spark import export
+from fastjournal.spark.export import snapshot_export
 from fj_cli.main import run
 
-groups = export._row_groups
+groups = snapshot_export._row_groups
 
 def held(batches):
     yield from groups(batches)
     print("in the middle", flush=True)
     time.sleep(60)
 
-export._row_groups = held
+snapshot_export._row_groups = held
 sys.exit(run(sys.argv[1:]))
 """
     process = subprocess.Popen(

@@ -13,7 +13,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.errors import RefusedError
-from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.storage.files import LogDirectory
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 

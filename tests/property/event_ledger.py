@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply
-from fastjournal.spark.event_rows import EventKind
+from fastjournal.spark.history.event_rows import EventKind
 from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 

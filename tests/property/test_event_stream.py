@@ -20,11 +20,11 @@ import msgspec
 from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark.event_stream import EventsStream
-from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.record_stream import Offset, RecordsStream
-from fastjournal.spark.source import FastjournalSource
-from fastjournal.spark.vectorised.groups import find_group_end
+from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.decoding.vectorised.groups import find_group_end
+from fastjournal.spark.history.event_stream import EventsStream
+from fastjournal.spark.records.record_stream import Offset, RecordsStream
+from fastjournal.spark.storage.files import SegmentFile
 from tests.property.event_ledger import EventLedger, day_of
 from tests.property.ledger_run import LedgerRun
 

@@ -28,10 +28,10 @@ from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
-from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_rows import EventKind
-from fastjournal.spark.event_table import EventTable
-from fastjournal.spark.process_pool import Here, process_pool
+from fastjournal.spark.execution.process_pool import Here, process_pool
+from fastjournal.spark.history.event_rows import EventKind
+from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.testing.logs import SegmentBuilder
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun

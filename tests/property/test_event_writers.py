@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from fastjournal.errors import LogFailedError, LogLockedError
-from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.history.event_table import EventTable
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.test_event_store import EVENTS, LosingStore, StoreNights

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.spark.day_store import DayStore
-from fastjournal.spark.night_inputs import Night
-from fastjournal.spark.night_run import run_night
+from fastjournal.spark.nightly.day_store import DayStore
+from fastjournal.spark.nightly.inputs import Night
+from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_OPTIONS, start_session
 from fj_cli.demo.changes import Change, load_changes
 from fj_cli.demo.history import DAYS, Ledger, Simulation

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fastjournal.spark import sorted_runs
+from fastjournal.spark.execution import sorted_runs
 
 
 def batch_with(schema: pa.Schema, rows: int, **columns: Any) -> pa.RecordBatch:

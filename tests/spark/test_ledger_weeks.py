@@ -26,11 +26,11 @@ from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.snapshot import read_manifest
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
-from fastjournal.spark.day_store import DayStore
-from fastjournal.spark.event_table import EventTable
-from fastjournal.spark.jobs import KINDS
-from fastjournal.spark.night_inputs import Night
-from fastjournal.spark.night_run import run_night
+from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.nightly.day_store import DayStore
+from fastjournal.spark.nightly.history_jobs import KINDS
+from fastjournal.spark.nightly.inputs import Night
+from fastjournal.spark.nightly.run import run_night
 from tests.integration import shifted_daemon
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.programs import installed

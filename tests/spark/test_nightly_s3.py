@@ -20,8 +20,8 @@ from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, wri
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.spark.session import SMALL_OPTIONS
-from fastjournal.spark.store_lock import StoreLock
-from fastjournal.spark.table_files import StoreFiles
+from fastjournal.spark.storage.store_lock import StoreLock
+from fastjournal.spark.storage.table_files import StoreFiles
 from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import Ledger, Simulation
 from tests.integration.programs import installed

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.spark.jobs import KINDS
-from fastjournal.spark.report.diagnosis import diagnose
-from fastjournal.spark.report.figures import Figures
-from fastjournal.spark.report.page import render
+from fastjournal.spark.nightly.history_jobs import KINDS
+from fastjournal.spark.nightly.report.diagnosis import diagnose
+from fastjournal.spark.nightly.report.figures import Figures
+from fastjournal.spark.nightly.report.report_page import render
 from tests.integration.browser import CHROMIUM, Browser
 from tests.spark.report_screenshots import LOOK, SCREENS
 from tests.unit.test_spark_report import SECOND, build, hours_of, row

@@ -18,7 +18,7 @@ import pyspark
 import fastjournal
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
-from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.history.event_table import EventTable
 from fastjournal.testing.logs import SegmentBuilder
 from tests.property.event_ledger import EventLedger
 from tests.property.ledger_run import LedgerRun
@@ -27,8 +27,8 @@ JOB = """
 import json, sys
 import fastjournal.spark
 from fastjournal.disk import OsDisk
-from fastjournal.spark.cluster_tasks import ClusterTasks
-from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.execution.cluster_tasks import ClusterTasks
+from fastjournal.spark.history.event_table import EventTable
 from fastjournal.spark.session import SMALL_OPTIONS
 
 options = {

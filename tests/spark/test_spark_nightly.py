@@ -22,16 +22,16 @@ from fastjournal.client import SyncClient
 from fastjournal.cmdlog.snapshot import MANIFEST_NAME
 from fastjournal.errors import LogFailedError
 from fastjournal.keys import build_journal_key
-from fastjournal.spark import jobs, state_jobs
-from fastjournal.spark.day_store import DayState, DayStore
-from fastjournal.spark.days import begin_us
-from fastjournal.spark.event_commits import MissingSegments, decode_commit
-from fastjournal.spark.night_inputs import Night
-from fastjournal.spark.night_reports import Outcome
-from fastjournal.spark.night_run import run_night
-from fastjournal.spark.report.texts import count, duration, share
-from fastjournal.spark.report.texts import instant as instant_text
-from fastjournal.spark.state_jobs import BACKLOG_NUMBERS
+from fastjournal.spark.history.commits import MissingSegments, decode_commit
+from fastjournal.spark.history.days import begin_us
+from fastjournal.spark.nightly import history_jobs, state_jobs
+from fastjournal.spark.nightly.day_reports import Outcome
+from fastjournal.spark.nightly.day_store import DayState, DayStore
+from fastjournal.spark.nightly.inputs import Night
+from fastjournal.spark.nightly.report.texts import count, duration, share
+from fastjournal.spark.nightly.report.texts import instant as instant_text
+from fastjournal.spark.nightly.run import run_night
+from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
 from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import ERROR, SLOW_US, Ledger
 from tests.integration.browser import CHROMIUM
@@ -120,7 +120,7 @@ def test_throughput_of_all_days_equals_the_ledger(played: Played) -> None:
     found: Counter[tuple[str, str, str]] = Counter()
     for day, row in days_of(played, "throughput"):
         assert day == str(row["minute"].date())
-        found.update({(day, row["domain"], kind): row[kind] for kind in jobs.KINDS})
+        found.update({(day, row["domain"], kind): row[kind] for kind in history_jobs.KINDS})
     expected = {key: n for key, n in played.ledger.events.items() if until_midnight(key[0])}
     assert +found == Counter(expected)
     assert {kind for _, _, kind in expected} >= {"set", "replaced", "leased", "lost", "failed"}
@@ -143,7 +143,9 @@ def test_spark_percentiles_of_wait_and_run_times_equal_the_ledger(played: Played
             own = values.get((day, row["domain"]), [])
             if own:
                 seen += 1
-                wanted = {key: percentile(own, share) for key, share in jobs.PERCENTILES.items()}
+                wanted = {
+                    key: percentile(own, share) for key, share in history_jobs.PERCENTILES.items()
+                }
                 assert {key: row[f"{name}_{key}_us"] for key in wanted} == wanted
                 assert row[f"{name}_max_us"] == max(own)
     assert seen > 2 * DAYS
@@ -160,7 +162,7 @@ def test_attempts_and_failures_equal_the_ledger(played: Played) -> None:
     found = {
         (day, row["domain"], row["attempt"], kind): row[kind]
         for day, row in days_of(played, "attempts")
-        for kind in jobs.LEASE_KINDS
+        for kind in history_jobs.LEASE_KINDS
         if row[kind]
     }
     assert found == {key: n for key, n in ledger.attempts.items() if until_midnight(key[0])}
@@ -304,7 +306,7 @@ def hours_of_all_domains(played: Played) -> dict[int, dict[str, Any]]:
 
 def times(row: dict[str, Any], name: str) -> list[str]:
     """Return the texts of the percentiles of a row, and of its longest time."""
-    return [duration(row[f"{name}_{key}_us"]) for key in (*jobs.PERCENTILES, "max")]
+    return [duration(row[f"{name}_{key}_us"]) for key in (*history_jobs.PERCENTILES, "max")]
 
 
 def test_report_in_a_browser_fits_its_screens_and_has_charts_with_marks(
@@ -363,7 +365,7 @@ def test_report_in_a_browser_has_the_figures_of_the_stored_tables(
             domains,
             strict=True,
         ):
-            counts = {kind: count(stored_row[kind]) for kind in jobs.KINDS}
+            counts = {kind: count(stored_row[kind]) for kind in history_jobs.KINDS}
             assert row[:2] == [stored_row["domain"], counts["leased"]]
             assert row[2:6] == times(stored_row, "wait")
             assert row[6:] == [counts["completed"], *times(stored_row, "run")]
@@ -617,10 +619,10 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path)
         snapshot = client.snapshot()
     # a directory cannot be made below a file, whoever runs this
     code = (
-        "from fastjournal.spark import night_tables, nightly; uri = night_tables.hadoop_uri; "
-        "night_tables.hadoop_uri = "
+        "from fastjournal.spark.nightly import analysis_tables, main; "
+        "uri = analysis_tables.hadoop_uri; analysis_tables.hadoop_uri = "
         f"lambda place: uri(place) if '/entries/' in place else 'file://{file}/table'; "
-        "nightly.main()"
+        "main()"
     )
     options = ["--archive", str(archive), "--output", str(output), "--master", "local[2]"]
     day = datetime.now(UTC).date() - timedelta(days=1)

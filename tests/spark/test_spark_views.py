@@ -21,9 +21,9 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark import entries_view
-from fastjournal.spark.partition_replay import ENTRY_COLUMNS
-from fastjournal.spark.requested_schema import INSTANTS
+from fastjournal.spark.live_entries import entries_view
+from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.query.requested_schema import INSTANTS
 from fastjournal.spark.session import translating
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder

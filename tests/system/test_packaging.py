@@ -104,7 +104,7 @@ def test_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert not [name for name in names if name.endswith(".pyc")]
     with zipfile.ZipFile(wheel) as archive:
-        launcher = archive.getinfo("fastjournal/spark/launcher/bin/java")
+        launcher = archive.getinfo("fastjournal/spark/cluster/launcher/bin/java")
     assert launcher.external_attr >> 16 & 0o111
 
 

@@ -14,9 +14,9 @@ import pyarrow.fs
 import pytest
 
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.spark import day_store
-from fastjournal.spark.day_store import DayState, DayStore, checked_output
-from fastjournal.spark.files import hadoop_uri, is_s3, pyarrow_uri
+from fastjournal.spark.nightly import day_store
+from fastjournal.spark.nightly.day_store import DayState, DayStore, checked_output
+from fastjournal.spark.storage.files import hadoop_uri, is_s3, pyarrow_uri
 
 DAY = date(2026, 11, 20)
 TABLES = [("hours", DAY), ("churn", DAY)]

@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.errors import LogFailedError
-from fastjournal.spark import domain_runs, duckdb_engine, sorted_runs
-from fastjournal.spark.domain_runs import find_domain_ranges, merge_runs, write_entry_runs
-from fastjournal.spark.duckdb_engine import DuckDb
-from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
-from fastjournal.spark.sorted_runs import row_bytes
+from fastjournal.spark.execution import duckdb_engine, sorted_runs
+from fastjournal.spark.execution.duckdb_engine import DuckDb
+from fastjournal.spark.execution.sorted_runs import row_bytes
+from fastjournal.spark.export import domain_runs
+from fastjournal.spark.export.domain_runs import find_domain_ranges, merge_runs, write_entry_runs
+from fastjournal.spark.live_entries.partition_replay import ENTRY_ARROW_SCHEMA
 from tests.spark.sorted_run_cases import batch_with, draw_bounds, replace_column
 
 LONG = "l" * 5000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastjournal.spark.duckdb_engine import MEMORY_MIB, DuckDb
+from fastjournal.spark.execution.duckdb_engine import MEMORY_MIB, DuckDb
 
 
 def test_lookups_have_less_memory_and_see_all_rows(tmp_path: Path) -> None:

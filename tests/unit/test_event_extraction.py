@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_records import row_records
-from fastjournal.spark.event_rows import POPPED, UNDELIVERED, Event
-from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.rows import segment_rows
+from fastjournal.spark.decoding.rows import segment_rows
+from fastjournal.spark.history.event_records import row_records
+from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, Event
+from fastjournal.spark.history.extractor import EventExtractor, History
+from fastjournal.spark.storage.files import SegmentFile
 from tests.door.engine import Handouts
 from tests.property.compacted_log import LOG, CompactedLog
 

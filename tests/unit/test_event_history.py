@@ -26,14 +26,14 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
-from fastjournal.spark.coverage import spans
-from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_history import history_files, read_events
-from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind
-from fastjournal.spark.event_table import EventTable
-from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.rows import segment_rows
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.decoding.rows import segment_rows
+from fastjournal.spark.history.coverage import spans
+from fastjournal.spark.history.event_rows import EVENT_SCHEMA, Event, EventKind
+from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.history.extractor import EventExtractor, History
+from fastjournal.spark.history.file_history import history_files, read_events
+from fastjournal.spark.storage.files import LogDirectory
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun

@@ -21,10 +21,10 @@ from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark import record_stream
-from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.record_stream import Offset, RecordsStream
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.records import record_stream
+from fastjournal.spark.records.record_stream import Offset, RecordsStream
+from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import write_random_log
 

@@ -14,12 +14,17 @@ import pytest
 pytest.importorskip("duckdb")
 
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.spark import duckdb_engine, label_replay, replay_runs
-from fastjournal.spark.duckdb_engine import DuckDb
-from fastjournal.spark.entry_fetch import REPLAYED_SCHEMA
-from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.local_entries import sorted_entries
-from fastjournal.spark.replay_runs import find_replay_ranges, read_range, write_record_runs
+from fastjournal.spark.execution import duckdb_engine
+from fastjournal.spark.execution.duckdb_engine import DuckDb
+from fastjournal.spark.export.local_entries import sorted_entries
+from fastjournal.spark.live_entries import label_replay, replay_runs
+from fastjournal.spark.live_entries.fetch import REPLAYED_SCHEMA
+from fastjournal.spark.live_entries.replay_runs import (
+    find_replay_ranges,
+    read_range,
+    write_record_runs,
+)
+from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import replayed, write_random_log
 from tests.spark.sorted_run_cases import batch_with, draw_bounds

@@ -7,8 +7,9 @@ from datetime import UTC, date, datetime
 import pytest
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.coverage import Span, covered_share, extended, on_day, spans
-from fastjournal.spark.days import (
+from fastjournal.spark.history.commits import MissingSegments, TakenSegment
+from fastjournal.spark.history.coverage import Span, covered_share, extended, on_day, spans
+from fastjournal.spark.history.days import (
     DAY_US,
     begin_us,
     checked_day,
@@ -17,7 +18,6 @@ from fastjournal.spark.days import (
     stale_days,
     trend_days,
 )
-from fastjournal.spark.event_commits import MissingSegments, TakenSegment
 
 MIDNIGHT_US = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = date(2026, 11, 20)

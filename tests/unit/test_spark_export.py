@@ -22,21 +22,23 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark import (
-    domain_runs,
-    duckdb_engine,
-    export,
-    local_entries,
-    replay_runs,
-    sorted_runs,
-)
-from fastjournal.spark.export import export_snapshot
+from fastjournal.spark.execution import duckdb_engine, sorted_runs
+from fastjournal.spark.export import domain_runs, local_entries, snapshot_export
+from fastjournal.spark.export.snapshot_export import export_snapshot
+from fastjournal.spark.live_entries import replay_runs
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 TRACED = tuple(
     module.__file__
-    for module in (export, local_entries, duckdb_engine, domain_runs, replay_runs, sorted_runs)
+    for module in (
+        snapshot_export,
+        local_entries,
+        duckdb_engine,
+        domain_runs,
+        replay_runs,
+        sorted_runs,
+    )
 )
 TAKEN_US = 1_795_165_406_070_796
 
@@ -71,7 +73,7 @@ def test_export_that_is_interrupted_leaves_nothing_half_done(
         # the same entries each time, without their computation
         export_snapshot(snapshot, tmp_path / "whole", processes=1)
         batches = pq.read_table(tmp_path / "whole").to_batches()
-        monkeypatch.setattr(export, "sorted_entries", lambda *_, **__: iter(batches))
+        monkeypatch.setattr(snapshot_export, "sorted_entries", lambda *_, **__: iter(batches))
     writes = ("write", "finish", "_put", "_put_manifest")
     lines_left = 0
 
@@ -180,7 +182,7 @@ def test_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> 
 def test_row_groups_end_at_their_rows_and_bytes(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(snapshot_export, "ROW_GROUP_ROWS", 4)
     rows = export_snapshot(snapshot, tmp_path / "out").rows
     found = pq.ParquetFile(tmp_path / "out" / f"entries-{snapshot.name}.parquet")
     assert found.metadata.num_row_groups == -(-rows // 4) > 2
@@ -190,8 +192,8 @@ def test_export_begins_another_file_behind_the_bytes_that_an_object_store_can_re
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    monkeypatch.setattr(export, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(export, "FILE_BYTES", 3000)
+    monkeypatch.setattr(snapshot_export, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(snapshot_export, "FILE_BYTES", 3000)
     files = export_snapshot(snapshot, out).files
     stem = f"entries-{snapshot.name}"
     names = [
@@ -343,7 +345,7 @@ def test_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
 
 def test_export_needs_neither_spark_nor_trio() -> None:
     code = (
-        "import sys, fastjournal.spark.export; "
+        "import sys, fastjournal.spark.export.snapshot_export; "
         "sys.exit(any(name in sys.modules for name in ('pyspark', 'trio')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,8 +16,8 @@ import pyarrow as pa
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.kestrel_files import list_queues
-from fastjournal.spark import foreign_reader
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.data_source import foreign_reader
+from fastjournal.spark.data_source.source import FastjournalSource
 
 CORPUS = Path(__file__).parent.parent / "format" / "data"
 

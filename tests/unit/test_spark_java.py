@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import JavaMissingError
-from fastjournal.spark import java
+from fastjournal.spark.cluster import java
 
 FAKE = """\
 #!/bin/sh

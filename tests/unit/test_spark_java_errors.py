@@ -10,8 +10,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from fastjournal.errors import BadRequestError, CannotConnectError, LogFailedError
-from fastjournal.spark.java_errors import root_cause, translating_output, translating_start
-from fastjournal.spark.master_url import check_listens, check_master
+from fastjournal.spark.cluster.java_errors import root_cause, translating_output, translating_start
+from fastjournal.spark.cluster.master_url import check_listens, check_master
 from fastjournal.spark.session import start_session
 
 FULL = """An error occurred while calling o341.parquet.

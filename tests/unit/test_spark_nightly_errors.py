@@ -21,7 +21,8 @@ from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
-from fastjournal.spark import day_store, java, night_setup, nightly
+from fastjournal.spark.cluster import java
+from fastjournal.spark.nightly import day_store, fj_nightly, preparation
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
@@ -61,7 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], umas
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["fj-nightly", *options])
         with pytest.raises(SystemExit) as ended:
-            nightly.main()
+            fj_nightly.main()
         out, said = capfd.readouterr()
         assert isinstance(ended.value.code, int)
         assert out == "" or ended.value.code == 0, "an error comes before any report"
@@ -73,7 +74,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], umas
 @pytest.fixture
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command look for no Java."""
-    monkeypatch.setattr(night_setup, "prepare_environment", lambda: None)
+    monkeypatch.setattr(preparation, "prepare_environment", lambda: None)
 
 
 def run_process(code: str, *options: str) -> tuple[int, str]:
@@ -173,8 +174,8 @@ def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
     def work(*_: object, **__: object) -> None:
         raise WorkBeganError
 
-    monkeypatch.setattr(nightly, "_take_snapshot", take)
-    monkeypatch.setattr(night_setup, "run_night", work)
+    monkeypatch.setattr(fj_nightly, "_take_snapshot", take)
+    monkeypatch.setattr(preparation, "run_night", work)
     options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
     if archives:
         with pytest.raises(WorkBeganError):
@@ -340,7 +341,7 @@ def test_tables_are_no_wider_than_the_files_of_the_snapshot(
     options = dict.fromkeys(names)
     os.umask(0)
     with ExitStack() as stack:
-        night_setup.prepare(options | {"snapshot": snapshot, "output": str(table.parent)}, stack)
+        preparation.prepare(options | {"snapshot": snapshot, "output": str(table.parent)}, stack)
         table.mkdir()
         os.close(os.open(table / "file", os.O_CREAT, 0o666))
     modes = [path.stat().st_mode & 0o777 for path in (table / "file", table)]
@@ -353,7 +354,7 @@ def test_failure_of_spark_is_one_line(
     def fail(*_: object) -> None:
         raise PySparkRuntimeError("no space left\n  at org.apache.spark.Some.java")
 
-    monkeypatch.setattr(night_setup, "prepare", fail)
+    monkeypatch.setattr(preparation, "prepare", fail)
     assert run("--output", str(tmp_path)) == (1, "fj-nightly: Spark failed: no space left\n")
 
 

@@ -12,12 +12,14 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Pause
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark import duckdb_engine, entry_plan, local_entries
-from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.local_entries import sorted_entries
-from fastjournal.spark.record_columns import READABLE
-from fastjournal.spark.rows import Row
-from fastjournal.spark.vectorised.byte_arrays import END_BYTES, SegmentBytes, hash_of
+from fastjournal.spark.decoding.byte_arrays import END_BYTES, SegmentBytes, hash_of
+from fastjournal.spark.decoding.record_columns import READABLE
+from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.execution import duckdb_engine
+from fastjournal.spark.export import local_entries
+from fastjournal.spark.export.local_entries import sorted_entries
+from fastjournal.spark.live_entries import plan
+from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.plan_logs import SECOND, hot_uri, linked_chain, write_log
@@ -59,8 +61,8 @@ def test_plan_equals_the_replay_of_colliding_records(seed: int, tmp_path: Path) 
 def test_plan_equals_the_replay_where_its_rounds_are_too_few(
     bounds: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entry_plan, "HOPS_MAX", bounds[0])
-    monkeypatch.setattr(entry_plan, "ROUNDS_MAX", bounds[1])
+    monkeypatch.setattr(plan, "HOPS_MAX", bounds[0])
+    monkeypatch.setattr(plan, "ROUNDS_MAX", bounds[1])
     write_random_log(tmp_path / "log", 5, segments=3, records=60)
     assert rows_of(tmp_path / "log", tmp_path / "scratch") == replayed(tmp_path / "log")
 

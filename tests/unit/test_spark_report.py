@@ -17,15 +17,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fastjournal.spark.coverage import Span
-from fastjournal.spark.day_store import DayState, DayStore
-from fastjournal.spark.days import begin_us, trend_days
-from fastjournal.spark.jobs import KINDS
-from fastjournal.spark.report import charts, texts
-from fastjournal.spark.report.console import print_report
-from fastjournal.spark.report.diagnosis import diagnose
-from fastjournal.spark.report.figures import HOUR_US, LEASE_COUNTS, Figures, load
-from fastjournal.spark.report.page import render
+from fastjournal.spark.history.coverage import Span
+from fastjournal.spark.history.days import begin_us, trend_days
+from fastjournal.spark.nightly.day_store import DayState, DayStore
+from fastjournal.spark.nightly.history_jobs import KINDS
+from fastjournal.spark.nightly.report import charts, texts
+from fastjournal.spark.nightly.report.console import print_report
+from fastjournal.spark.nightly.report.diagnosis import diagnose
+from fastjournal.spark.nightly.report.figures import HOUR_US, LEASE_COUNTS, Figures, load
+from fastjournal.spark.nightly.report.report_page import render
 
 DAY = date(2026, 11, 20)
 DAYS = trend_days(DAY)

@@ -13,23 +13,24 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark import entries_view, label_replay, replay_runs, shard
-from fastjournal.spark import replay_parcels as replay_module
-from fastjournal.spark.duckdb_engine import DuckDb
-from fastjournal.spark.entries_view import (
+from fastjournal.spark.execution import shard
+from fastjournal.spark.execution.duckdb_engine import DuckDb
+from fastjournal.spark.execution.shard import Step
+from fastjournal.spark.execution.shard_rows import unpack_parcels
+from fastjournal.spark.live_entries import entries_view, label_replay, replay_runs
+from fastjournal.spark.live_entries import replay_parcels as replay_module
+from fastjournal.spark.live_entries.entries_view import (
     LogFiles,
     fetch_entries,
     run_step,
     send_records,
     send_segments,
 )
-from fastjournal.spark.entry_shards import find_records
-from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.linked_entries import resolve_links
-from fastjournal.spark.partition_replay import ENTRY_ARROW_SCHEMA
-from fastjournal.spark.replay_parcels import replay_parcels
-from fastjournal.spark.shard import Step
-from fastjournal.spark.shard_rows import unpack_parcels
+from fastjournal.spark.live_entries.linked_entries import resolve_links
+from fastjournal.spark.live_entries.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.live_entries.replay_parcels import replay_parcels
+from fastjournal.spark.live_entries.sharded_plan import find_records
+from fastjournal.spark.storage.files import LogDirectory
 from tests.spark.plan_logs import ended_chain, hot_uri, linked_chain, write_log
 from tests.spark.random_logs import by_position, replayed, write_linked_log, write_random_log
 

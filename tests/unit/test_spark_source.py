@@ -45,13 +45,13 @@ from fastjournal.cmdlog.snapshot import MANIFEST_NAME, ManifestSegment, take_sna
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.columns import TIMESTAMPS
-from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.options import LOG_VIEWS, OPTIONS, Options
-from fastjournal.spark.paths import find_directories, open_log
-from fastjournal.spark.requested_schema import INSTANTS, RequestedColumn, cast_batch
-from fastjournal.spark.row_filters import RowFilters
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.decoding.view_columns import TIMESTAMPS
+from fastjournal.spark.query.paths import find_directories, open_log
+from fastjournal.spark.query.requested_schema import INSTANTS, RequestedColumn, cast_batch
+from fastjournal.spark.query.row_filters import RowFilters
+from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options
+from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.plan_logs import write_log

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 
 from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.protocol import Function, Request, encode_request
-from fastjournal.spark import spool_view
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.data_source import spool_view
+from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spool import DeadDirectory, Reason, Spool, list_slots
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.slots import LOCK_NAME, slot_name

@@ -17,8 +17,8 @@ import pyarrow.fs
 import pytest
 
 from fastjournal.errors import LogLockedError
-from fastjournal.spark import store_lock
-from fastjournal.spark.store_lock import CLAIM_S, CLAIMS, Claim, StoreLock
+from fastjournal.spark.storage import store_lock
+from fastjournal.spark.storage.store_lock import CLAIM_S, CLAIMS, Claim, StoreLock
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.event_commits import read_commits
-from fastjournal.spark.table_files import StoreFiles
+from fastjournal.spark.history.commits import read_commits
+from fastjournal.spark.storage.table_files import StoreFiles
 
 
 class Upload:

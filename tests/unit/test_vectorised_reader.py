@@ -25,16 +25,16 @@ from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Op
 from fastjournal.cmdlog.format.partial_decode import body_offset
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.columns import to_batch
-from fastjournal.spark.files import LogDirectory, SegmentFile
-from fastjournal.spark.record_columns import INTERNAL_COLUMNS, READABLE
-from fastjournal.spark.rows import read_segment, segment_rows
-from fastjournal.spark.vectorised import chunk, reader
-from fastjournal.spark.vectorised.byte_arrays import SegmentBytes
-from fastjournal.spark.vectorised.checksums import checksums_are_right
-from fastjournal.spark.vectorised.frames import find_frames
-from fastjournal.spark.vectorised.reader import read_batches, read_data
-from fastjournal.spark.vectorised.spans import SLICES_MAX, Slice, slices_of
+from fastjournal.spark.decoding.byte_arrays import SegmentBytes
+from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, READABLE
+from fastjournal.spark.decoding.rows import read_segment, segment_rows
+from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
+from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
+from fastjournal.spark.decoding.vectorised.frames import find_frames
+from fastjournal.spark.decoding.vectorised.spans import SLICES_MAX, Slice, slices_of
+from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches, read_data
+from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.storage.files import LogDirectory, SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import every_record, write_random_log
 
@@ -246,7 +246,7 @@ def test_reader_scans_no_segment_whose_checksums_are_right(
     path.write_bytes(bytes(sample()))
     segment = SegmentFile(str(path), 1, path.stat().st_size, last=True, open=False)
     oracle = expected(segment, pa.fs.LocalFileSystem())
-    monkeypatch.setattr(reader, "scan_segment", None)
+    monkeypatch.setattr(vectorised_reader, "scan_segment", None)
     assert found(segment, pa.fs.LocalFileSystem()) == oracle
 
 

@@ -16,7 +16,7 @@ from fj_cli.termination import unwound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastjournal.spark.export import ExportManifest
+    from fastjournal.spark.export.snapshot_export import ExportManifest
 
 
 @click.command("export")
@@ -87,7 +87,7 @@ def _export_journal(snapshot: str, destination: str, to: str, as_json: bool | No
 
 def _load() -> Callable[..., ExportManifest]:
     try:
-        from fastjournal.spark.export import export_snapshot
+        from fastjournal.spark.export.snapshot_export import export_snapshot
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"export needs {error.name}, which is not installed",

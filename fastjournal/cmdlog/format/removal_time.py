@@ -16,7 +16,7 @@ took the place of what it removes, and else why it goes. Nanoseconds modulo 1000
 In logs of older versions 999 also stands for what 994 to 997 mean.
 
 Replay goes by it where a segment has damage: ``cmdlog.recovery.removals``. The history goes by it
-everywhere: ``fastjournal.spark.event_extractor``.
+everywhere: ``fastjournal.spark.history.extractor``.
 """
 
 from __future__ import annotations

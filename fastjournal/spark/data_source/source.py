@@ -1,0 +1,210 @@
+"""The Spark data source ``fastjournal``: command logs and snapshots as tables.
+
+    fastjournal.spark.register(spark)
+    spark.read.format("fastjournal").option("view", "records").load(directory)
+
+Options: ``query.source_options``. Paths: ``query.paths``. A schema given with
+``.schema(...)`` chooses columns: what it leaves out is not built.
+
+One partition is one segment, or a slice of a large one. Conditions on ``segment``, ``time``,
+``command`` and ``domain`` are applied while reading.
+
+A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
+metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
+not to its readers. ``data_source.sql_statements`` does so for a table that names its columns,
+whose schema is not inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+
+import msgspec
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from fastjournal.errors import BadRequestError
+from fastjournal.spark.data_source.foreign_reader import FOREIGN_COLUMNS, ForeignReader
+from fastjournal.spark.data_source.spool_view import SPOOL_COLUMNS, SpoolReader
+from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, RECORD_COLUMNS
+from fastjournal.spark.decoding.view_columns import HasKind
+from fastjournal.spark.history.event_rows import EVENT_COLUMNS
+from fastjournal.spark.history.event_stream import EventsStream
+from fastjournal.spark.history.events_reader import EventsReader
+from fastjournal.spark.history.file_history import history_files
+from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.query.paths import (
+    check_journal,
+    check_spool,
+    find_directories,
+    newest_snapshot,
+    open_log,
+)
+from fastjournal.spark.query.requested_schema import RequestedColumn, request, view_schema
+from fastjournal.spark.query.source_options import STREAM_VIEWS, Options
+from fastjournal.spark.records.record_stream import RecordsStream
+from fastjournal.spark.records.records_reader import RecordsReader
+
+VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
+    "records": RECORD_COLUMNS,
+    "entries": ENTRY_COLUMNS,
+    "events": EVENT_COLUMNS,
+    "spool": SPOOL_COLUMNS,
+}
+"""Columns of the views of a log."""
+TABLE_OPTIONS = "fastjournal"
+"""Key of the options of a table, in the metadata of its first column."""
+
+
+def keep_options(schema: StructType, options: Mapping[str, str]) -> None:
+    """Put the options of a table into its schema."""
+    first = schema.fields[0]
+    text = msgspec.json.encode(options).decode()
+    first.metadata = {**(first.metadata or {}), TABLE_OPTIONS: text}
+
+
+class FastjournalSource(DataSource):
+    """Reads command logs and snapshots; see the module."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._checked = Options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the data source in ``spark.read.format``."""
+        return "fastjournal"
+
+    def schema(self) -> StructType:
+        """Return the columns of the view."""
+        # Spark does not say here whether it reads a stream, which follows a directory of snapshots
+        self.check_directories(stream=True)
+        schema = view_schema(self._columns, self._checked)
+        if self._checked.is_table:
+            if self._checked.view == "entries" and self._checked.foreign is None:
+                raise no_plan()
+            keep_options(schema, self._checked.given)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the view ``records``, or of a view of a foreign journal."""
+        columns = self.check_schema(schema)
+        options = self._checked
+        directories = self.check_directories()
+        if options.foreign is not None:
+            return ForeignReader(
+                directories, options.foreign, options.view, columns, permissive=options.permissive
+            )
+        if options.view == "spool":
+            return SpoolReader(directories, columns, permissive=options.permissive)
+        if options.view == "events":
+            return EventsReader(directories, columns, permissive=options.permissive)
+        if options.view == "entries":
+            raise no_plan()
+        return RecordsReader(
+            directories,
+            columns,
+            permissive=options.permissive,
+            partition_bytes=options.bytes_per_partition,
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
+        """Return the reader of a stream of the view ``records`` or ``events``."""
+        columns = self.check_schema(schema)
+        options = self._checked
+        directories = find_directories(options)
+        is_one = len(directories) == 1 and options.foreign is None
+        if options.view not in STREAM_VIEWS or not is_one:
+            raise BadRequestError(
+                "a stream reads the view records or events of one directory",
+                hint="read other views, journals and lists of paths with spark.read",
+            )
+        if options.view == "events":
+            return EventsStream(
+                directories[0],
+                columns,
+                state_directory=options.state_directory,
+                permissive=options.permissive,
+                bytes_max=options.bytes_per_trigger,
+                cleans=options.cleans,
+            )
+        return RecordsStream(
+            directories[0],
+            columns,
+            permissive=options.permissive,
+            bytes_max=options.bytes_per_trigger,
+            cleans=options.cleans,
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write."""
+        del schema, overwrite
+        raise _read_only()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's
+        """Refuse to write."""
+        del schema, overwrite
+        raise _read_only()
+
+    def check_directories(self, *, stream: bool = False) -> list[str]:
+        """Return the directories; check that each holds what is asked for.
+
+        Args:
+            stream: A directory of snapshots is one of these.
+
+        Raises:
+            BadRequestError: One is missing, empty, or holds something else, which is named.
+        """
+        found = find_directories(self._checked)
+        for directory in found:
+            if self._checked.view == "spool":
+                check_spool(directory)
+            elif self._checked.view == "events":
+                # a gap is an error of the reader, or a row of a stream
+                history_files(directory, permissive=True)
+            elif self._checked.journal is not None:
+                check_journal(directory, self._checked.journal)
+            elif not stream or newest_snapshot(directory) is None:
+                open_log(directory)
+        return found
+
+    def check_schema(self, schema: StructType) -> list[RequestedColumn]:
+        """Return the columns that a schema asks for; take the options of a table from it.
+
+        Raises:
+            BadRequestError: It names a column that is not there, or a type that it cannot have.
+        """
+        metadata = schema.fields[0].metadata if schema.fields else {}
+        if TABLE_OPTIONS in metadata:
+            stored = msgspec.json.decode(metadata[TABLE_OPTIONS], type=dict[str, str])
+            self._checked = Options(stored | self._checked.given)
+        options = self._checked
+        hidden = INTERNAL_COLUMNS if options.view == "records" else ()
+        return request(schema, self._columns, hidden, options)
+
+    @property
+    def _columns(self) -> Sequence[HasKind]:
+        options = self._checked
+        return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
+
+
+def no_plan() -> BadRequestError:
+    """Return the error for the view ``entries`` of a table, or of a session without its plan."""
+    return BadRequestError(
+        "the view entries is computed by a plan of Spark, which a data source alone cannot return",
+        hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
+        "or CREATE TEMPORARY VIEW; under Spark Connect load(...) and createTempView",
+    )
+
+
+def _read_only() -> BadRequestError:
+    return BadRequestError(
+        "the format fastjournal is read only",
+        hint="set entries with a client of the daemon, or write another format, such as parquet",
+    )

@@ -1,0 +1,237 @@
+"""Columns of the view ``records``: name, type, and where the value of a row comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
+    Delay,
+    Limit,
+    Pause,
+    Resize,
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+    Touch,
+    Value,
+    tag_of,
+)
+from fastjournal.cmdlog.recovery.segment_chain import TOLD
+from fastjournal.spark.decoding.record_kinds import (
+    high_half,
+    key_hash,
+    kind_of,
+    link_hashes,
+    low_half,
+    uri_hash,
+)
+from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.view_columns import (
+    COMMAND_NAMES,
+    CORRUPT_COLUMN,
+    TIMESTAMPS,
+    Column,
+    bounded,
+    bounded32,
+    cut,
+    text,
+)
+
+
+def _timestamp(instant: int | None) -> int | None:
+    return instant if instant in TIMESTAMPS else None
+
+
+def _of_job(name: str) -> Callable[[Row], Any]:
+    def value(row: Row) -> Any:
+        record = row.record
+        if record is None or record.command > Command.SCHEDULE:
+            return None
+        return getattr(record, name)
+
+    return value
+
+
+def _number_of_job(name: str, within: Callable[[int | None], int | None]) -> Callable[[Row], Any]:
+    number = _of_job(name)
+    return lambda row: within(number(row))
+
+
+def _of_entry(name: str) -> Callable[[Row], Any]:
+    return lambda row: None if row.entry is None else getattr(row.entry, name)
+
+
+def _instant_of_entry(name: str) -> Callable[[Row], Any]:
+    return lambda row: None if row.entry is None else cut(getattr(row.entry, name))
+
+
+def _of_operation(name: str) -> Callable[[Row], Any]:
+    return lambda row: getattr(row.operation, name, None)
+
+
+def _key(row: Row) -> bytes | None:
+    for source in (row.entry, row.completion, row.operation):
+        key: bytes | None = getattr(source, "key", None)
+        if key is not None:
+            return key
+    return None
+
+
+def _timestamp_of(row: Row) -> int | None:
+    for source in (row.entry, row.completion, row.operation):
+        timestamp: int | None = getattr(source, "timestamp", None)
+        if timestamp is not None:
+            return cut(timestamp)
+    return None
+
+
+def _operation(row: Row) -> str | None:
+    operation = row.operation
+    return None if operation is None else tag_of(operation)
+
+
+def _token(row: Row) -> int | None:
+    return None if row.token is None else cut(row.token)
+
+
+def _lease_token(row: Row) -> bytes | None:
+    """Return the token of a start-attempt in a lease."""
+    if row.token is None or row.operation is not None:
+        return None
+    return row.token.to_bytes(8, "big")
+
+
+def _number(row: Row) -> int | None:
+    operation = row.operation
+    if isinstance(operation, SegmentStart):
+        return operation.previous
+    if isinstance(operation, Resize):
+        return operation.size
+    if isinstance(operation, SegmentRewritten | SegmentRemoved):
+        return operation.number
+    return None
+
+
+def _chain(row: Row) -> bytes | None:
+    return envelope.pack(row.operation) if isinstance(row.operation, TOLD) else None
+
+
+def _domain(row: Row) -> str | None:
+    if isinstance(row.operation, Pause | Limit):
+        return text(row.operation.domain)
+    return None if row.journal is None else text(row.journal.domain)
+
+
+def _value(row: Row) -> bytes | None:
+    if isinstance(row.operation, Value):
+        return row.operation.value
+    return None if row.entry is None else row.entry.value
+
+
+def _not_before(row: Row) -> int | None:
+    if isinstance(row.operation, Pause):
+        return cut(row.operation.until)
+    if isinstance(row.operation, Delay):
+        return cut(row.operation.not_before)
+    return None if row.entry is None else cut(row.entry.not_before)
+
+
+def _expires(row: Row) -> int | None:
+    if isinstance(row.operation, Touch):
+        return cut(row.operation.expires)
+    return None if row.entry is None else cut(row.entry.expires)
+
+
+def _reason(row: Row) -> str | None:
+    reason = row.reason if row.entry is None else row.entry.reason
+    return None if reason is None else text(reason)
+
+
+def _result(row: Row) -> bytes | None:
+    record = row.record
+    if record is None or record.command not in (Command.COMPLETE, Command.FAIL):
+        return None
+    return record.result
+
+
+_RECORD = (
+    Column("segment", "int", lambda row: row.segment),
+    Column("offset", "long", lambda row: row.offset),
+    Column("size", "int", lambda row: len(row.raw)),
+    Column("time", "time", lambda row: row.record and _timestamp(row.record.time_us)),
+    Column("time_us", "long", lambda row: row.record and bounded(row.record.time_us)),
+    Column("command", "text", lambda row: row.record and COMMAND_NAMES[row.record.command]),
+    Column("job_id", "text", lambda row: row.record and row.record.job_id.hex()),
+    Column("target", "text", lambda row: row.target.hex() if row.target else None),
+)
+"""Columns of every record. ``target``: the job that it concerns, also if an operation names it."""
+
+_JOB = (
+    Column("name", "text", _of_job("name")),
+    Column("job_priority", "long", _number_of_job("priority", bounded)),
+    Column("ttr_ms", "long", _number_of_job("ttr_ms", bounded)),
+    Column("ttl_ms", "long", _number_of_job("ttl_ms", bounded)),
+    Column("max_attempts", "int", _number_of_job("max_attempts", bounded32)),
+    Column("max_fails", "int", _number_of_job("max_fails", bounded32)),
+    Column("payload", "bytes", _of_job("payload")),
+    Column("scheduled_us", "long", _number_of_job("not_before_us", bounded)),
+    Column("job_created_us", "long", _number_of_job("created_us", bounded)),
+    Column("result", "bytes", _result),
+    Column("foreign", "flag", lambda row: None if row.entry is None else row.foreign),
+)
+"""Columns of workq's format; ``result`` also for the end of a job. ``foreign``: workq's own job."""
+
+_OPERATION = (
+    Column("operation", "text", _operation),
+    Column("following", "int", lambda row: bounded32(_of_operation("following")(row))),
+    Column("token", "long", _token),
+    Column("number", "long", _number),
+)
+"""Columns of an operation; ``token`` also for the start-attempts that follow a lease."""
+
+_ENTRY = (
+    Column("key", "bytes", _key),
+    Column("uri", "bytes", _of_entry("uri")),
+    Column("links", "list", _of_entry("links")),
+    Column("domain", "text", _domain),
+    Column("priority", "int", lambda row: row.journal and row.journal.priority),
+    Column("not_before", "long", _not_before),
+    Column("id", "text", lambda row: row.journal and text(row.journal.id)),
+    Column("value_type", "int", _of_entry("value_type")),
+    Column("value", "bytes", _value),
+    Column("timestamp", "long", _timestamp_of),
+    Column("created", "long", _instant_of_entry("created")),
+    Column("modified", "long", _instant_of_entry("modified")),
+    Column("expires", "long", _expires),
+    Column("ttl", "long", _instant_of_entry("ttl")),
+    Column("arrival", "long", _instant_of_entry("arrival")),
+    Column("attempts", "int", lambda row: row.entry and bounded32(row.entry.attempts)),
+    Column("worked_on_until", "long", _instant_of_entry("token")),
+    Column("superseded", "long", _instant_of_entry("superseded")),
+    Column("reason", "text", _reason),
+)
+"""Columns of an entry, from an envelope, a completion, a failure, or an operation."""
+
+RECORD_COLUMNS = (*_RECORD, *_JOB, *_OPERATION, *_ENTRY)
+INTERNAL_COLUMNS = (
+    Column("_raw", "bytes", lambda row: row.raw),
+    Column("_target", "bytes", lambda row: row.target),
+    Column("_token", "bytes", _lease_token),
+    Column("_ours", "flag", lambda row: row.ours),
+    Column("_chain", "bytes", _chain),
+    Column("_bytes", "long", lambda row: row.file and row.file.bytes),
+    Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
+    Column("_doubt", "int", lambda row: row.doubt),
+    Column("_kind", "int", kind_of),
+    Column("_high", "long", high_half),
+    Column("_low", "long", low_half),
+    Column("_key", "long", key_hash),
+    Column("_uri", "long", uri_hash),
+    Column("_links", "numbers", link_hashes),
+)
+"""Columns from which the view ``entries`` is computed; only if a schema names them."""
+
+READABLE = {column.name: column for column in (*RECORD_COLUMNS, CORRUPT_COLUMN, *INTERNAL_COLUMNS)}

@@ -1,0 +1,226 @@
+"""The rows of the view ``records``: what a segment's records say, decoded.
+
+A row is one record, or one stretch of damaged bytes. Envelopes, operations and results that
+fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.
+A start-attempt carries the token of the lease operation before it: both are one append, which
+never spans two segments, so a segment can be read alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import (
+    OPERATION_NAME,
+    Batch,
+    Change,
+    Extend,
+    Lease,
+    Operation,
+    SegmentStart,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import Record, decode_body
+from fastjournal.cmdlog.recovery import workq_jobs as foreign
+from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run, scan_segment
+from fastjournal.cmdlog.recovery.segment_chain import Seal
+from fastjournal.errors import LogCorruptError
+from fastjournal.keys import JournalKey, parse_journal_key
+from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_locked
+
+
+class Row(msgspec.Struct, gc=False):
+    """One record, or damage."""
+
+    segment: int
+    offset: int
+    """Offset of the record's first byte in its segment."""
+    raw: bytes
+    """The whole record, or the damaged bytes."""
+    record: Record | None = None
+    """None: damage."""
+    target: bytes = b""
+    """Id of the job that it concerns: that of the record, or the one that an operation names."""
+    entry: envelope.Envelope | None = None
+    journal: JournalKey | None = None
+    """The parts of the key of the entry, or of the completion, where it is a journal key."""
+    operation: Operation | None = None
+    completion: envelope.Completion | None = None
+    reason: bytes | None = None
+    """Reason of a fail record."""
+    token: int | None = None
+    """Token of a lease or a lease renewal, and of the start-attempts that belong to a lease."""
+    foreign: bool = False
+    """The add of a job that workq's own clients made."""
+    ours: bool = False
+    """The segment is one that fastjournald wrote."""
+    doubt: int = 0
+    """Why it may be that a removal is not applied, see ``cmdlog.recovery.removals``; 0: it is."""
+    corrupt: str | None = None
+    file: Seal | None = None
+    """Size and checksum of the segment's file, in its first row only."""
+
+
+def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[Row]:
+    """Yield the rows of one segment, in order.
+
+    A torn tail of a segment that is still written to is no damage: its rows are left out.
+
+    Args:
+        files: The pyarrow file system that it is on.
+        segment: Which one.
+        permissive: Damage becomes a row with ``corrupt``; otherwise it ends the reading.
+
+    Raises:
+        LogCorruptError: Damage, with path and offset, where not ``permissive``.
+        LogFailedError: The file cannot be read.
+    """
+    data = read_bytes(files, segment)
+    rows = segment_rows(data, segment, permissive)
+    first = next(rows, None)
+    if first is not None:
+        first.file = Seal(len(data), google_crc32c.value(data))
+        yield first
+        yield from rows
+
+
+def read_bytes(files: Any, segment: SegmentFile) -> bytes:
+    """Return the bytes of a segment as far as it went when its directory was listed.
+
+    Raises:
+        LogCorruptError: It is shorter than it was.
+        LogFailedError: The file cannot be read.
+    """
+    data = read_locked(files, segment.path)
+    if len(data) < segment.bytes and not segment.open:
+        raise LogCorruptError(
+            f"the segment has {len(data)} bytes, it had {segment.bytes}",
+            path=segment.path,
+            hint=LOG_IN_USE,
+        )
+    # Records appended since the directory was listed belong to the next look at it.
+    return data[: segment.bytes]
+
+
+def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
+    """Yield the rows of a segment that has been read; see ``read_segment``."""
+    scan = scan_segment(data)
+    damage = [] if segment.open and scan.torn else scan.damage[::-1]
+    doubtful = doubtful_removals(data, scan)
+    ours = False
+    for run in scan.runs:
+        while damage and damage[-1].offset < run.start:
+            yield damaged_row(segment, damage.pop(), permissive)
+        for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
+            ours = ours or isinstance(row.operation, SegmentStart)
+            row.ours = ours
+            row.doubt = doubtful.get(row.offset, 0)
+            yield row
+    while damage:
+        yield damaged_row(segment, damage.pop(), permissive)
+
+
+def _read_run(
+    data: bytes, segment: SegmentFile, run: Run, permissive: bool, *, last: bool
+) -> Iterator[Row]:
+    """Yield the rows of a run; an unfinished group at the end of the log is left out.
+
+    The records of a lease follow their operation directly, a batch may hold such a lease.
+    """
+    group: list[Row] = []
+    token: int | None = None
+    leased = awaited = 0
+    for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
+        offset = run.offset(index)
+        row = row_of(data, segment, offset, body, end, permissive=permissive)
+        awaited = max(awaited - 1, 0)
+        if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
+            leased -= 1
+            row.token = token
+        elif isinstance(row.operation, Lease):
+            leased, token = row.operation.following, row.operation.token
+        else:
+            # In the place of a start-attempt: damage took the rest of the group.
+            leased = 0
+            if isinstance(row.operation, Batch):
+                awaited = row.operation.following
+        group.append(row)
+        if not leased and not awaited:
+            yield from group
+            group.clear()
+    if not (last and segment.last):
+        yield from group
+
+
+def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> Row:
+    """Return the row of damage.
+
+    Raises:
+        LogCorruptError: The damage, where not ``permissive``.
+    """
+    error = LogCorruptError(
+        f"{damage.reason} ({damage.end - damage.offset} bytes)",
+        path=segment.path,
+        offset=damage.offset,
+        hint="option mode=permissive reads on behind it",
+    )
+    if not permissive:
+        raise error
+    error.hint = None
+    return Row(segment.number, damage.offset, b"", corrupt=str(error))
+
+
+def row_of(
+    data: bytes, segment: SegmentFile, offset: int, body: int, end: int, *, permissive: bool
+) -> Row:
+    """Return the row of a valid record, or of damage where its contents cannot be understood.
+
+    Raises:
+        LogCorruptError: They cannot be understood, where not ``permissive``.
+    """
+    try:
+        return decode_row(data, segment, offset, body, end)
+    except LogCorruptError as error:
+        return damaged_row(segment, CorruptRegion(offset, end, error.message), permissive)
+
+
+def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
+    """Return the row of the valid record at ``offset`` whose body is at ``body``.
+
+    Raises:
+        LogCorruptError: Its contents cannot be understood.
+    """
+    record = decode_body(data, offset, body, end - CRC_BYTES)
+    row = Row(segment.number, offset, data[offset:end], record, record.job_id)
+    try:
+        if record.command <= Command.SCHEDULE:
+            if record.name == OPERATION_NAME and envelope.is_ours(record.payload):
+                operation = row.operation = unpack_operation(record.payload)
+                if isinstance(operation, Lease | Extend):
+                    row.token = operation.token
+                if isinstance(operation, Change):
+                    row.target = operation.job_id
+            else:
+                row.foreign = not envelope.is_ours(record.payload)
+                if row.foreign:
+                    row.entry = foreign.entry_of(record)
+                else:
+                    row.entry = envelope.unpack_envelope(record.payload)
+                row.journal = parse_journal_key(row.entry.key)
+        elif record.command == Command.COMPLETE:
+            if envelope.is_ours(record.result):
+                row.completion = envelope.unpack_completion(record.result)
+                row.journal = parse_journal_key(row.completion.key)
+        elif record.command == Command.FAIL:
+            ours = envelope.is_ours(record.result)
+            row.reason = envelope.unpack_failure(record.result).reason if ours else record.result
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LogCorruptError(f"an envelope of fastjournal does not decode: {error}") from error
+    return row

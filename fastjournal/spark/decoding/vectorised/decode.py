@@ -1,0 +1,271 @@
+"""Vectorised decoder: the fields of many log records at once, as arrays of numbers and offsets.
+
+A ``RecordArrays`` holds neighbouring records of one segment. It finds the fields of jobs, results,
+envelopes and of the operations that lead a group (lease, batch) or give a job one more key (link)
+when a column asks for them. A record of any other form, such as a job of workq's own or another
+operation, is in ``irregular``: the record by record reader decodes it.
+
+Layouts: ``cmdlog.format.layout``, ``cmdlog.format.operation_records``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    FIELDS_AT,
+    JOB_ID_AT,
+    JOB_ID_BYTES,
+    SHORT_FIELD_AT,
+    SHORT_MAX,
+    SIMPLE_BODY_BYTES,
+    TIME_BYTES,
+    Command,
+)
+from fastjournal.spark.decoding.byte_arrays import (
+    END_BYTES,
+    NIL,
+    Integers,
+    Mask,
+    Offsets,
+    SegmentBytes,
+    Slices,
+    Times,
+    Unsigned,
+)
+from fastjournal.spark.decoding.vectorised.envelopes import (
+    ENVELOPE_FIELDS,
+    INT32_MAX,
+    decode_envelopes,
+)
+from fastjournal.spark.decoding.vectorised.fields import (
+    Entries,
+    Heads,
+    Jobs,
+    LinkOperations,
+    Results,
+)
+
+_MAGIC = np.uint32(int.from_bytes(MAGIC, "big"))
+_TAG_BYTES = 7
+"""The head of an operation's array, and its tag of five letters with its length."""
+_TAG_MASK = np.uint64((1 << 8 * (_TAG_BYTES - 1)) - 1)
+LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
+BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
+_LINK_HEAD = b"\x93\xa4link\xc4" + bytes((JOB_ID_BYTES,))
+"""How the array of a link operation begins, up to the id of its job: 8 bytes."""
+_LINK = np.uint64(int.from_bytes(_LINK_HEAD, "big"))
+_EMPTY_ARRAY = 0x90
+_FALSE, _TRUE = 0xC2, 0xC3
+
+
+class RecordArrays:
+    """Neighbouring valid records of a segment.
+
+    Args:
+        segment: Its bytes.
+        start: Offsets of the records.
+        body: Offsets of their bodies.
+        end: Offsets behind their bodies, so of their checksums.
+        last_field: Number of the last field of an envelope that is asked for: those behind it are
+            not looked at. All: the length of each envelope is checked, too.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentBytes,
+        start: Offsets,
+        body: Offsets,
+        end: Offsets,
+        last_field: int = len(ENVELOPE_FIELDS),
+    ) -> None:
+        self.segment = segment
+        self.start = start
+        self.body = body
+        self.end = end
+        self.behind = end + CRC_BYTES
+        self.last_field = last_field
+        self.command = segment.byte(body)
+        bad = (self.command < Command.ADD) | (self.command > Command.TIMEOUT_ATTEMPT)
+        bad |= (self.command >= Command.DELETE) & (end - body != SIMPLE_BODY_BYTES)
+        self.is_start = (self.command == Command.START_ATTEMPT) & ~bad
+        """Start-attempts."""
+        self.irregular = bad | (self.behind > segment.size - END_BYTES)
+        """Records that have to be decoded one by one; grows with what is looked at."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def decode(self, *, contents: bool, operations: bool) -> None:
+        """Decode as much as columns need, so that ``irregular`` is complete.
+
+        Args:
+            contents: Fields of jobs and results; and of envelopes, if ``last_field`` is not -1.
+            operations: Operations that lead a group.
+        """
+        parts = ["times"]
+        if contents:
+            parts += ["jobs", "results"]
+        if operations:
+            parts.append("heads")
+        if self.last_field >= 0:
+            parts.append("entries")
+        for part in parts:
+            getattr(self, part)
+
+    @cached_property
+    def times(self) -> Times:
+        """Times of the records."""
+        times = self.segment.times(self.start)
+        self.irregular |= ~times.valid
+        return times
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Fields of the add and schedule records."""
+        segment = self.segment
+        is_job = (self.command == Command.ADD) | (self.command == Command.SCHEDULE)
+        rows = np.flatnonzero(is_job)
+        body, end = self.body[rows], self.end[rows]
+        name_bytes = segment.byte(body + FIELDS_AT).astype(np.int64)
+        valid = name_bytes <= SHORT_MAX
+        at = body + SHORT_FIELD_AT
+        name = Slices(at, at + name_bytes, valid)
+        numbers: list[Integers] = []
+        at = name.end
+        for _ in range(6):
+            number = segment.uvarints(at)
+            valid = valid & number.valid
+            at = number.end
+            numbers.append(number)
+        ttr_ms, ttl_ms, priority, max_attempts, max_fails, length = numbers
+        small = (max_attempts.numbers <= INT32_MAX) & (max_fails.numbers <= INT32_MAX)
+        small &= length.numbers <= segment.size
+        stop = at + np.where(small, length.numbers, 0).astype(np.int64)
+        valid &= small & (stop + 2 * TIME_BYTES == end)
+        not_before = segment.times(stop)
+        created = segment.times(stop + TIME_BYTES)
+        valid &= not_before.valid & created.valid
+        self.irregular[rows[~valid]] = True
+        payload = Slices(at, stop, valid)
+        return Jobs(
+            rows,
+            name,
+            ttr_ms,
+            ttl_ms,
+            priority,
+            max_attempts,
+            max_fails,
+            payload,
+            not_before,
+            created,
+            valid,
+        )
+
+    def _is_ours(self, slices: Slices) -> Mask:
+        at = slices.start
+        starts: Mask = (self.segment.unsigned32(at) >> np.uint32(8)) == _MAGIC
+        return starts & (slices.end - slices.start >= MAGIC_BYTES) & slices.valid
+
+    @cached_property
+    def _operations(self) -> Mask:
+        """Which of the jobs are operations."""
+        jobs = self.jobs
+        is_named = self.segment.are_operations(self.body[jobs.rows] + FIELDS_AT)
+        return is_named & self._is_ours(jobs.payload)
+
+    @cached_property
+    def link_operations(self) -> LinkOperations:
+        """Operations that give a job one more key."""
+        segment, jobs = self.segment, self.jobs
+        chosen = np.flatnonzero(self._operations)
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        is_link = segment.unsigned64(at) == _LINK
+        chosen, job_id = chosen[is_link], at[is_link] + len(_LINK_HEAD)
+        key = segment.msgpack_bytes(job_id + JOB_ID_BYTES)
+        regular = key.valid & ~key.nils & (key.end == jobs.payload.end[chosen])
+        place = Slices(key.start[regular], key.end[regular], regular[regular])
+        return LinkOperations(jobs.rows[chosen[regular]], job_id[regular], place)
+
+    @cached_property
+    def target(self) -> Offsets:
+        """Where the id of the job stands that a record concerns."""
+        at: Offsets = self.body + JOB_ID_AT
+        at[self.link_operations.rows] = self.link_operations.job_id
+        return at
+
+    @cached_property
+    def heads(self) -> Heads:
+        """Operations that lead a group; but for links, all other operations are irregular."""
+        segment, jobs = self.segment, self.jobs
+        chosen = np.flatnonzero(self._operations)
+        rows = jobs.rows[chosen]
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        end = jobs.payload.end[chosen]
+        count = segment.byte(at)
+        tag = tags_at(segment, at + 1)
+        is_lease = (tag == LEASE) & ((count == _EMPTY_ARRAY + 3) | (count == _EMPTY_ARRAY + 4))
+        is_batch = (tag == BATCH) & (count == _EMPTY_ARRAY + 2)
+        following = segment.msgpack_integers(at + _TAG_BYTES)
+        token = segment.msgpack_integers(following.end)
+        behind = np.where(is_lease, token.end, following.end)
+        flags = segment.byte(behind)
+        again = is_lease & (count == _EMPTY_ARRAY + 4) & ((flags == _FALSE) | (flags == _TRUE))
+        behind = behind + again
+        regular = (is_lease & token.valid) | is_batch
+        regular &= following.valid & (following.numbers <= INT32_MAX) & (behind == end)
+        regular_links = np.isin(rows, self.link_operations.rows, assume_unique=True)
+        self.irregular[rows[~regular & ~regular_links]] = True
+        return Heads(
+            rows[regular],
+            is_lease[regular],
+            following.numbers[regular].astype(np.int64),
+            token.numbers[regular],
+        )
+
+    @cached_property
+    def results(self) -> Results:
+        """Results of the complete and fail records, with what fastjournald wrote into them."""
+        segment = self.segment
+        rows = np.flatnonzero((self.command == Command.COMPLETE) | (self.command == Command.FAIL))
+        length = segment.uvarints(self.body[rows] + FIELDS_AT)
+        small = length.numbers <= segment.size
+        stop = length.end + np.where(small, length.numbers, 0).astype(np.int64)
+        valid = length.valid & small & (stop == self.end[rows])
+        result = Slices(length.end, stop, valid)
+        ours = self._is_ours(result)
+        is_completion = self.command[rows] == Command.COMPLETE
+        at = result.start + MAGIC_BYTES
+        fields = np.where(is_completion, _EMPTY_ARRAY + 2, _EMPTY_ARRAY + 1)
+        regular = segment.byte(at) == fields
+        timestamp = segment.msgpack_integers(at + 1)
+        at = np.where(is_completion, timestamp.end, at + 1)
+        content = segment.msgpack_bytes(at)
+        regular &= content.valid & (segment.byte(at) != NIL) & (content.end == result.end)
+        regular &= timestamp.valid | ~is_completion
+        valid = valid & (regular | ~ours)
+        self.irregular[rows[~valid]] = True
+        return Results(rows, result, ours & valid, content, timestamp.numbers, valid)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Fields of the envelopes, up to the last one that is asked for."""
+        jobs = self.jobs
+        ours = self._is_ours(jobs.payload)
+        self.irregular[jobs.rows[~ours]] = True
+        chosen = ours & ~self._operations
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        found = decode_envelopes(
+            self.segment, jobs.rows[chosen], at, jobs.payload.end[chosen], self.last_field
+        )
+        self.irregular[found.rows[~found.valid]] = True
+        return found
+
+
+def tags_at(segment: SegmentBytes, at: Offsets) -> Unsigned:
+    """Return the tags of operations, of five letters with their length; see ``LEASE``."""
+    return segment.unsigned64(at - 2) & _TAG_MASK

@@ -1,0 +1,85 @@
+"""Fields of many records: numbers, and places in the segment, an item for each record."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastjournal.spark.decoding.byte_arrays import (
+    Integers,
+    Mask,
+    Numbers,
+    Offsets,
+    Slices,
+    Times,
+    Unsigned,
+)
+
+
+class Jobs(NamedTuple):
+    """Fields of the add and schedule records, an item each."""
+
+    rows: Offsets
+    """Where they stand among the records."""
+    name: Slices
+    ttr_ms: Integers
+    ttl_ms: Integers
+    priority: Integers
+    """Zig-zag."""
+    max_attempts: Integers
+    max_fails: Integers
+    payload: Slices
+    not_before: Times
+    created: Times
+    valid: Mask
+    """Whether all fields have the usual form and fill the record."""
+
+
+class Results(NamedTuple):
+    """Results of the complete and fail records."""
+
+    rows: Offsets
+    result: Slices
+    ours: Mask
+    content: Slices
+    """Key of a completion, reason of a failure."""
+    timestamp: Unsigned
+    """Timestamp of a completion."""
+    valid: Mask
+
+
+class Entries(NamedTuple):
+    """Fields of the envelopes, an item each."""
+
+    rows: Offsets
+    fields: dict[str, Integers | Slices]
+    """Where an envelope is shorter: 0, nil or empty. No envelope has a field that is not here."""
+    links: Links
+    """Further keys in the envelopes."""
+    valid: Mask
+
+
+class Links(NamedTuple):
+    """Byte strings of which some records have several, in the order of records and of each list."""
+
+    of: Offsets
+    """Number of the item that each one belongs to."""
+    start: Offsets
+    end: Offsets
+
+
+class LinkOperations(NamedTuple):
+    """Operations that give a job one more key."""
+
+    rows: Offsets
+    job_id: Offsets
+    """Where the id of that job stands."""
+    key: Slices
+
+
+class Heads(NamedTuple):
+    """Operations that lead a group: lease and batch."""
+
+    rows: Offsets
+    lease: Mask
+    following: Numbers
+    token: Unsigned

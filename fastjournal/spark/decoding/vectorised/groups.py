@@ -1,0 +1,140 @@
+"""Atomic record groups in a segment: where whole groups end.
+
+A lease leads its start-attempts, and a batch the other records of its append. A group that is cut
+by the end of the log does not count. Only the operations are looked at, for no other record leads
+a group.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TypeAlias
+
+import numpy as np
+
+from fastjournal.cmdlog.format.envelope import MAGIC_BYTES
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    FIELDS_AT,
+    SHORT_MAX,
+    SIMPLE_BODY_BYTES,
+    Command,
+)
+from fastjournal.cmdlog.format.operation_records import Batch, Lease
+from fastjournal.spark.decoding.byte_arrays import END_BYTES, Mask, Numbers, SegmentBytes
+from fastjournal.spark.decoding.rows import row_of
+from fastjournal.spark.decoding.vectorised.decode import BATCH, LEASE, RecordArrays, tags_at
+from fastjournal.spark.decoding.vectorised.frames import Frames, valid_frames
+from fastjournal.spark.storage.files import SegmentFile
+
+_Head: TypeAlias = tuple[int, int]
+"""An operation that leads a group: its place, and the number of records that follow."""
+_TEXT, _TEXT_BITS = 0xA0, 0xE0
+"""msgpack: first byte of a text of up to 31 bytes, and the bits that tell it."""
+
+
+def find_group_end(
+    data: bytes, segment: SegmentFile, first: int, limit: int, *, forced: bool
+) -> int:
+    """Return the offset behind the last whole group that ends at or before a limit.
+
+    Args:
+        data: The segment as far as it goes.
+        segment: Which one.
+        first: Offset where groups begin that count; it is returned where there is none.
+        limit: Offset.
+        forced: Where none ends at or before the limit, take the next one.
+    """
+    arrays = SegmentBytes(data)
+    frames = valid_frames(data, arrays)
+    behind = frames.end + CRC_BYTES
+
+    def end_within(count: int) -> int:
+        """Return the end of the last whole group of the first records."""
+        part = Frames(*(column[:count] for column in frames))
+        whole = whole_groups(data, segment, arrays, part) if count else 0
+        return max(int(behind[whole - 1]), first) if whole else first
+
+    found = end_within(int(np.searchsorted(behind, limit, "right")))
+    if found > first or not forced:
+        return found
+    counts = range(int(np.searchsorted(behind, first, "right")) + 1, len(behind) + 1)
+    index = bisect_left(counts, True, key=lambda count: end_within(count) > first)
+    return end_within(counts[index]) if index < len(counts) else first
+
+
+def whole_groups(data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames: Frames) -> int:
+    """Return the number of records before an unfinished group at the end of some records.
+
+    Args:
+        data: The segment.
+        segment: Which one.
+        arrays: The same bytes.
+        frames: Records, one directly behind the other.
+    """
+    count = len(frames.start)
+    leases, batches = _group_heads(data, segment, arrays, frames)
+    is_start = arrays.byte(frames.body) == Command.START_ATTEMPT
+    is_start &= frames.end - frames.body == SIMPLE_BODY_BYTES
+    others = np.append(np.flatnonzero(~is_start), count)
+    is_open = np.zeros(count + 1, np.int64)
+    for index, following in leases:
+        stop = int(others[np.searchsorted(others, index, "right")])
+        _mark(is_open, index, min(index + following, stop))
+    stops = [index for index, _ in batches[1:]] + [count]
+    for (index, following), stop in zip(batches, stops, strict=False):
+        _mark(is_open, index, min(index + following, stop))
+    closed = np.flatnonzero(np.cumsum(is_open)[:-1] == 0)
+    return int(closed[-1]) + 1 if len(closed) else 0
+
+
+def _group_heads(
+    data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames: Frames
+) -> tuple[list[_Head], list[_Head]]:
+    """Return the leases and the batches among records, in order."""
+    places = np.flatnonzero(_may_be_operations(arrays, frames))
+    start, body, end = (column[places] for column in frames)
+    records = RecordArrays(arrays, start, body, end)
+    heads = records.heads
+    rows, following = places[heads.rows], heads.following
+    leases = list(zip(rows[heads.lease], following[heads.lease], strict=True))
+    batches = list(zip(rows[~heads.lease], following[~heads.lease], strict=True))
+    for index in np.flatnonzero(records.irregular & ~_lead_nothing(records)):
+        at = (int(column[index]) for column in (start, body, records.behind))
+        operation = row_of(data, segment, *at, permissive=True).operation
+        if isinstance(operation, Lease):
+            leases.append((places[index], operation.following))
+        elif isinstance(operation, Batch):
+            batches.append((places[index], operation.following))
+    return sorted(leases), sorted(batches)
+
+
+def _may_be_operations(arrays: SegmentBytes, frames: Frames) -> Mask:
+    """Return which records may be operations: jobs with their name, or with a name of rare form."""
+    command = arrays.byte(frames.body)
+    is_job = (command == Command.ADD) | (command == Command.SCHEDULE)
+    at = frames.body + FIELDS_AT
+    found: Mask = arrays.are_operations(at) | (arrays.byte(at) > SHORT_MAX)
+    found |= frames.end + CRC_BYTES > arrays.size - END_BYTES
+    found &= is_job
+    return found
+
+
+def _lead_nothing(records: RecordArrays) -> Mask:
+    """Return which records of rare form are other operations, as their tags tell."""
+    jobs = records.jobs
+    found = np.zeros(len(records), np.bool_)
+    at = jobs.payload.start + MAGIC_BYTES + 1
+    tags = tags_at(records.segment, at)
+    is_text = (records.segment.byte(at) & _TEXT_BITS) == _TEXT
+    is_other: Mask = jobs.valid & is_text & (tags != LEASE) & (tags != BATCH)
+    found[jobs.rows] = is_other
+    found &= records.behind <= records.segment.size - END_BYTES
+    return found
+
+
+def _mark(is_open: Numbers, first: int, stop: int) -> None:
+    """Count a group behind whose records from ``first`` to before ``stop`` more of it follows."""
+    if stop > first:
+        is_open[first] += 1
+        is_open[stop] -= 1

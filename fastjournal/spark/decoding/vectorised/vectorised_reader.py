@@ -1,0 +1,230 @@
+"""Vectorised reader of one segment: runs of valid records in chunks, each an Arrow batch.
+
+Damage, and records of rare forms, go through the record by record reader
+(``fastjournal.spark.decoding.rows``).
+
+The reader looks at no more of a record than the asked-for columns need. So a record whose checksum
+is right but whose contents cannot be understood, which no known program writes, is found only where
+a column of its contents, or ``_corrupt``, is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import google_crc32c
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastjournal.cmdlog.format.operation_records import SegmentStart
+from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
+from fastjournal.spark.decoding.byte_arrays import Mask, Offsets, SegmentBytes
+from fastjournal.spark.decoding.record_columns import READABLE
+from fastjournal.spark.decoding.rows import Row, damaged_row, read_bytes, row_of
+from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
+from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
+from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
+from fastjournal.spark.decoding.vectorised.decode import RecordArrays
+from fastjournal.spark.decoding.vectorised.envelopes import ENVELOPE_FIELDS
+from fastjournal.spark.decoding.vectorised.frames import Frames, find_frames, frames_of
+from fastjournal.spark.decoding.vectorised.groups import whole_groups
+from fastjournal.spark.decoding.vectorised.lease_tokens import LeaseTokens
+from fastjournal.spark.decoding.vectorised.spans import Bounds, Slice, Span, slice_bounds
+from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.storage.files import SegmentFile
+
+
+def read_batches(
+    files: Any,
+    segment: SegmentFile,
+    names: Sequence[str],
+    *,
+    permissive: bool,
+    commands: frozenset[str | None] | None = None,
+    span: Span | None = None,
+    part: Slice | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one segment, in order.
+
+    Args:
+        files: The pyarrow file system that it is on.
+        segment: Which one.
+        names: Columns to build, of ``fastjournal.spark.decoding.view_columns.READABLE``.
+        permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
+        commands: Only records of these commands; None among them: damage. None: all.
+        span: Only these whole groups of the segment; None: all of it.
+        part: Only this slice of it; None: all of it. No column is of ``INTERNAL_COLUMNS`` then.
+
+    Raises:
+        LogCorruptError: Damage, with path and offset, where not ``permissive``.
+        LogFailedError: The file cannot be read.
+    """
+    data = read_bytes(files, segment)
+    if span is not None:
+        span.check(data, segment.path)
+        data = data[: span.stop]
+        segment = msgspec.structs.replace(segment, open=False, last=False)
+    reader = _SegmentReader(data, segment, names, permissive=permissive)
+    if span is not None:
+        reader.bounds = Bounds(span.first)
+    reader.part = part
+    for batch in reader.batches():
+        if commands is not None:
+            chosen = pa.array(list(commands), pa.string())
+            batch = batch.filter(pc.is_in(batch.column("command"), chosen))
+        if len(batch):
+            yield batch.select(names)
+
+
+def read_data(
+    data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a segment that has been read; see ``read_batches``.
+
+    There may be a column ``command`` besides those that are asked for.
+    """
+    yield from _SegmentReader(data, segment, names, permissive=permissive).batches()
+
+
+class _SegmentReader:
+    """Reader of a segment's bytes; see ``read_batches``."""
+
+    def __init__(
+        self,
+        data: bytes,
+        segment: SegmentFile,
+        names: Sequence[str],
+        *,
+        permissive: bool,
+    ) -> None:
+        self.bounds = Bounds()
+        """Where the records are that are asked for."""
+        self.part: Slice | None = None
+        self._data = data
+        self._segment = segment
+        self._permissive = permissive
+        self._names = list(dict.fromkeys((*names, "command")))
+        self._crc32c = google_crc32c.value(data)
+        wanted = [VECTOR_COLUMNS[name] for name in names if name in VECTOR_COLUMNS]
+        everything = "_corrupt" in names
+        self._last_field = max((column.last_field for column in wanted), default=-1)
+        if everything:
+            self._last_field = len(ENVELOPE_FIELDS)
+        self._contents = everything or any(column.contents for column in wanted)
+        self._operations = (
+            everything or "_ours" in names or any(column.operations for column in wanted)
+        )
+        self._tokens = LeaseTokens()
+        self._is_ours = False
+        self._is_first = True
+        self._doubtful: dict[int, int] = {}
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all columns that were asked for, and ``command``."""
+        data, segment = self._data, self._segment
+        arrays = SegmentBytes(data)
+        frames = find_frames(arrays)
+        if frames is not None and (
+            segment.crc32c == self._crc32c or checksums_are_right(data, arrays, frames)
+        ):
+            self._take_part(arrays, [frames])
+            yield from self._read_run(arrays, frames, last=segment.last)
+            return
+        scan = scan_segment(data)
+        runs = [frames_of(run) for run in scan.runs]
+        self._take_part(arrays, runs)
+        damage = [] if segment.open and scan.torn else scan.damage[::-1]
+        damage = [region for region in damage if self.bounds.holds(region.offset)]
+        self._doubtful = doubtful_removals(data, scan)
+        for index, frames in enumerate(runs, 1):
+            while damage and damage[-1].offset < frames.start[0]:
+                yield self._damaged(damage.pop())
+            last = segment.last and index == len(runs)
+            yield from self._read_run(arrays, frames, last=last)
+        while damage:
+            yield self._damaged(damage.pop())
+
+    def _take_part(self, arrays: SegmentBytes, runs: Sequence[Frames]) -> None:
+        if self.part is not None:
+            self.bounds = slice_bounds(self.part, self._segment.bytes, arrays, runs)
+
+    def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
+        row = damaged_row(self._segment, damage, self._permissive)
+        batch = to_batch([row], [READABLE[name] for name in self._names])
+        return self._with_file(batch)
+
+    def _read_run(
+        self, data: SegmentBytes, frames: Frames, *, last: bool
+    ) -> Iterator[pa.RecordBatch]:
+        self._tokens.begin_run()
+        count = len(frames.start)
+        if last:
+            count = whole_groups(self._data, self._segment, data, frames)
+        chosen = self.bounds.within(frames.start[:count])
+        start, body, end = (column[chosen] for column in frames)
+        for part in parts_of(start):
+            yield self._read_chunk(data, start[part], body[part], end[part])
+
+    def _read_chunk(
+        self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets
+    ) -> pa.RecordBatch:
+        arrays = RecordArrays(data, start, body, end, self._last_field)
+        arrays.decode(contents=self._contents, operations=self._operations)
+        rows = {int(row): self._row(arrays, int(row)) for row in np.flatnonzero(arrays.irregular)}
+        chunk = Chunk(arrays, self._segment.number)
+        if self._operations:
+            self._tokens.assign(chunk, rows)
+        ours = self._find_ours(len(arrays), rows)
+        columns = [self._column(name, chunk, rows, ours) for name in self._names]
+        return self._with_file(pa.RecordBatch.from_arrays(columns, self._names))
+
+    def _row(self, arrays: RecordArrays, index: int) -> Row:
+        """Return one record, decoded by itself."""
+        places = (int(column[index]) for column in (arrays.start, arrays.body, arrays.behind))
+        return row_of(self._data, self._segment, *places, permissive=self._permissive)
+
+    def _column(self, name: str, chunk: Chunk, rows: dict[int, Row], ours: Mask) -> pa.Array:
+        count = len(chunk.arrays)
+        kind = READABLE[name].arrow
+        if name == "_ours":
+            return pa.array(ours)
+        if name == "_doubt":
+            found = np.zeros(count, np.int32)
+            for offset, doubt in self._doubtful.items():
+                found[chunk.arrays.start == offset] = doubt
+            return pa.array(found)
+        column = VECTOR_COLUMNS.get(name)
+        array = pa.nulls(count, kind) if column is None else column.array(chunk)
+        replaced = rows
+        if column is not None and not column.patched:
+            replaced = {index: row for index, row in rows.items() if row.record is None}
+        if not replaced:
+            return array
+        value = READABLE[name].value
+        values = pa.array([value(row) for row in replaced.values()], kind)
+        places = np.arange(count)
+        places[list(replaced)] = count + np.arange(len(replaced))
+        return pa.concat_arrays([array, values]).take(pa.array(places))
+
+    def _with_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Put size and checksum of the file into the first row of all."""
+        if self._is_first and len(batch):
+            self._is_first = False
+            for name, number in (("_bytes", len(self._data)), ("_crc32c", self._crc32c)):
+                if name in self._names:
+                    column = pa.array([number] + [None] * (len(batch) - 1), READABLE[name].arrow)
+                    batch = batch.set_column(self._names.index(name), name, column)
+        return batch
+
+    def _find_ours(self, count: int, rows: dict[int, Row]) -> Mask:
+        """Return for each record whether fastjournald wrote the segment so far."""
+        ours = np.full(count, self._is_ours)
+        for index, row in rows.items():
+            if not self._is_ours and isinstance(row.operation, SegmentStart):
+                self._is_ours = True
+                ours[index:] = True
+        return ours

@@ -1,0 +1,1 @@
+"""Execution: tasks on cores and executors, and relations beyond memory (DuckDB, sort, shards)."""

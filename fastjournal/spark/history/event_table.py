@@ -1,0 +1,261 @@
+"""Event table: archived segments become Parquet files, each once, with atomic commits.
+
+    EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-*.parquet   rows of one segment and day
+    EVENTS/_state/000000003-*/*.parquet     jobs that are alive at the end of a commit
+    EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
+    EVENTS/_commits/000000003.json          names all of them; written last, atomically
+    EVENTS/_work/                           rows on their way between the tasks of a commit
+
+It stands on a disk of this machine or in an object store (``table_files``). Files count when a
+commit names them. A crash before that leaves files that the next run removes; a crash behind it
+leaves archived segments that the next run unlinks, for the commits have their names. The column
+``segment`` is in the path. One process at a time writes: the caller holds a lock, and ``guard``
+checks it before each file is written or removed.
+
+A segment that grew while the daemon had no archive comes twice, with two checksums. The table takes
+only those records of the longer version that are behind the end of the shorter one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import date
+from typing import NamedTuple
+
+from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
+from fastjournal.disk import Disk
+from fastjournal.errors import LogFailedError
+from fastjournal.spark.execution.process_pool import Here
+from fastjournal.spark.history.commit_state import StoredState
+from fastjournal.spark.history.commits import (
+    Commit,
+    MissingSegments,
+    TakenSegment,
+    files_of,
+    gap_table,
+    kept_from,
+)
+from fastjournal.spark.history.extraction import Before, extract_events
+from fastjournal.spark.history.extraction_tasks import (
+    DAMAGED,
+    WORK,
+    Version,
+    Work,
+    put_parquet,
+)
+from fastjournal.spark.history.gaps import gaps_between, grown_segments, lost_segments
+from fastjournal.spark.history.job_shards import shards_for
+from fastjournal.spark.history.table_directory import EventDirectory
+from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
+
+SEGMENTS_A_COMMIT = 64
+_RUN = "run.json"
+"""File that says durably that a run has begun: files with its identifier are its own."""
+
+
+class Waiting(NamedTuple):
+    """Segment of the archive that was not taken so far; they sort as they are taken."""
+
+    number: int
+    bytes: int
+    file: ArchivedSegment
+
+
+class EventTable:
+    """The table ``events`` in a directory.
+
+    Args:
+        disk: Where the archive is.
+        directory: The directory of the table; it is created.
+        files: File system of the table; None: the disk.
+        segments_a_commit: Segments after which a commit is made: a crash costs the work on so many;
+            None: ``SEGMENTS_A_COMMIT``, or more where more tasks run at once.
+        guard: Raises ``LogLockedError`` where the lock of the caller was lost.
+
+    Raises:
+        LogCorruptError: A commit cannot be understood, or is missing.
+        LogFailedError: Something cannot be read or created.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        files: TableFiles | None = None,
+        segments_a_commit: int | None = None,
+        guard: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._disk = disk
+        self._files: TableFiles = DiskFiles(disk) if files is None else files
+        self._on_disk = isinstance(self._files, DiskFiles)
+        self._segments_a_commit = segments_a_commit
+        self._directory = EventDirectory(self._files, directory, guard)
+        self._path = directory
+
+    @property
+    def commits(self) -> list[Commit]:
+        """All commits, in their order."""
+        return self._directory.commits
+
+    @property
+    def taken(self) -> list[TakenSegment]:
+        """All segments whose events are in the table, in the order of the commits."""
+        return [segment for commit in self.commits for segment in commit.segments]
+
+    @property
+    def gaps(self) -> list[MissingSegments]:
+        """Gaps of the history."""
+        return [gap for commit in self.commits for gap in commit.gaps]
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the Parquet files that count."""
+        return [f"{self._path}/{file}" for _, file in files_of(self.commits)]
+
+    @property
+    def kept_from(self) -> str:
+        """UTC day before which events were pruned; empty: none were."""
+        return kept_from(self.commits)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def update(self, archive: str, executor: Executor | None = None, *, parallel: int = 1) -> int:
+        """Take all segments of an archive, and unlink them; return the number of new events.
+
+        Args:
+            archive: Directory of the archive.
+            executor: Runs the tasks (``extraction_tasks``); None: this process.
+            parallel: Tasks that it runs at once.
+
+        Raises:
+            LogLockedError: The lock of the caller was lost.
+            LogFailedError: Something could not be read or written; what is committed counts.
+        """
+        self._directory.remove_uncommitted()
+        # before the listing, in which all segments are then that this state knows
+        state = read_state(self._disk, archive)
+        waiting = self._waiting(archive)
+        rows = 0
+        step = self._segments_a_commit or max(SEGMENTS_A_COMMIT, 2 * parallel)
+        for begin in range(0, len(waiting), step):
+            part = waiting[begin : begin + step]
+            rows += self._commit(archive, part, executor or Here(), parallel)
+        if state is not None and self.commits:
+            self._name_last(archive, state.next - 1)
+        return rows
+
+    def prune(self, first: date) -> None:
+        """Remove the events of the days before one; a commit names that day before files go.
+
+        Segments stay known, and so do gaps: an archive that comes late adds no event to these days.
+
+        Args:
+            first: The first day that stays.
+
+        Raises:
+            LogLockedError: The lock of the caller was lost.
+            LogFailedError: Something could not be written; the next run removes what is left.
+        """
+        days = {file.partition("/")[0].removeprefix("day=") for _, file in files_of(self.commits)}
+        if days and min(days) < str(first):
+            self._directory.put_commit(self.commits[-1].pruning(str(first)))
+        self._directory.remove_uncommitted()
+
+    def _waiting(self, archive: str) -> list[Waiting]:
+        """Return the segments to take, a shorter version before a longer; unlink taken ones."""
+        done = {(segment.number, segment.crc32c) for segment in self.taken}
+        waiting = list[Waiting]()
+        for file in list_archived(self._disk, archive):
+            path = f"{archive}/{file.name}"
+            if (file.number, f"{file.crc32c:08x}") in done:
+                self._unlink(path)
+                continue
+            try:
+                waiting.append(Waiting(file.number, self._disk.size(path), file))
+            except LogFailedError:
+                # where it is gone, the daemon has dropped it just now
+                if self._disk.exists(path):
+                    raise
+        return sorted(waiting)
+
+    def _commit(
+        self, archive: str, waiting: list[Waiting], executor: Executor, parallel: int
+    ) -> int:
+        disk, number, run = self._disk, len(self.commits) + 1, uuid.uuid4().hex[:12]
+        files = [one.file for one in waiting]
+        gaps = self._missing(archive, files, max(file.number for file in files))
+        jobs = self.commits[-1].jobs if self.commits else 0
+        shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
+        scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
+        work = Work(disk, archive, self._files, scratch, self._path, run, shards)
+        self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
+        state = f"_state/{number:09d}-{run}"
+        found = extract_events(executor, work, files, self._before(), state)
+        gaps += lost_segments(found.read)
+        gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
+        if gaps:
+            self._put_gaps(number, gaps)
+        commit = Commit(
+            number=number,
+            segments=found.taken,
+            gaps=gaps,
+            state=state,
+            pauses=list(found.pauses.items()),
+            limits=list(found.limits.items()),
+            rows=sum(segment.rows for segment in found.taken),
+            shards=shards,
+            moved=found.moved,
+            jobs=found.jobs,
+        )
+        self._directory.put_commit(commit)
+        self._directory.remove_work()
+        for segment in found.taken:
+            self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
+        for one in found.read:
+            if one.lost == DAMAGED:
+                disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
+        return commit.rows
+
+    def _before(self) -> Before:
+        """Return the table before the next commit."""
+        versions = defaultdict[int, list[Version]](list)
+        for segment in self.taken:
+            versions[segment.number].append(Version(segment.bytes, int(segment.crc32c, 16)))
+        if not self.commits:
+            return Before({}, None, {}, {}, "")
+        last = self.commits[-1]
+        state = StoredState(self._directory.path(last.state), last.shards, tuple(last.moved))
+        pauses, limits = dict(last.pauses), dict(last.limits)
+        return Before(versions, state, pauses, limits, self.kept_from)
+
+    def _name_last(self, archive: str, last: int) -> None:
+        """Name the last segments where they are missing: none behind them shows it."""
+        if gaps := self._missing(archive, [], last):
+            commit = self.commits[-1].missing(gaps)
+            self._put_gaps(commit.number, gaps)
+            self._directory.put_commit(commit)
+
+    def _put_gaps(self, number: int, gaps: list[MissingSegments]) -> None:
+        """Write the file of the gaps that a commit names."""
+        path = self._directory.path(f"_gaps/{number:09d}.parquet")
+        put_parquet(self._files, path, gap_table(gaps))
+
+    def _missing(
+        self, archive: str, files: list[ArchivedSegment], last: int
+    ) -> list[MissingSegments]:
+        """Return the gaps before and between archived segments, up to one number."""
+        # behind the listing: the daemon names a segment as dropped before it removes the file
+        state = read_state(self._disk, archive)
+        known = [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
+        numbers = [segment.number for segment in self.taken] + [file.number for file in files]
+        present = [(number, number) for number in numbers]
+        present += [(gap.first, gap.last) for gap in self.gaps]
+        return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
+
+    def _unlink(self, path: str) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)

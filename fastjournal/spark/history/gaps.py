@@ -1,0 +1,122 @@
+"""Gaps between archived segments: numbers that are nowhere, with the reason that the archive gives.
+
+Gaps are ranges, and nothing here takes as long as a range is: a number in a name may be any.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from fastjournal.cmdlog.archive_format import Gap
+from fastjournal.spark.history.commits import MissingSegments, TakenSegment
+from fastjournal.spark.history.extraction_tasks import ReadSegment
+from fastjournal.spark.records.segment_identity import Sealed
+
+MISSING = "missing"
+"""Reason of a gap of which the archive says nothing."""
+
+
+def gaps_between(
+    present: Iterable[tuple[int, int]], known: Sequence[Gap], last: int
+) -> list[tuple[int, int, int | None, int | None, str]]:
+    """Return the gaps up to a segment: first and last number, first and last time, reason.
+
+    Args:
+        present: First and last numbers of segments that are there, or are in a gap already.
+        known: Gaps that the archive knows; the first of two that overlap counts.
+        last: Number of the last segment.
+    """
+    spans = sorted(present)
+    first = min([*(begin for begin, _ in spans), *(gap.first for gap in known)])
+    absent = list(_absent(spans, first, last))
+    found: list[tuple[int, int, int | None, int | None, str]] = []
+    for gap in known:
+        rest = []
+        for begin, end in absent:
+            low, high = max(begin, gap.first), min(end, gap.last)
+            if low > high:
+                rest.append((begin, end))
+                continue
+            found.append((low, high, gap.first_us, gap.last_us, gap.reason))
+            rest += [part for part in ((begin, low - 1), (high + 1, end)) if part[0] <= part[1]]
+        absent = rest
+    found += [(begin, end, None, None, MISSING) for begin, end in absent]
+    return sorted(found, key=lambda gap: gap[0])
+
+
+def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
+    """Return the gaps among and beside the segments of an archive that nobody has taken from it.
+
+    Segments between a gap and the first segment were taken and unlinked: that gap is their
+    reader's matter. Segments that were compacted before the first one are older than the archive.
+
+    Args:
+        known: Gaps that the archive knows.
+        first: Number of the first segment.
+        last: Number of the last one.
+    """
+    found = list[Gap]()
+    begin, end = first, last
+    ordered = sorted(known, key=lambda gap: gap.first)
+    for gap in reversed(ordered):
+        if gap.first < begin <= gap.last + 1 and gap.reason != "compacted":
+            begin = gap.first
+            found.append(gap)
+    for gap in ordered:
+        if gap.first >= first and gap.first <= end + 1:
+            end = max(end, gap.last)
+            found.append(gap)
+    return found
+
+
+def gap_text(first: int, last: int, reason: str) -> str:
+    """Return what an error, or a row, tells of a gap."""
+    named = f"segment {first} is" if first == last else f"segments {first} to {last} are"
+    return f"{named} not there" + ("" if reason == MISSING else f" ({reason})")
+
+
+def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of numbers from ``first`` to ``last`` that are in no span, in order."""
+    number = first
+    for begin, end in spans:
+        if begin > number and number <= last:
+            yield number, min(begin - 1, last)
+        number = max(number, end + 1)
+    if number <= last:
+        yield number, last
+
+
+def lost_segments(read: Iterable[ReadSegment]) -> list[MissingSegments]:
+    """Return the gaps of segments of which nothing was read.
+
+    Args:
+        read: Segments in order, a longer version of one behind a shorter.
+    """
+    lost = dict[int, str]()
+    for one in read:
+        # a longer version has all that a shorter one had
+        lost.pop(one.file.number, None)
+        if one.lost:
+            lost[one.file.number] = one.lost
+    return [MissingSegments(number, number, None, None, why) for number, why in lost.items()]
+
+
+def grown_segments(
+    read: Iterable[ReadSegment], taken: Iterable[TakenSegment], known: Iterable[MissingSegments]
+) -> list[MissingSegments]:
+    """Return the gaps of segments that were taken, but not as they were when they were sealed.
+
+    Args:
+        read: Segments; each may say how the one before it was.
+        taken: All segments whose events are in the table.
+        known: Gaps that the table names already.
+    """
+    versions = defaultdict[int, set[Sealed]](set)
+    for segment in taken:
+        version = Sealed(segment.number, segment.bytes, int(segment.crc32c, 16))
+        versions[segment.number].add(version)
+    named = {gap.first for gap in known if gap.first == gap.last}
+    told = {one.before for one in read if one.before.bytes}
+    grown = {one.number for one in told if versions[one.number] and one not in versions[one.number]}
+    return [MissingSegments(one, one, None, None, MISSING) for one in sorted(grown - named)]

@@ -1,0 +1,161 @@
+"""``fj-nightly``: has a snapshot taken, keeps the history, runs the analysis jobs, and reports.
+
+``fastjournal.spark.nightly.run`` has the steps and the tables that it writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import click
+from rich.console import Console
+
+from fastjournal.client import SyncClient
+from fastjournal.client.core.access import load_access
+from fastjournal.client.core.failures import advise_of_options
+from fastjournal.errors import (
+    BadRequestError,
+    CannotConnectError,
+    FastjournalError,
+    JavaMissingError,
+    LogError,
+    LogLockedError,
+)
+from fastjournal.options import ENVIRONMENT, access_options, version_option
+from fastjournal.printable import safe_text
+from fastjournal.spark.cluster.java_errors import root_cause
+
+_WIDTH_OF_FILES = 120
+_EXIT_USAGE = 2
+_EXIT_UNAVAILABLE = 69
+_EXIT_IO = 74
+_EXIT_LOCKED = 75
+
+
+@click.command()
+@version_option("fj-nightly")
+@click.option(
+    "--server",
+    envvar="FASTJOURNAL_SERVER",
+    default="127.0.0.1:9923",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The daemon that takes the snapshot: HOST:PORT, tls://HOST:PORT or unix:PATH.",
+)
+@access_options
+@click.option(
+    "--snapshot",
+    metavar="DIRECTORY",
+    help="Work on this snapshot instead of taking one; a path or URI.",
+)
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIRECTORY",
+    help="Where tables and reports stand; a path, or a URI that Spark and pyarrow reach.",
+)
+@click.option(
+    "--archive",
+    envvar="FASTJOURNAL_ARCHIVE",
+    metavar="DIRECTORY",
+    help="The daemon's --archive-dir: its segments become the table events, and go.",
+)
+@click.option(
+    "--history",
+    metavar="DIRECTORY",
+    help="Directory in which the table events stands; a path or URI.  [default: --output]",
+)
+@click.option(
+    "--date",
+    metavar="YYYY-MM-DD",
+    help="UTC day of the report.  [default: the one that ended last]",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove tables and reports of days before the last N.  [default: keep all]",
+)
+@click.option(
+    "--keep-events",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove events of days before the last N; tables and reports stay.  [default: keep all]",
+)
+@click.option(
+    "--keep-snapshots",
+    type=click.IntRange(1, 65_535),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Let the daemon remove all snapshots but the N newest: they hold disk space.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark's master.  [default: what spark-submit says, else local[*]]",
+)
+def command(**options: Any) -> None:
+    """Keep the history of the archive, run the analysis jobs, and write the report of a day."""
+    errors = Console(stderr=True)
+    with ExitStack() as stack, errors.status("looking at output and archive") as status:
+        from fastjournal.spark.nightly import preparation  # noqa: PLC0415 - main tells of a missing extra
+
+        night = preparation.prepare(options, stack)
+        if night.snapshot is None and preparation.needs_snapshot(night):
+            status.update("taking a snapshot")
+            night.snapshot = _take_snapshot(options)
+            if night.archive is not None:
+                preparation.check_archived(night.archive, night.snapshot)
+        start = partial(preparation.start, options["master"], night.snapshot, stack)
+        outcome = preparation.run_night(start, night, tell=status.update)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_FILES
+    preparation.print_report(outcome.figures, outcome.slow, console)
+    click.echo(safe_text(outcome.report))
+
+
+def _take_snapshot(options: dict[str, Any]) -> str:
+    access = load_access(**{name: options[name] for name in ENVIRONMENT})
+    with SyncClient(options["server"], tls=access.tls, auth=access.auth) as client:
+        return client.snapshot(keep=options["keep_snapshots"])
+
+
+def main() -> None:
+    """Run ``fj-nightly``.
+
+    Exits with 0 done, 2 usage, 69 no daemon, Spark or Java, 74 a log or a disk, 75 another run
+    works on the same tables, 1 all else.
+    """
+    try:
+        command(standalone_mode=True)
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        message = f"{package} is not installed"
+        hint = "pip install 'fastjournal[spark]'"
+        _fail(FastjournalError(message, hint=hint), _EXIT_UNAVAILABLE)
+    except (CannotConnectError, JavaMissingError) as error:
+        _fail(error, _EXIT_UNAVAILABLE)
+    except LogLockedError as error:
+        _fail(error, _EXIT_LOCKED)
+    except BadRequestError as error:
+        _fail(error, _EXIT_USAGE)
+    except LogError as error:
+        _fail(error, _EXIT_IO)
+    except FastjournalError as error:
+        _fail(error, 1)
+    except Exception as error:
+        # PySpark is an extra: its errors are known by their module, all others go on
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        _fail(FastjournalError(f"Spark failed: {root_cause(error).text}"), 1)
+
+
+def _fail(error: FastjournalError, code: int) -> None:
+    advise_of_options(error)
+    click.echo(safe_text(f"fj-nightly: {error}"), err=True)
+    sys.exit(code)

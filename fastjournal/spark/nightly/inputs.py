@@ -1,0 +1,84 @@
+"""Inputs of a nightly run, and checks of the directories that they name."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+
+import msgspec
+
+from fastjournal.cmdlog.archive_format import STATE_NAME, list_archived
+from fastjournal.cmdlog.locks import APPEND_LOCK
+from fastjournal.cmdlog.snapshot import Manifest
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.nightly.day_store import DayStore
+from fastjournal.spark.storage.files import LogDirectory
+
+_NAME_ARCHIVE = "name the daemon's --archive-dir"
+
+
+class Night(msgspec.Struct):
+    """Inputs of a run."""
+
+    day: date
+    store: DayStore
+    history: str
+    """Path or URI of the directory in which ``events`` stands."""
+    archive: str | None = None
+    snapshot: str | None = None
+    """Snapshot of which the state is computed; None: the state stays as it is stored."""
+    keep_days: int | None = None
+    cluster: bool = False
+    """Whether Spark may have executors on other machines; these take the archive then, too."""
+    keep_events: int | None = None
+    """Days whose events stay, that of the report and those before it; None: all."""
+
+
+def snapshot_manifest(snapshot: str) -> Manifest:
+    """Return the manifest of a snapshot.
+
+    Raises:
+        LogCorruptError: It is none, or is damaged.
+        LogFailedError: It cannot be read.
+    """
+    manifest = LogDirectory(snapshot).manifest
+    if manifest is None:
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=snapshot,
+            hint="name the directory that 'fj-cli snapshot' printed",
+        )
+    return manifest
+
+
+def check_archive(archive: str) -> None:
+    """Check that a directory is an archive, or that of a daemon which has archived nothing so far.
+
+    Raises:
+        BadRequestError: It is neither.
+    """
+    if not os.path.isdir(archive):
+        raise BadRequestError(f"--archive {archive} is no directory", hint=_NAME_ARCHIVE)
+    if not _has_archived(archive) and OsDisk().listdir(archive) != [APPEND_LOCK]:
+        raise BadRequestError(f"--archive {archive} holds no archive", hint=_NAME_ARCHIVE)
+
+
+def check_archived(archive: str, snapshot: str) -> None:
+    """Check, behind a snapshot, that the daemon which took it has archived something.
+
+    It links all segments of the log before it takes the snapshot.
+
+    Raises:
+        BadRequestError: It has not: the archive is that of another daemon.
+        LogError: The snapshot cannot be read.
+    """
+    if not _has_archived(archive) and snapshot_manifest(snapshot).segments:
+        raise BadRequestError(
+            f"--archive {archive} has nothing of the log of {snapshot}", hint=_NAME_ARCHIVE
+        )
+
+
+def _has_archived(archive: str) -> bool:
+    disk = OsDisk()
+    return disk.exists(f"{archive}/{STATE_NAME}") or bool(list_archived(disk, archive))

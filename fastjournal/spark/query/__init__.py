@@ -1,0 +1,1 @@
+"""Query: options, paths, schema and filters with which a user asks for a view."""

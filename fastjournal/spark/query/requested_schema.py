@@ -1,0 +1,189 @@
+"""Schemas of the views: types as a user asks for them, and the conversion of columns to these.
+
+A column of instants is TIMESTAMP, or BIGINT microseconds where the option ``instants=us`` or the
+user's own schema says so. No instant (0 in the log: none, never) is NULL in both; an instant
+behind the year 9999 is NULL as TIMESTAMP. A column of bytes is BINARY, or STRING where a schema
+says so: UTF-8, other bytes as ``\\\\xNN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from fastjournal.errors import BadRequestError
+from fastjournal.spark.decoding.byte_arrays import as_text
+from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, TIMESTAMPS, HasKind
+from fastjournal.spark.query.source_options import Options, near
+
+INSTANTS = frozenset(
+    {"not_before", "timestamp", "created", "modified", "expires", "worked_on_until", "superseded"}
+)
+"""Columns of 64-bit microseconds that are instants; the others are durations, or say ``_us``."""
+
+_TYPES: dict[str, tuple[DataType, ...]] = {
+    "int": (IntegerType(),),
+    "long": (LongType(),),
+    "text": (StringType(),),
+    "bytes": (BinaryType(), StringType()),
+    "list": (ArrayType(BinaryType()),),
+    "time": (TimestampType(), LongType()),
+    "instant": (TimestampType(), LongType()),
+    "flag": (BooleanType(),),
+}
+"""Types that a schema may name for each kind of column, the usual one first."""
+_ARROW = {
+    "timestamp": ARROW_TYPES["time"],
+    "bigint": pa.int64(),
+    "string": pa.string(),
+}
+
+
+class RequestedColumn(NamedTuple):
+    """One column of a schema."""
+
+    name: str
+    """As the schema has it."""
+    source: str
+    """Name in the view."""
+    kind: str
+    """Key of the table of types."""
+    type: str
+    """Spark's name of the type that is asked for."""
+    nullable: bool = True
+
+    @property
+    def sql(self) -> str:
+        """Expression that makes it of the column of the view."""
+        source = f"`{self.source}`"
+        if self.kind == "instant" and self.type == "timestamp":
+            bounds = f"{source} > 0 AND {source} < {TIMESTAMPS.stop}"
+            source = f"CASE WHEN {bounds} THEN timestamp_micros({source}) END"
+        elif self.kind == "instant":
+            source = f"nullif({source}, 0)"
+        # a user names it by columnNameOfCorruptRecord
+        name = self.name.replace("`", "``")
+        return f"{source} AS `{name}`"
+
+
+def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
+    """Return the schema of a view for a user who gives none."""
+    fields = []
+    for name, column in _readable(columns, options, options.permissive).items():
+        types = _TYPES[_kind(column)]
+        # the view records has the time of a record in microseconds besides
+        as_us = _kind(column) == "instant" or (column.kind == "time" and options.view == "events")
+        wanted = types[1] if as_us and options.instants_us else types[0]
+        fields.append(StructField(name, wanted))
+    return StructType(fields)
+
+
+def request(
+    schema: StructType, columns: Sequence[HasKind], hidden: Iterable[HasKind], options: Options
+) -> list[RequestedColumn]:
+    """Return what a schema asks for of a view.
+
+    Args:
+        schema: The user's own, or that of the view.
+        columns: Columns of the view.
+        hidden: More of them, which errors do not name.
+        options: Options of the load.
+
+    Raises:
+        BadRequestError: It names a column that is not there, or a type that it cannot have.
+    """
+    known: dict[str, HasKind] = {column.name: column for column in hidden}
+    shown = _readable(columns, options, True)
+    known |= shown
+    found = []
+    for field in schema.fields:
+        column = known.get(field.name.lower(), known.get(field.name))
+        if column is None:
+            raise BadRequestError(
+                f"the view {options.view} has no column {field.name}; it has {', '.join(shown)}",
+                hint=near(field.name, list(shown)),
+            )
+        kind, wanted = _kind(column), field.dataType.simpleString()
+        allowed = [one.simpleString() for one in _TYPES[kind]]
+        if wanted not in allowed:
+            raise BadRequestError(
+                f"the column {field.name} of the view {options.view} cannot be {wanted.upper()}; "
+                f"it can be {' or '.join(allowed).upper().replace(' OR ', ' or ')}"
+            )
+        found.append(RequestedColumn(field.name, column.name, kind, wanted, field.nullable))
+    return found
+
+
+def cast_batch(batch: pa.RecordBatch, columns: Sequence[RequestedColumn]) -> pa.RecordBatch:
+    """Return a batch of the columns of a view with the names and types that are asked for."""
+    arrays = [_cast(array, column) for array, column in zip(batch.columns, columns, strict=True)]
+    fields = [
+        pa.field(column.name, array.type, column.nullable)
+        for array, column in zip(arrays, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def cast_texts(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[RequestedColumn]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of the columns of a view with bytes as text where that is asked for."""
+    texts = {column.source for column in columns if is_text_of_bytes(column)}
+    for batch in batches:
+        arrays = [
+            as_text(batch.column(name)) if name in texts else batch.column(name)
+            for name in batch.schema.names
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+
+
+def is_text_of_bytes(column: RequestedColumn) -> bool:
+    """Whether a column of bytes is asked for as STRING."""
+    return column.kind == "bytes" and column.type == "string"
+
+
+def _cast(array: pa.Array, column: RequestedColumn) -> pa.Array:
+    if is_text_of_bytes(column):
+        return as_text(array)
+    if column.kind == "time":
+        return array.cast(_ARROW[column.type])
+    if column.kind != "instant":
+        return array
+    there = pc.not_equal(array, 0)
+    if column.type == "timestamp":
+        there = pc.and_(pc.greater(array, 0), pc.less(array, TIMESTAMPS.stop))
+    return pc.if_else(there, array, pa.scalar(None, array.type)).cast(_ARROW[column.type])
+
+
+def _kind(column: HasKind) -> str:
+    return "instant" if column.name in INSTANTS and column.kind == "long" else column.kind
+
+
+def _readable(
+    columns: Sequence[HasKind], options: Options, permissive: bool
+) -> Mapping[str, HasKind]:
+    """Return the columns of a view by name, with that of damage where it is asked for."""
+    found: dict[str, HasKind] = {column.name: column for column in columns}
+    name = options.corrupt_column
+    if permissive:
+        if name in found:
+            raise BadRequestError(
+                f"option columnNameOfCorruptRecord={name} is a column of the view {options.view}"
+            )
+        found[name] = CORRUPT_COLUMN
+    return found

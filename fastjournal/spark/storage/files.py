@@ -1,0 +1,261 @@
+"""Log directories and snapshots on any file system that pyarrow reaches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+
+from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
+from fastjournal.cmdlog.format.segments import segment_name, segment_number
+from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
+from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
+from fastjournal.cmdlog.snapshot import (
+    MANIFEST_NAME,
+    Manifest,
+    decode_manifest,
+    enclosing_snapshot,
+)
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark.storage.object_stores import error_text, open_file_system
+
+LOG_IN_USE = "a log in use is cleaned; take a snapshot and read that"
+
+
+class SegmentFile(msgspec.Struct, frozen=True):
+    """One segment of a listed directory."""
+
+    path: str
+    """As its file system knows it, without a scheme."""
+    number: int
+    bytes: int
+    last: bool
+    """The last one: it may end in a group that is not all there."""
+    open: bool
+    """It may still be written to, so that its tail may be torn; never so in a snapshot."""
+    crc32c: int | None = None
+    """Checksum of the whole file, where a manifest, or its name in an archive, says it."""
+
+
+class LogDirectory:
+    """A log directory or a snapshot.
+
+    Args:
+        uri: A path, or a URI whose scheme pyarrow knows (``file:``, ``s3:``, ``gs:``, ``hdfs:``).
+
+    Raises:
+        LogFailedError: It cannot be read.
+        LogCorruptError: A snapshot's files are not those that its manifest lists.
+    """
+
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
+        self.files, self.path = resolve(uri)
+        self.manifest: Manifest | None = None
+        self.segments: list[SegmentFile] = []
+        self.is_archive = False
+        """Its segments are those of an archive, whose numbers ascend by one."""
+        self.has_archive_state = False
+        """An archive that a daemon writes; a copy may lack the state."""
+        self.archived: dict[ArchivedSegment, int] = {}
+        """Files of an archive, and their sizes in bytes; also shorter versions of segments."""
+        with translating("list", self.path):
+            found = self.files.get_file_info(pa.fs.FileSelector(self.path))
+        sizes = {info.base_name: info.size for info in found if info.is_file}
+        self.has_archive_state = STATE_NAME in sizes
+        # else a daemon has started on a copy of a snapshot: it is a log again
+        if MANIFEST_NAME in sizes and APPEND_LOCK not in sizes:
+            self.manifest = self._read_manifest()
+            self._check_sizes(self.manifest, sizes)
+        checksums: dict[str, int] = {}
+        if self.manifest is not None:
+            checksums = {one.name: int(one.crc32c, 16) for one in self.manifest.segments}
+        names: dict[int, str] = {}
+        for name, size in sizes.items():
+            number, archived = segment_number(name), archived_segment(name)
+            if archived is not None:
+                self.is_archive = True
+                self.archived[archived] = size
+                number, checksums[name] = archived
+            # a segment that grew is twice in an archive, and the longer file has all of it
+            if number is not None and (number not in names or sizes[names[number]] < size):
+                names[number] = name
+        newest = max(names, default=0)
+        for number, name in sorted(names.items()):
+            last = number == newest
+            self.segments.append(
+                SegmentFile(
+                    path=f"{self.path}/{name}",
+                    number=number,
+                    bytes=sizes[name],
+                    last=last,
+                    open=last and name not in checksums,
+                    crc32c=checksums.get(name),
+                )
+            )
+
+    def _read_manifest(self) -> Manifest:
+        path = f"{self.path}/{MANIFEST_NAME}"
+        return decode_manifest(read_file(self.files, path), path)
+
+    def _check_sizes(self, manifest: Manifest, sizes: dict[str, int]) -> None:
+        listed = {segment.name: segment.bytes for segment in manifest.segments}
+        for name, size in listed.items():
+            if sizes.get(name) != size:
+                found = "is missing" if name not in sizes else f"has {sizes[name]} bytes"
+                raise LogCorruptError(
+                    f"the segment {found}, the manifest says {size} bytes",
+                    path=f"{self.path}/{name}",
+                )
+        for name in sizes:
+            if segment_number(name) is not None and name not in listed:
+                raise LogCorruptError(
+                    "the manifest does not list this segment", path=f"{self.path}/{name}"
+                )
+
+
+def modes_of(directory: LogDirectory) -> tuple[int, int]:
+    """Return the modes that files and directories with data of a log may have at most."""
+    if not isinstance(directory.files, pa.fs.LocalFileSystem):
+        return 0o640, 0o750
+    with translating("read", directory.path):
+        whole = os.stat(directory.path).st_mode & 0o777
+        file = whole
+        for segment in directory.segments:
+            file &= os.stat(segment.path).st_mode
+    return file & 0o666 | 0o600, whole | 0o700
+
+
+def create_directory(files: Any, path: str, mode: int) -> None:
+    """Create a directory and its parents, on this machine with this mode at most."""
+    if not isinstance(files, pa.fs.LocalFileSystem):
+        files.create_dir(path, recursive=True)
+    elif not os.path.isdir(path):
+        create_directory(files, os.path.dirname(path), mode)
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
+
+
+def create_file(files: Any, path: str, mode: int) -> None:
+    """Create an empty file, on this machine with this mode at most; what writes it keeps that."""
+    if isinstance(files, pa.fs.LocalFileSystem):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+
+
+def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]) -> None:
+    """Check that every segment is there, and is what the log's records say.
+
+    Args:
+        directory: The log or snapshot.
+        chain: Sizes and checksums that they say.
+        files: Segments that were read, by number; those without any record may be left out.
+
+    Raises:
+        LogCorruptError: A segment is missing, or was cut or replaced.
+    """
+    present = {segment.number: Seal(segment.bytes, 0) for segment in directory.segments}
+    there = present | dict(files)
+    for found in (*chain.copies(there), *chain.breaks(there)):
+        raise LogCorruptError(
+            found.message,
+            path=f"{directory.path}/{segment_name(found.number)}",
+            hint=None if directory.manifest else LOG_IN_USE,
+        )
+
+
+_S3_SCHEMES = ("s3://", "s3a://")
+"""Schemes of S3: that of pyarrow, and that of Spark's own readers and writers."""
+
+
+def is_s3(uri: str) -> bool:
+    """Whether a path or URI is one of S3, by either scheme."""
+    return uri.startswith(_S3_SCHEMES)
+
+
+def pyarrow_uri(uri: str) -> str:
+    """Return a path or URI as pyarrow knows it: its S3 has the scheme ``s3``."""
+    return f"s3://{uri.partition('://')[2]}" if is_s3(uri) else uri
+
+
+def hadoop_uri(uri: str) -> str:
+    """Return a path or URI as Spark's own writers know it: its S3 has the scheme ``s3a``."""
+    if is_s3(uri):
+        return f"s3a://{uri.partition('://')[2]}"
+    return uri if "://" in uri else f"file://{os.path.abspath(uri)}"
+
+
+def below(uri: str, name: str) -> str:
+    """Return the path or URI of something in a directory; options of the URI stay at the end."""
+    place, mark, options = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+
+def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Return the pyarrow file system and the path in it of a path or URI.
+
+    Raises:
+        BadRequestError: The path is empty: no directory is named.
+        LogFailedError: The scheme is unknown, or its file system cannot be reached.
+    """
+    text = pyarrow_uri(str(uri))
+    if not text:
+        raise BadRequestError("an empty path names no directory", hint="name a path or a URI")
+    with translating("open", text):
+        if ":" in text.partition("/")[0]:
+            files, path = open_file_system(text)
+        else:
+            files, path = pa.fs.LocalFileSystem(), os.path.abspath(text)
+    return files, path.rstrip("/") or "/"
+
+
+def check_outside_snapshots(files: Any, path: str) -> None:
+    """Check that a directory to write to is in no snapshot of this machine.
+
+    Raises:
+        BadRequestError: It is in one.
+    """
+    if isinstance(files, pa.fs.LocalFileSystem):
+        snapshot = enclosing_snapshot(OsDisk(), path)
+        if snapshot is not None:
+            raise BadRequestError(
+                f"{path} is in the snapshot {snapshot}, which never changes",
+                hint="name another directory",
+            )
+
+
+def read_file(files: Any, path: str) -> bytes:
+    """Return a whole file. It is not mapped: a daemon that starts may cut a torn tail.
+
+    Raises:
+        LogFailedError: It cannot be read.
+    """
+    with translating("read", path), files.open_input_file(path) as file:
+        data: bytes = file.read()
+        return data
+
+
+def read_locked(files: Any, path: str) -> bytes:
+    """Return a whole segment; on this machine's disks wait while one of its log is replaced.
+
+    Raises:
+        LogFailedError: It cannot be read.
+        LogLockedError: The wait was too long.
+    """
+    if not isinstance(files, pa.fs.LocalFileSystem):
+        return read_file(files, path)
+    with lock_to_read(OsDisk(), os.path.dirname(path)):
+        return read_file(files, path)
+
+
+@contextmanager
+def translating(action: str, path: str) -> Iterator[None]:
+    """Raise what pyarrow raises in the block as a ``LogFailedError``."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise LogFailedError(f"cannot {action}: {error_text(error)}", path=path) from error
