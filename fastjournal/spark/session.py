@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from fastjournal import errors
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.master_url import check_master
 
@@ -89,24 +85,3 @@ def may_be_cluster(master: str | None) -> bool:
     if master is None:
         return "PYSPARK_GATEWAY_PORT" in os.environ
     return not is_local(master)
-
-
-_IN_WORKER = re.compile(r"fastjournal\.errors\.(\w+): (.*)")
-
-
-@contextmanager
-def translating() -> Iterator[None]:
-    """Raise what a worker of the block reported of fastjournal as the error that it was there.
-
-    Spark wraps it into the texts of two stack traces.
-    """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
-
-    try:
-        yield
-    except PySparkException as error:
-        found = _IN_WORKER.search(str(error))
-        kind = None if found is None else getattr(errors, found[1], None)
-        if found is None or kind is None:
-            raise
-        raise kind(found[2]) from error

@@ -21,10 +21,10 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.cluster.java_errors import translating
 from fastjournal.spark.live_entries import entries_view
 from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import INSTANTS
-from fastjournal.spark.session import translating
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from fastjournal import errors
 from fastjournal.errors import CannotConnectError, LogFailedError
 
 _CLASS = r"(?P<kind>[\w$]+(?:\.[\w$]+)+)"
@@ -26,6 +27,7 @@ _IN_PYTHON_INPUT_OUTPUT = re.compile(
     r"(OSError|PermissionError|FileNotFoundError|IsADirectoryError|NotADirectoryError): "
 )
 _FULL = re.compile("No space left|quota exceeded", re.I)
+_IN_WORKER = re.compile(r"fastjournal\.errors\.(\w+): (.*)")
 
 
 class RootCause(NamedTuple):
@@ -96,3 +98,21 @@ def translating_start(master: str | None) -> Iterator[None]:
         where = "" if master is None else f" with the master {master}"
         text = root_cause(error).text
         raise CannotConnectError(f"Spark does not start{where}: {text}") from error
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise what a worker of the block reported of fastjournal as the error that it was there.
+
+    Spark wraps it into the texts of two stack traces.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
+
+    try:
+        yield
+    except PySparkException as error:
+        found = _IN_WORKER.search(str(error))
+        kind = None if found is None else getattr(errors, found[1], None)
+        if found is None or kind is None:
+            raise
+        raise kind(found[2]) from error

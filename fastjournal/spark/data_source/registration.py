@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
 
+from fastjournal.spark.cluster.java_errors import translating
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.data_source.sql_statements import complete_statement
 from fastjournal.spark.data_source.view_reader import ViewReader, ViewStreamReader
-from fastjournal.spark.session import translating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from fastjournal.spark.cluster.java_errors import translating
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN
 from fastjournal.spark.live_entries import entries_view
 from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_texts, is_text_of_bytes
 from fastjournal.spark.query.source_options import Options
-from fastjournal.spark.session import translating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
+from fastjournal.spark.cluster.java_errors import translating
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
 from fastjournal.spark.execution.duckdb_engine import processors
 from fastjournal.spark.execution.process_pool import process_pool
@@ -42,7 +43,7 @@ from fastjournal.spark.nightly.analysis_tables import (
 from fastjournal.spark.nightly.day_reports import Outcome, archive_figures, write_reports
 from fastjournal.spark.nightly.day_store import DayState
 from fastjournal.spark.nightly.inputs import Night, snapshot_manifest
-from fastjournal.spark.session import is_local, translating
+from fastjournal.spark.session import is_local
 from fastjournal.spark.storage.table_files import open_table
 
 JOBS_VERSION = 1
