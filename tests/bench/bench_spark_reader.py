@@ -28,11 +28,12 @@ from fastjournal.spark.decoding.record_columns import READABLE, RECORD_COLUMNS
 from fastjournal.spark.decoding.rows import read_segment, segment_rows
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import to_batch
-from fastjournal.spark.history.event_records import EventRecord, row_records, segment_records
+from fastjournal.spark.history.event_records import EventRecord, segment_records
 from fastjournal.spark.history.event_rows import BATCH_ROWS, event_batch
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
+from tests.property.plain_event_records import row_records
 
 LEASED = 64
 ROUNDS = 3

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
 from fastjournal.spark.decoding.rows import segment_rows
-from fastjournal.spark.history.event_records import EventRecord, row_records, segment_records
+from fastjournal.spark.history.event_records import EventRecord, segment_records
 from fastjournal.spark.history.event_rows import EVENT_SCHEMA, POPPED, Event, EventKind, event_batch
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
 from tests.property.event_ledger import ARCHIVE, LEASE, EventLedger, day_of
 from tests.property.ledger_run import LedgerRun
+from tests.property.plain_event_records import row_records
 
 OPERATIONS = 1_500
 

@@ -21,7 +21,7 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.cluster.java_errors import translating
+from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.live_entries import entries_view
 from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import INSTANTS
@@ -479,7 +479,7 @@ def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path
     path.write_bytes(data)
     where = f"{path} at offset {at}"
     for view in ("records", "entries"):
-        with pytest.raises(LogCorruptError, match=where), translating():
+        with pytest.raises(LogCorruptError, match=where), translating_workers():
             read(spark, tmp_path, view).collect()
     rows = read(spark, tmp_path, "records", mode="permissive").orderBy("offset").collect()
     assert [row["offset"] for row in rows] == segment.offsets
@@ -512,7 +512,7 @@ def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -
     segment = SegmentBuilder(previous=6)
     segment.entry(b"web:001:5:x")
     (tmp_path / segment_name(7)).write_bytes(bytes(segment))
-    with pytest.raises(LogCorruptError, match=segment_name(6)), translating():
+    with pytest.raises(LogCorruptError, match=segment_name(6)), translating_workers():
         read(spark, tmp_path, "entries").collect()
     rows = read(spark, tmp_path, "entries", mode="permissive").collect()
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
@@ -533,7 +533,7 @@ def test_chain_of_segments_is_checked_by_the_view_entries(
 ) -> None:
     shutil.copytree(cleaned_log, tmp_path, dirs_exist_ok=True)
     harm_first_segment(tmp_path, change)
-    with pytest.raises(LogCorruptError, match=segment_name(1)), translating():
+    with pytest.raises(LogCorruptError, match=segment_name(1)), translating_workers():
         read(spark, tmp_path, "entries").collect()
     if change in ("record", "gone"):
         rows = read(spark, tmp_path, "entries", mode="permissive").collect()

@@ -9,12 +9,12 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.spark.decoding.rows import segment_rows
-from fastjournal.spark.history.event_records import row_records
 from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, Event
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
 from tests.door.engine import Handouts
 from tests.property.compacted_log import LOG, CompactedLog
+from tests.property.plain_event_records import row_records
 
 DOMAIN = b"a"
 NANOSECONDS = Struct(">i")

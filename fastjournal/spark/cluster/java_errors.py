@@ -101,7 +101,7 @@ def translating_start(master: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def translating() -> Iterator[None]:
+def translating_workers() -> Iterator[None]:
     """Raise what a worker of the block reported of fastjournal as the error that it was there.
 
     Spark wraps it into the texts of two stack traces.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
 
-from fastjournal.spark.cluster.java_errors import translating
+from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.data_source.sql_statements import complete_statement
 from fastjournal.spark.data_source.view_reader import ViewReader, ViewStreamReader
@@ -73,7 +73,7 @@ def _with_views(session: Any) -> type:
 
     def sql(self: Any, *args: Any, **kwargs: Any) -> DataFrame:
         """Run a statement, as ``SparkSession.sql`` does."""
-        with translating():
+        with translating_workers():
             frame: DataFrame = session.sql(self, *args, **kwargs)
         complete_statement(self, frame)
         return frame

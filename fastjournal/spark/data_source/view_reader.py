@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from fastjournal.spark.cluster.java_errors import translating
+from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN
 from fastjournal.spark.live_entries import entries_view
@@ -31,7 +31,7 @@ class ViewReader(DataFrameReader):
 
     def load(self, *args: Any, **options: Any) -> DataFrame:
         """Load a table, as ``DataFrameReader.load`` does."""
-        with translating():
+        with translating_workers():
             frame = super().load(*args, **options)
         given = _options(frame)
         return frame if given is None else load_view(frame, given)
@@ -47,7 +47,7 @@ class ViewStreamReader(DataStreamReader):
             BadRequestError: A directory holds nothing to follow, an option or the schema does not
                 fit, or an option is missing.
         """
-        with translating():
+        with translating_workers():
             frame = super().load(*args, **options)
         relation = frame._jdf.queryExecution().analyzed()
         if relation.getClass().getSimpleName() != "StreamingRelationV2":
@@ -71,7 +71,7 @@ def load_view(frame: DataFrame, given: dict[str, str]) -> DataFrame:
     checked = Options(given)
     source = FastjournalSource(given)
     # Spark leaves the schema of a user unchecked until rows are read
-    with translating():
+    with translating_workers():
         schema = frame.schema
     columns = source.check_schema(schema)
     directories = source.check_directories()

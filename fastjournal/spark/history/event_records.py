@@ -2,13 +2,12 @@
 
 ``read_rows`` decodes a segment with the vectorised reader into an Arrow table of slim rows, which
 have what the records around each record tell (``record_context``). So rows of different jobs may be
-divided afterwards. ``records_of`` makes one struct a row. ``row_records`` makes the same of rows
-that were decoded one by one; it is the oracle of the tests.
+divided afterwards. ``records_of`` makes one struct a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -31,9 +30,8 @@ from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.removal_time import REPLACED_UNTOLD, decode_replaced
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import Mask, Numbers
-from fastjournal.spark.decoding.rows import Row
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_data
-from fastjournal.spark.decoding.view_columns import COMMAND_NAMES, cut, text
+from fastjournal.spark.decoding.view_columns import COMMAND_NAMES, cut
 from fastjournal.spark.history.event_rows import POPPED, Event, EventKind, Job
 from fastjournal.spark.history.job_shards import LINKS_SCHEMA
 from fastjournal.spark.history.record_context import Context, RecordFacts, find_context
@@ -102,64 +100,6 @@ def event_of(record: EventRecord, kind: EventKind, job: Job, *, reason: str | No
         record.offset,
     )
 
-
-# --- from rows ------------------------------------------------------------------------------------
-
-
-def row_records(rows: Iterable[Row]) -> Iterator[EventRecord]:
-    """Yield the records of the rows of a segment, those of damage left out."""
-    given = [(row, row.record) for row in rows if row.record is not None]
-    found = [_of_row(row, record.command, record.time_us or 0) for row, record in given]
-    context = find_context(_facts_of_rows([row for row, _ in given], found))
-    for record, flags in zip(found, context.flags.tolist(), strict=True):
-        record.context = flags
-    for removal, job in zip(context.removals, context.replacements, strict=True):
-        found[removal].replacements += found[job].target
-    for record, (row, _) in zip(found, given, strict=True):
-        if row.operation is None or isinstance(row.operation, DomainOperation | Change):
-            yield record
-
-
-def _facts_of_rows(rows: Sequence[Row], records: Sequence[EventRecord]) -> RecordFacts:
-    operations = [row.operation for row in rows]
-    modified = [0 if row.entry is None else cut(row.entry.modified) for row in rows]
-    later = [time < one.time for time, one in zip(modified, records, strict=True)]
-    return RecordFacts(
-        np.array([one.command for one in records], np.int64),
-        np.array([row.entry is not None and not row.foreign for row in rows], np.bool_),
-        np.array(later, np.bool_),
-        np.array([one.following if isinstance(one, Batch) else -1 for one in operations], np.int64),
-        np.array([one.again if isinstance(one, Lease) else -1 for one in operations], np.int64),
-        np.array([isinstance(one, Tombstone) for one in operations], np.bool_),
-        np.array([isinstance(one, DomainOperation) for one in operations], np.bool_),
-        np.array([one.removal for one in records], np.int64),
-    )
-
-
-def _of_row(row: Row, command: Command, time: int) -> EventRecord:
-    found = EventRecord(row.segment, row.offset, time, command, row.target)
-    found.operation = row.operation
-    if row.operation is not None:
-        return found
-    if row.token is not None:
-        found.token = cut(row.token)
-    if command in _REMOVALS and row.ours:
-        found.removal = decode_replaced(row.raw, 0)
-    content = row.entry or row.completion
-    if content is not None:
-        found.key, found.timestamp = content.key, content.timestamp
-        if row.journal is not None:
-            found.domain, found.priority = text(row.journal.domain), row.journal.priority
-    entry = row.entry
-    if entry is not None:
-        found.uri, found.value_bytes = entry.uri, len(entry.value)
-        found.not_before, found.attempts = cut(entry.not_before), entry.attempts
-    reason = row.reason if entry is None else entry.reason
-    found.reason = None if reason is None else text(reason)
-    return found
-
-
-# --- from columns ---------------------------------------------------------------------------------
 
 _LEASE, _BATCH, _TOMBSTONE = (pa.array([tag_of(one)]) for one in (Lease, Batch, Tombstone))
 _OF_DOMAIN = pa.array([tag_of(one) for one in get_args(DomainOperation)])

@@ -39,10 +39,6 @@ FACTS_SCHEMA = pa.schema(
     ]
 )
 """``high`` and ``low`` are the job id; ``key``, ``uri`` and ``links`` are hashes."""
-FACTS_COLUMNS = (
-    "place BIGINT, kind INT, high BIGINT, low BIGINT, key BIGINT, uri BIGINT, "
-    "links ARRAY<BIGINT>, timestamp BIGINT, note BINARY"
-)
 CHAIN_FACTS = (
     "SELECT place, kind, high AS bytes, low AS crc32c, note FROM {facts} "
     f"WHERE kind IN ({Kind.SEGMENT:d}, {Kind.CHAIN:d}) ORDER BY place"

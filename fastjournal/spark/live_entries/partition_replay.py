@@ -21,7 +21,7 @@ from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key
-from fastjournal.spark.decoding.view_columns import ARROW_TYPES, cut, sql_schema, text
+from fastjournal.spark.decoding.view_columns import ARROW_TYPES, cut, text
 
 
 class Found(NamedTuple):
@@ -142,7 +142,6 @@ ENTRY_COLUMNS = (
     EntryColumn("offset", "long", lambda f: f.offset),
 )
 
-ENTRY_SCHEMA = sql_schema(ENTRY_COLUMNS)
 ENTRY_ARROW_SCHEMA = pa.schema(
     [(column.name, ARROW_TYPES[column.kind]) for column in ENTRY_COLUMNS]
 )

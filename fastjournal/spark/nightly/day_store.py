@@ -93,11 +93,6 @@ class DayStore:
                 file.write(b"fj-nightly")
             self.files.delete_file(probe)
 
-    @property
-    def local(self) -> bool:
-        """Whether it is a directory of this machine."""
-        return self._local
-
     def staged(self, name: str) -> str:
         """Return the path or URI of a table, or of one day of it, while it is built."""
         return below(self.uri, f"{STAGING}/{name}")

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.cluster.java_errors import translating
+from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
 from fastjournal.spark.execution.duckdb_engine import processors
 from fastjournal.spark.execution.process_pool import process_pool
@@ -50,7 +50,7 @@ JOBS_VERSION = 1
 """Raised when a job computes another table: days are computed again."""
 
 
-@translating()
+@translating_workers()
 def run_night(
     start: Callable[[], SparkSession], night: Night, *, tell: Callable[[str], None] = lambda _: None
 ) -> Outcome:
