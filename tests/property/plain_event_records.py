@@ -15,13 +15,13 @@ from fastjournal.cmdlog.format.operation_records import (
     Tombstone,
 )
 from fastjournal.cmdlog.format.removal_time import decode_replaced
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.view_columns import cut, text
 from fastjournal.spark.history.event_records import EventRecord
 from fastjournal.spark.history.record_context import RecordFacts, find_context
 
 
-def row_records(rows: Iterable[Row]) -> Iterator[EventRecord]:
+def row_records(rows: Iterable[RecordRow]) -> Iterator[EventRecord]:
     """Yield the records of the rows of a segment, those of damage left out."""
     given = [(row, row.record) for row in rows if row.record is not None]
     found = [_of_row(row, record.command, record.time_us or 0) for row, record in given]
@@ -35,7 +35,7 @@ def row_records(rows: Iterable[Row]) -> Iterator[EventRecord]:
             yield record
 
 
-def _facts_of_rows(rows: Sequence[Row], records: Sequence[EventRecord]) -> RecordFacts:
+def _facts_of_rows(rows: Sequence[RecordRow], records: Sequence[EventRecord]) -> RecordFacts:
     operations = [row.operation for row in rows]
     modified = [0 if row.entry is None else cut(row.entry.modified) for row in rows]
     later = [time < one.time for time, one in zip(modified, records, strict=True)]
@@ -51,7 +51,7 @@ def _facts_of_rows(rows: Sequence[Row], records: Sequence[EventRecord]) -> Recor
     )
 
 
-def _of_row(row: Row, command: Command, time: int) -> EventRecord:
+def _of_row(row: RecordRow, command: Command, time: int) -> EventRecord:
     found = EventRecord(row.segment, row.offset, time, command, row.target)
     found.operation = row.operation
     if row.operation is not None:

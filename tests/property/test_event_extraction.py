@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
 from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.history.event_records import EventRecord, segment_records
-from fastjournal.spark.history.event_rows import EVENT_SCHEMA, POPPED, Event, EventKind, event_batch
+from fastjournal.spark.history.event_rows import (
+    EVENT_SCHEMA,
+    POPPED,
+    EventKind,
+    EventRow,
+    event_batch,
+)
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
 from tests.property.event_ledger import ARCHIVE, LEASE, EventLedger, day_of
@@ -23,7 +29,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.history = History()
-        self.events: list[Event] = []
+        self.events: list[EventRow] = []
         self.taken: set[str] = set()
         self.torn = 0
         """Removals that a start appended, because those before it were torn off."""
@@ -55,7 +61,7 @@ def records_of(name: str, data: bytes) -> Iterator[EventRecord]:
     return segment_records(data, file_of(name, data))
 
 
-def by_day(events: list[Event]) -> Counter[tuple[str, EventKind]]:
+def by_day(events: list[EventRow]) -> Counter[tuple[str, EventKind]]:
     """Count events by UTC day and kind."""
     return Counter((day_of(event.time or 0), event.event) for event in events)
 
@@ -78,7 +84,7 @@ def test_event_counts_equal_the_ledger_while_everything_is_compacted() -> None:
     assert torn > 2, torn
 
 
-def check_columns(events: list[Event]) -> None:
+def check_columns(events: list[EventRow]) -> None:
     """Each event is in order, and says of its job what is known."""
     places = [(event.segment, event.offset) for event in events]
     assert places == sorted(places)

@@ -30,7 +30,7 @@ from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.recovery.inspect_log import inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
-from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS, Found
+from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS, LiveEntry
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000
@@ -193,7 +193,7 @@ def replayed_state(directory: Path) -> ReplayState:
 def replayed(directory: Path) -> list[tuple[Any, ...]]:
     """Return the rows that the view entries must have, sorted by position."""
     jobs = replayed_state(directory).jobs.values()
-    found = [Found(job, *unpack_position(job.position)) for job in jobs]
+    found = [LiveEntry(job, *unpack_position(job.position)) for job in jobs]
     return by_position([tuple(column.value(one) for column in ENTRY_COLUMNS) for one in found])
 
 

@@ -25,7 +25,7 @@ from fastjournal.keys import build_journal_key
 from fastjournal.spark.history.commits import MissingSegments, decode_commit
 from fastjournal.spark.history.days import begin_us
 from fastjournal.spark.nightly import history_jobs, state_jobs
-from fastjournal.spark.nightly.day_reports import Outcome
+from fastjournal.spark.nightly.day_reports import NightOutcome
 from fastjournal.spark.nightly.day_store import DayState, DayStore
 from fastjournal.spark.nightly.inputs import Night
 from fastjournal.spark.nightly.report.texts import count, duration, share
@@ -75,7 +75,7 @@ class Played(NamedTuple):
     ledger: Ledger
     output: Path
     snapshot: str
-    outcome: Outcome
+    outcome: NightOutcome
 
 
 @pytest.fixture(scope="module")

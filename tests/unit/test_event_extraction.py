@@ -9,7 +9,7 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.spark.decoding.rows import segment_rows
-from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, Event
+from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, EventRow
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
 from tests.door.engine import Handouts
@@ -39,7 +39,7 @@ class Told:
             self.log.done(Function.SET, key(number), b"v", **how)
         self.log.pass_time(1)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[EventRow]:
         self.log.flush()
         info = self.log.roll()
         data = self.log.disk.read(f"{LOG}/{info.name}")

@@ -29,7 +29,7 @@ from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.history.coverage import spans
-from fastjournal.spark.history.event_rows import EVENT_SCHEMA, Event, EventKind
+from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventRow
 from fastjournal.spark.history.event_table import EventTable
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.file_history import history_files, read_events
@@ -86,7 +86,7 @@ def read(directory: Path) -> list[tuple[object, ...]]:
     return sorted(found, key=str)
 
 
-def told(events: list[Event], first: int = 0) -> list[tuple[object, ...]]:
+def told(events: list[EventRow], first: int = 0) -> list[tuple[object, ...]]:
     found = [
         (event.segment, event.offset, str(event.event), event.key)
         for event in events
@@ -317,7 +317,7 @@ def copy_archive(kept: Kept, directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
 
-def extracted(paths: Iterable[Path]) -> list[Event]:
+def extracted(paths: Iterable[Path]) -> list[EventRow]:
     extractor = EventExtractor(History())
     return [
         event

@@ -14,7 +14,7 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import END_BYTES, SegmentBytes, hash_of
 from fastjournal.spark.decoding.record_columns import READABLE
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.execution import duckdb_engine
 from fastjournal.spark.export import local_entries
 from fastjournal.spark.export.local_entries import sorted_entries
@@ -169,6 +169,6 @@ def test_chain_of_segments_is_checked_before_entries_come(change: str, tmp_path:
 
 
 def test_record_of_a_pause_tells_its_domain_and_its_end() -> None:
-    row = Row(1, 8, b"", operation=Pause(b"d\xff", 77))
+    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77))
     told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
     assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}

@@ -15,7 +15,7 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.execution import shard
 from fastjournal.spark.execution.duckdb_engine import DuckDb
-from fastjournal.spark.execution.shard import Step
+from fastjournal.spark.execution.shard import ShardStep
 from fastjournal.spark.execution.shard_rows import unpack_parcels
 from fastjournal.spark.live_entries import entries_view, label_replay, replay_runs
 from fastjournal.spark.live_entries import replay_parcels as replay_module
@@ -79,11 +79,13 @@ class ShardsHere:
             for index, to in enumerate(batch.column("shard").to_pylist()):
                 self.parts[to].append(batch.slice(index, 1))
 
-    def then(self, step: Step) -> ShardsHere:
+    def then(self, step: ShardStep) -> ShardsHere:
         sent = [b for part in self.parts for b in run_step(part, step=step, shards=self.number)]
         return ShardsHere(sent, self.number)
 
-    def with_others(self, other: ShardsHere, step: Step, *, into: int | None = None) -> ShardsHere:
+    def with_others(
+        self, other: ShardsHere, step: ShardStep, *, into: int | None = None
+    ) -> ShardsHere:
         both = [one + two for one, two in zip(self.parts, other.parts, strict=True)]
         sent = [b for part in both for b in run_step(part, step=step, shards=self.number)]
         return ShardsHere(sent, self.number if into is None else into)

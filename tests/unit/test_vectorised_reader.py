@@ -31,7 +31,7 @@ from fastjournal.spark.decoding.rows import read_segment, segment_rows
 from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
 from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
 from fastjournal.spark.decoding.vectorised.frames import find_frames
-from fastjournal.spark.decoding.vectorised.spans import SLICES_MAX, Slice, slices_of
+from fastjournal.spark.decoding.vectorised.spans import SLICES_MAX, SegmentSlice, slices_of
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches, read_data
 from fastjournal.spark.decoding.view_columns import to_batch
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
@@ -83,7 +83,7 @@ def check_slices(
 ) -> None:
     """Compare the public columns of all slices, one behind the other, with those of the whole."""
     for slices in numbers:
-        parts = [Slice(number, slices) for number in range(slices)]
+        parts = [SegmentSlice(number, slices) for number in range(slices)]
         tables = [
             found(segment, files, permissive=permissive, names=PUBLIC, part=part) for part in parts
         ]
@@ -379,7 +379,12 @@ def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Pa
     starts = set()
     for slices in range(2, 40):
         tables = [
-            found(log.segments[0], log.files, names=["offset", "token"], part=Slice(one, slices))
+            found(
+                log.segments[0],
+                log.files,
+                names=["offset", "token"],
+                part=SegmentSlice(one, slices),
+            )
             for one in range(slices)
         ]
         starts |= {table["offset"][0].as_py() for table in tables if len(table)}
@@ -412,7 +417,7 @@ def test_reader_slices_of_an_open_segment_agree_when_its_torn_tail_is_cut(tmp_pa
                 if number == cut_before:
                     # a daemon that starts cuts the tail
                     path.write_bytes(torn[:whole])
-                part = Slice(number, slices)
+                part = SegmentSlice(number, slices)
                 table = found(segment, log.files, names=["offset"], part=part)
                 offsets += table["offset"].to_pylist()
             assert offsets == rows, (slices, cut_before)
@@ -433,4 +438,4 @@ def test_slices_of_a_segment_have_about_the_size_asked_for() -> None:
     mib = 1024 * 1024
     sizes = {size: len(slices_of(size * mib, 64 * mib)) for size in (0, 1, 64, 80, 97, 200, 9000)}
     assert sizes == {0: 1, 1: 1, 64: 1, 80: 1, 97: 2, 200: 3, 9000: SLICES_MAX}
-    assert slices_of(130, 64) == [Slice(0, 2), Slice(1, 2)]
+    assert slices_of(130, 64) == [SegmentSlice(0, 2), SegmentSlice(1, 2)]

@@ -59,7 +59,7 @@ class Integers(NamedTuple):
     valid: Mask
 
 
-class Slices(NamedTuple):
+class ByteStrings(NamedTuple):
     """Byte strings in a buffer: offsets of their first byte and behind their last one."""
 
     start: Offsets
@@ -74,7 +74,7 @@ class Slices(NamedTuple):
         return np.zeros(len(self.start), np.bool_) if self.none is None else self.none
 
 
-class Times(NamedTuple):
+class Instants(NamedTuple):
     """Instants in microseconds since the Unix epoch."""
 
     instants: Numbers
@@ -124,7 +124,7 @@ class SegmentBytes:
         found: Mask = (self.unsigned64(at) >> np.uint64(16)) == _OPERATION_HEAD
         return found
 
-    def times(self, at: Offsets) -> Times:
+    def times(self, at: Offsets) -> Instants:
         """Return the times of the format; no time is valid."""
         seconds = self.unsigned64(at + 1).astype(np.int64)
         nanoseconds = self.unsigned32(at + 9).astype(np.int32).astype(np.int64)
@@ -133,7 +133,7 @@ class SegmentBytes:
         # the least number has no absolute value
         valid = (seconds < _SECONDS_FITTING) & (seconds > -_SECONDS_FITTING)
         valid &= self.byte(at) == TIME_VERSION
-        return Times(seconds * 1_000_000 + nanoseconds // 1000, there, valid)
+        return Instants(seconds * 1_000_000 + nanoseconds // 1000, there, valid)
 
     def uvarints(self, at: Offsets) -> Integers:
         """Return unsigned varints of up to 8 bytes; longer ones are not valid."""
@@ -167,7 +167,7 @@ class SegmentBytes:
         numbers = np.where(width == 0, first, numbers)
         return Integers(numbers, at + 1 + width.astype(np.int64), valid)
 
-    def msgpack_bytes(self, at: Offsets) -> Slices:
+    def msgpack_bytes(self, at: Offsets) -> ByteStrings:
         """Return the byte strings in msgpack; nil is an empty one that is valid."""
         first = self.byte(at)
         width = _BIN_BYTES[first]
@@ -179,7 +179,7 @@ class SegmentBytes:
         length = self.unsigned32(at + 1).astype(np.uint64) >> shift
         length = np.where(width == 0, 0, length).astype(np.int64)
         start = at + 1 + wide
-        return Slices(start, np.minimum(start + length, self.size), valid, width == 0)
+        return ByteStrings(start, np.minimum(start + length, self.size), valid, width == 0)
 
     def hashes(self, start: Offsets, end: Offsets) -> Numbers:
         """Return 64-bit hashes of byte strings that end before the last ``END_BYTES`` bytes."""

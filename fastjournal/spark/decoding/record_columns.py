@@ -28,7 +28,7 @@ from fastjournal.spark.decoding.record_kinds import (
     low_half,
     uri_hash,
 )
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.view_columns import (
     COMMAND_NAMES,
     CORRUPT_COLUMN,
@@ -45,8 +45,8 @@ def _timestamp(instant: int | None) -> int | None:
     return instant if instant in TIMESTAMPS else None
 
 
-def _of_job(name: str) -> Callable[[Row], Any]:
-    def value(row: Row) -> Any:
+def _of_job(name: str) -> Callable[[RecordRow], Any]:
+    def value(row: RecordRow) -> Any:
         record = row.record
         if record is None or record.command > Command.SCHEDULE:
             return None
@@ -55,24 +55,26 @@ def _of_job(name: str) -> Callable[[Row], Any]:
     return value
 
 
-def _number_of_job(name: str, within: Callable[[int | None], int | None]) -> Callable[[Row], Any]:
+def _number_of_job(
+    name: str, within: Callable[[int | None], int | None]
+) -> Callable[[RecordRow], Any]:
     number = _of_job(name)
     return lambda row: within(number(row))
 
 
-def _of_entry(name: str) -> Callable[[Row], Any]:
+def _of_entry(name: str) -> Callable[[RecordRow], Any]:
     return lambda row: None if row.entry is None else getattr(row.entry, name)
 
 
-def _instant_of_entry(name: str) -> Callable[[Row], Any]:
+def _instant_of_entry(name: str) -> Callable[[RecordRow], Any]:
     return lambda row: None if row.entry is None else cut(getattr(row.entry, name))
 
 
-def _of_operation(name: str) -> Callable[[Row], Any]:
+def _of_operation(name: str) -> Callable[[RecordRow], Any]:
     return lambda row: getattr(row.operation, name, None)
 
 
-def _key(row: Row) -> bytes | None:
+def _key(row: RecordRow) -> bytes | None:
     for source in (row.entry, row.completion, row.operation):
         key: bytes | None = getattr(source, "key", None)
         if key is not None:
@@ -80,7 +82,7 @@ def _key(row: Row) -> bytes | None:
     return None
 
 
-def _timestamp_of(row: Row) -> int | None:
+def _timestamp_of(row: RecordRow) -> int | None:
     for source in (row.entry, row.completion, row.operation):
         timestamp: int | None = getattr(source, "timestamp", None)
         if timestamp is not None:
@@ -88,23 +90,23 @@ def _timestamp_of(row: Row) -> int | None:
     return None
 
 
-def _operation(row: Row) -> str | None:
+def _operation(row: RecordRow) -> str | None:
     operation = row.operation
     return None if operation is None else tag_of(operation)
 
 
-def _token(row: Row) -> int | None:
+def _token(row: RecordRow) -> int | None:
     return None if row.token is None else cut(row.token)
 
 
-def _lease_token(row: Row) -> bytes | None:
+def _lease_token(row: RecordRow) -> bytes | None:
     """Return the token of a start-attempt in a lease."""
     if row.token is None or row.operation is not None:
         return None
     return row.token.to_bytes(8, "big")
 
 
-def _number(row: Row) -> int | None:
+def _number(row: RecordRow) -> int | None:
     operation = row.operation
     if isinstance(operation, SegmentStart):
         return operation.previous
@@ -115,23 +117,23 @@ def _number(row: Row) -> int | None:
     return None
 
 
-def _chain(row: Row) -> bytes | None:
+def _chain(row: RecordRow) -> bytes | None:
     return envelope.pack(row.operation) if isinstance(row.operation, TOLD) else None
 
 
-def _domain(row: Row) -> str | None:
+def _domain(row: RecordRow) -> str | None:
     if isinstance(row.operation, Pause | Limit):
         return text(row.operation.domain)
     return None if row.journal is None else text(row.journal.domain)
 
 
-def _value(row: Row) -> bytes | None:
+def _value(row: RecordRow) -> bytes | None:
     if isinstance(row.operation, Value):
         return row.operation.value
     return None if row.entry is None else row.entry.value
 
 
-def _not_before(row: Row) -> int | None:
+def _not_before(row: RecordRow) -> int | None:
     if isinstance(row.operation, Pause):
         return cut(row.operation.until)
     if isinstance(row.operation, Delay):
@@ -139,18 +141,18 @@ def _not_before(row: Row) -> int | None:
     return None if row.entry is None else cut(row.entry.not_before)
 
 
-def _expires(row: Row) -> int | None:
+def _expires(row: RecordRow) -> int | None:
     if isinstance(row.operation, Touch):
         return cut(row.operation.expires)
     return None if row.entry is None else cut(row.entry.expires)
 
 
-def _reason(row: Row) -> str | None:
+def _reason(row: RecordRow) -> str | None:
     reason = row.reason if row.entry is None else row.entry.reason
     return None if reason is None else text(reason)
 
 
-def _result(row: Row) -> bytes | None:
+def _result(row: RecordRow) -> bytes | None:
     record = row.record
     if record is None or record.command not in (Command.COMPLETE, Command.FAIL):
         return None

@@ -7,10 +7,10 @@ from enum import IntEnum
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Change, Link, Rename, Resize, Value
 from fastjournal.spark.decoding.byte_arrays import hash_of
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Kind of a record. Those up to ``LINKED`` make an entry."""
 
     ENTRY = 0
@@ -38,35 +38,35 @@ class Kind(IntEnum):
 REMOVALS = (Command.COMPLETE, Command.DELETE, Command.EXPIRE)
 
 
-def kind_of(row: Row) -> int | None:
+def kind_of(row: RecordRow) -> int | None:
     """Return the kind of a record; None: it has no effect on any entry."""
     operation = row.operation
     if row.entry is not None:
         if row.foreign:
-            return Kind.FOREIGN
-        return Kind.LINKED if row.entry.links or row.entry.taken else Kind.ENTRY
+            return RecordKind.FOREIGN
+        return RecordKind.LINKED if row.entry.links or row.entry.taken else RecordKind.ENTRY
     if row.record is None or (operation is not None and not isinstance(operation, Change)):
         return None
     if isinstance(operation, Value | Resize):
-        return Kind.WRITE
+        return RecordKind.WRITE
     if isinstance(operation, Link):
-        return Kind.LINK
+        return RecordKind.LINK
     if isinstance(operation, Rename):
-        return Kind.RENAME
-    return Kind.REMOVAL if row.record.command in REMOVALS else Kind.CHANGE
+        return RecordKind.RENAME
+    return RecordKind.REMOVAL if row.record.command in REMOVALS else RecordKind.CHANGE
 
 
-def high_half(row: Row) -> int | None:
+def high_half(row: RecordRow) -> int | None:
     """Return the first half of the id of the job that a record concerns."""
     return int.from_bytes(row.target[:8], "big", signed=True) if row.target else None
 
 
-def low_half(row: Row) -> int | None:
+def low_half(row: RecordRow) -> int | None:
     """Return the second half of the id of the job that a record concerns."""
     return int.from_bytes(row.target[8:], "big", signed=True) if row.target else None
 
 
-def key_hash(row: Row) -> int | None:
+def key_hash(row: RecordRow) -> int | None:
     """Return the hash of the key in a record."""
     for source in (row.entry, row.completion, row.operation):
         key: bytes | None = getattr(source, "key", None)
@@ -75,13 +75,13 @@ def key_hash(row: Row) -> int | None:
     return None
 
 
-def uri_hash(row: Row) -> int | None:
+def uri_hash(row: RecordRow) -> int | None:
     """Return the hash of the URI of an entry."""
     uri = None if row.entry is None else row.entry.uri
     return None if uri is None else hash_of(uri)
 
 
-def link_hashes(row: Row) -> list[int] | None:
+def link_hashes(row: RecordRow) -> list[int] | None:
     """Return the hashes of the further keys of an entry; None: it has none."""
     if row.entry is None:
         return None

@@ -36,7 +36,7 @@ from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_locked
 
 
-class Row(msgspec.Struct, gc=False):
+class RecordRow(msgspec.Struct, gc=False):
     """One record, or damage."""
 
     segment: int
@@ -68,7 +68,7 @@ class Row(msgspec.Struct, gc=False):
     """Size and checksum of the segment's file, in its first row only."""
 
 
-def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[Row]:
+def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[RecordRow]:
     """Yield the rows of one segment, in order.
 
     A torn tail of a segment that is still written to is no damage: its rows are left out.
@@ -109,7 +109,7 @@ def read_bytes(files: Any, segment: SegmentFile) -> bytes:
     return data[: segment.bytes]
 
 
-def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
+def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[RecordRow]:
     """Yield the rows of a segment that has been read; see ``read_segment``."""
     scan = scan_segment(data)
     damage = [] if segment.open and scan.torn else scan.damage[::-1]
@@ -129,12 +129,12 @@ def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterato
 
 def _read_run(
     data: bytes, segment: SegmentFile, run: Run, permissive: bool, *, last: bool
-) -> Iterator[Row]:
+) -> Iterator[RecordRow]:
     """Yield the rows of a run; an unfinished group at the end of the log is left out.
 
     The records of a lease follow their operation directly, a batch may hold such a lease.
     """
-    group: list[Row] = []
+    group: list[RecordRow] = []
     token: int | None = None
     leased = awaited = 0
     for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
@@ -159,7 +159,7 @@ def _read_run(
         yield from group
 
 
-def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> Row:
+def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> RecordRow:
     """Return the row of damage.
 
     Raises:
@@ -174,12 +174,12 @@ def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -
     if not permissive:
         raise error
     error.hint = None
-    return Row(segment.number, damage.offset, b"", corrupt=str(error))
+    return RecordRow(segment.number, damage.offset, b"", corrupt=str(error))
 
 
 def row_of(
     data: bytes, segment: SegmentFile, offset: int, body: int, end: int, *, permissive: bool
-) -> Row:
+) -> RecordRow:
     """Return the row of a valid record, or of damage where its contents cannot be understood.
 
     Raises:
@@ -191,14 +191,14 @@ def row_of(
         return damaged_row(segment, CorruptRegion(offset, end, error.message), permissive)
 
 
-def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
+def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> RecordRow:
     """Return the row of the valid record at ``offset`` whose body is at ``body``.
 
     Raises:
         LogCorruptError: Its contents cannot be understood.
     """
     record = decode_body(data, offset, body, end - CRC_BYTES)
-    row = Row(segment.number, offset, data[offset:end], record, record.job_id)
+    row = RecordRow(segment.number, offset, data[offset:end], record, record.job_id)
     try:
         if record.command <= Command.SCHEDULE:
             if record.name == OPERATION_NAME and envelope.is_ours(record.payload):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 
 MICROSECONDS_MAX = 2**63 - 1
 TIMESTAMPS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
@@ -59,7 +59,7 @@ class Column(NamedTuple):
 
     name: str
     kind: str
-    value: Callable[[Row], Any]
+    value: Callable[[RecordRow], Any]
 
     @property
     def arrow(self) -> pa.DataType:
@@ -95,7 +95,7 @@ def sql_schema(columns: Sequence[HasKind]) -> str:
     return ", ".join(f"`{column.name}` {_SQL[column.kind]}" for column in columns)
 
 
-def to_batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
+def to_batch(rows: Sequence[RecordRow], columns: Sequence[Column]) -> pa.RecordBatch:
     """Return rows as an Arrow batch."""
     arrays = [
         pa.array([column.value(row) for row in rows], type=column.arrow) for column in columns

@@ -10,7 +10,7 @@ from typing import Protocol, Self, TypeAlias
 import pyarrow as pa
 
 from fastjournal.spark.execution.duckdb_engine import DuckDb
-from fastjournal.spark.execution.shard_rows import Given, Sent, to_one
+from fastjournal.spark.execution.shard_rows import Relations, Sent, to_one
 
 
 class Shard:
@@ -22,7 +22,7 @@ class Shard:
         given: Relations that came to it.
     """
 
-    def __init__(self, number: int, shards: int, given: Given) -> None:
+    def __init__(self, number: int, shards: int, given: Relations) -> None:
         self.number = number
         self.shards = shards
         self._given = given
@@ -58,17 +58,17 @@ class Shard:
             yield to_one(name, self._given[name], self.number if to is None else to)
 
 
-Step: TypeAlias = Callable[[Shard], Iterator[Sent]]
+ShardStep: TypeAlias = Callable[[Shard], Iterator[Sent]]
 """Step of a plan on one shard: what it sends goes to the next step, on the shards named there."""
 
 
 class Shards(Protocol):
     """Relations that are divided into shards."""
 
-    def then(self, step: Step, /) -> Self:
+    def then(self, step: ShardStep, /) -> Self:
         """Return what a step sends on each shard."""
 
-    def with_others(self, other: Self, step: Step, /, *, into: int | None = None) -> Self:
+    def with_others(self, other: Self, step: ShardStep, /, *, into: int | None = None) -> Self:
         """Return what a step sends that is given the relations of two.
 
         Args:

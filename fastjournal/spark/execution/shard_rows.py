@@ -21,7 +21,7 @@ PARCEL_SCHEMA = pa.schema([("shard", pa.int32()), ("name", pa.string()), ("rows"
 _BATCH_BYTES = 8 * 1024 * 1024
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
-Given: TypeAlias = dict[str, pa.Table]
+Relations: TypeAlias = dict[str, pa.Table]
 """Relations that came to a shard, by name; those without rows are missing."""
 
 
@@ -71,7 +71,7 @@ def pack_parcels(sent: Iterable[Sent]) -> Iterator[pa.RecordBatch]:
         yield _batch(gathered)
 
 
-def unpack_parcels(batches: Iterable[pa.RecordBatch]) -> dict[int, Given]:
+def unpack_parcels(batches: Iterable[pa.RecordBatch]) -> dict[int, Relations]:
     """Return the relations in parcels, by shard."""
     found: dict[int, dict[str, list[pa.Table]]] = {}
     for shard, name, table in open_parcels(batches):

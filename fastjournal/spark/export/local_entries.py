@@ -89,7 +89,7 @@ def sorted_entries(
             ]
             for size in _in_turn(executor, waiting, tasks):
                 on_bytes(size)
-            entries = stack.enter_context(closing(_Entries(source, str(uri), scratch)))
+            entries = stack.enter_context(closing(_EntryStages(source, str(uri), scratch)))
             entries.find()
             with entries.lookups_only():
                 for size in _in_turn(executor, waiting, entries.fetches()):
@@ -100,7 +100,7 @@ def sorted_entries(
         yield from entries.sorted()
 
 
-class _Entries:
+class _EntryStages:
     """The stages behind the facts: which records make entries, and their fetch, replay and sort."""
 
     def __init__(self, source: LogDirectory, uri: str, scratch: Path) -> None:

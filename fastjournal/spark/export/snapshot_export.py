@@ -132,7 +132,7 @@ def export_snapshot(
     if processes is None:
         processes = processors() if source.manifest.bytes > PART_BYTES else 1
     target = _Target(destination, *modes_of(source))
-    progress = _Progress(source.manifest.bytes, on_progress)
+    progress = _ExportProgress(source.manifest.bytes, on_progress)
     with (
         _advising(),
         target.cleaned_up(),
@@ -164,7 +164,7 @@ def _advising() -> Iterator[None]:
         raise
 
 
-class _Progress:
+class _ExportProgress:
     """Bytes read, twice each: for the facts of records, and for entries."""
 
     def __init__(self, size: int, tell: Callable[[int, int], None] | None) -> None:

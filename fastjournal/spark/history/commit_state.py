@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.spark.history.event_rows import JOB_SCHEMA, Job, job_table, table_jobs
+from fastjournal.spark.history.event_rows import JOB_SCHEMA, LiveJob, job_table, table_jobs
 from fastjournal.spark.history.job_shards import Moves, homes_of
 from fastjournal.spark.storage.table_files import TableFiles
 
@@ -36,7 +36,7 @@ class StoredState(NamedTuple):
 
 
 def write_jobs(
-    files: TableFiles, path: str, jobs: Mapping[bytes, Job], shard: int, shards: int
+    files: TableFiles, path: str, jobs: Mapping[bytes, LiveJob], shard: int, shards: int
 ) -> bool:
     """Write the live jobs of a shard; return whether some are at home elsewhere."""
     sinks = [pa.BufferOutputStream() for _ in range(2)]
@@ -60,7 +60,7 @@ def write_jobs(
 
 def read_jobs(
     files: TableFiles, state: StoredState, shard: int, shards: int, moves: Moves
-) -> dict[bytes, Job]:
+) -> dict[bytes, LiveJob]:
     """Return the live jobs of a shard by identifier.
 
     Args:
@@ -73,7 +73,7 @@ def read_jobs(
     Raises:
         LogFailedError: A file cannot be read.
     """
-    found = dict[bytes, Job]()
+    found = dict[bytes, LiveJob]()
     for path in _paths(state, shard, shards, moves):
         data = pa.BufferReader(files.read(path))
         for batch in pa.parquet.ParquetFile(data).iter_batches(_BATCH_JOBS):

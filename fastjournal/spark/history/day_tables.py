@@ -7,7 +7,7 @@ from functools import cache
 import pyarrow as pa
 
 from fastjournal.spark.history.days import DAY_US, day_at
-from fastjournal.spark.history.event_rows import BATCH_ROWS, Event, event_batch
+from fastjournal.spark.history.event_rows import BATCH_ROWS, EventRow, event_batch
 
 _TIME_MIN = -62_135_596_800_000_000
 """Begin of the year 1, in microseconds; a TIME may be any."""
@@ -20,10 +20,10 @@ class EventDay:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._events: list[Event] = []
+        self._events: list[EventRow] = []
         self._batches: list[pa.RecordBatch] = []
 
-    def add(self, event: Event) -> None:
+    def add(self, event: EventRow) -> None:
         """Take one more."""
         self.rows += 1
         self._events.append(event)

@@ -32,9 +32,9 @@ from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import Mask, Numbers
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_data
 from fastjournal.spark.decoding.view_columns import COMMAND_NAMES, cut
-from fastjournal.spark.history.event_rows import POPPED, Event, EventKind, Job
+from fastjournal.spark.history.event_rows import POPPED, EventKind, EventRow, LiveJob
 from fastjournal.spark.history.job_shards import LINKS_SCHEMA
-from fastjournal.spark.history.record_context import Context, RecordFacts, find_context
+from fastjournal.spark.history.record_context import RecordContext, RecordFacts, find_context
 from fastjournal.spark.storage.files import SegmentFile
 
 _SCHEDULE, _START, _FAIL = Command.SCHEDULE, Command.START_ATTEMPT, Command.FAIL
@@ -75,13 +75,15 @@ class EventRecord(msgspec.Struct, gc=False):
     """Ids of restated jobs before a removal, in whose favour it may end an old id, side by side."""
 
 
-def event_of(record: EventRecord, kind: EventKind, job: Job, *, reason: str | None = None) -> Event:
+def event_of(
+    record: EventRecord, kind: EventKind, job: LiveJob, *, reason: str | None = None
+) -> EventRow:
     """Return an event that a record tells of a job."""
     time, start, due = record.time, job.lease_start, job.due
     leased = start > 0 and kind is not EventKind.SET and kind is not EventKind.RENAMED
     ends = leased and kind is not EventKind.LEASED and kind is not EventKind.EXTENDED
     waits = due is not None and (kind is EventKind.LEASED or reason == POPPED)
-    return Event(
+    return EventRow(
         time,
         kind,
         job.domain,
@@ -302,7 +304,7 @@ def _job_ids(ids: Any, segment: SegmentFile) -> pa.Array:
         ) from error
 
 
-def _side_by_side(new_ids: pa.Array, context: Context, count: int) -> pa.Array:
+def _side_by_side(new_ids: pa.Array, context: RecordContext, count: int) -> pa.Array:
     """Return the ids of restated jobs for each of so many records."""
     chosen = np.bincount(context.removals, minlength=count)
     ends = np.concatenate([[0], np.cumsum(chosen)]) * JOB_ID_BYTES

@@ -47,7 +47,7 @@ class EventKind(StrEnum):
     LIMITED = "limited"
 
 
-class Job(msgspec.Struct, gc=False):
+class LiveJob(msgspec.Struct, gc=False):
     """A live job, as far as later events need it. Instants are microseconds; 0: none."""
 
     key: bytes | None = None
@@ -68,12 +68,12 @@ class Job(msgspec.Struct, gc=False):
     buried: bool = False
 
 
-def job_of(key: bytes) -> Job:
+def job_of(key: bytes) -> LiveJob:
     """Return a job of which only the key is known."""
     journal = parse_journal_key(key)
     if journal is None:
-        return Job(key=key)
-    return Job(key=key, domain=text(journal.domain), priority=journal.priority)
+        return LiveJob(key=key)
+    return LiveJob(key=key, domain=text(journal.domain), priority=journal.priority)
 
 
 JOB_SCHEMA = pa.schema(
@@ -95,24 +95,24 @@ JOB_SCHEMA = pa.schema(
 )
 
 
-def job_table(jobs: Mapping[bytes, Job]) -> pa.Table:
+def job_table(jobs: Mapping[bytes, LiveJob]) -> pa.Table:
     """Return live jobs by identifier as an Arrow table."""
     columns: dict[str, list[Any]] = {"job_id": list(jobs)}
-    for name in Job.__struct_fields__:
+    for name in LiveJob.__struct_fields__:
         columns[name] = [getattr(job, name) for job in jobs.values()]
     return pa.Table.from_pydict(columns, JOB_SCHEMA)
 
 
-def table_jobs(table: pa.Table) -> dict[bytes, Job]:
+def table_jobs(table: pa.Table) -> dict[bytes, LiveJob]:
     """Return the live jobs of an Arrow table by identifier."""
     columns = table.to_pydict()
-    fields = (columns[name] for name in Job.__struct_fields__)
+    fields = (columns[name] for name in LiveJob.__struct_fields__)
     return {
-        job_id: Job(*values) for job_id, *values in zip(columns["job_id"], *fields, strict=True)
+        job_id: LiveJob(*values) for job_id, *values in zip(columns["job_id"], *fields, strict=True)
     }
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class EventRow(msgspec.Struct, frozen=True, gc=False):
     """A row of the table ``events``."""
 
     time: int | None
@@ -150,14 +150,14 @@ class EventColumn(NamedTuple):
     kind: str
 
 
-EVENT_COLUMNS = tuple(EventColumn(name, _KINDS[name]) for name in Event.__struct_fields__)
+EVENT_COLUMNS = tuple(EventColumn(name, _KINDS[name]) for name in EventRow.__struct_fields__)
 """Columns of the table, in their order."""
 
 EVENT_SCHEMA = pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in EVENT_COLUMNS])
 """Schema of the table in Arrow."""
 
 
-def event_batch(events: Iterable[Event]) -> pa.RecordBatch:
+def event_batch(events: Iterable[EventRow]) -> pa.RecordBatch:
     """Return events as an Arrow batch, in their order."""
     columns = list(zip(*map(msgspec.structs.astuple, events), strict=True))
     arrays = [

@@ -30,7 +30,7 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.history.event_records import EventRecord, segment_records
 from fastjournal.spark.history.event_rows import (
     BATCH_ROWS,
-    Event,
+    EventRow,
     corrupt_batch,
     event_batch,
     with_corrupt,
@@ -287,8 +287,8 @@ def _read_of(offset: Offset) -> Sealed:
     return Sealed(offset["segment"], offset["bytes"], offset["crc32c"])
 
 
-def _batches(events: Iterator[Event]) -> Iterator[pa.RecordBatch]:
-    found = list[Event]()
+def _batches(events: Iterator[EventRow]) -> Iterator[pa.RecordBatch]:
+    found = list[EventRow]()
     for event in events:
         found.append(event)
         if len(found) == BATCH_ROWS:

@@ -42,8 +42,8 @@ from fastjournal.spark.history.extraction import Before, extract_events
 from fastjournal.spark.history.extraction_tasks import (
     DAMAGED,
     WORK,
+    CommitFiles,
     Version,
-    Work,
     put_parquet,
 )
 from fastjournal.spark.history.gaps import gaps_between, grown_segments, lost_segments
@@ -56,7 +56,7 @@ _RUN = "run.json"
 """File that says durably that a run has begun: files with its identifier are its own."""
 
 
-class Waiting(NamedTuple):
+class WaitingSegment(NamedTuple):
     """Segment of the archive that was not taken so far; they sort as they are taken."""
 
     number: int
@@ -165,17 +165,17 @@ class EventTable:
             self._directory.put_commit(self.commits[-1].pruning(str(first)))
         self._directory.remove_uncommitted()
 
-    def _waiting(self, archive: str) -> list[Waiting]:
+    def _waiting(self, archive: str) -> list[WaitingSegment]:
         """Return the segments to take, a shorter version before a longer; unlink taken ones."""
         done = {(segment.number, segment.crc32c) for segment in self.taken}
-        waiting = list[Waiting]()
+        waiting = list[WaitingSegment]()
         for file in list_archived(self._disk, archive):
             path = f"{archive}/{file.name}"
             if (file.number, f"{file.crc32c:08x}") in done:
                 self._unlink(path)
                 continue
             try:
-                waiting.append(Waiting(file.number, self._disk.size(path), file))
+                waiting.append(WaitingSegment(file.number, self._disk.size(path), file))
             except LogFailedError:
                 # where it is gone, the daemon has dropped it just now
                 if self._disk.exists(path):
@@ -183,7 +183,7 @@ class EventTable:
         return sorted(waiting)
 
     def _commit(
-        self, archive: str, waiting: list[Waiting], executor: Executor, parallel: int
+        self, archive: str, waiting: list[WaitingSegment], executor: Executor, parallel: int
     ) -> int:
         disk, number, run = self._disk, len(self.commits) + 1, uuid.uuid4().hex[:12]
         files = [one.file for one in waiting]
@@ -191,7 +191,7 @@ class EventTable:
         jobs = self.commits[-1].jobs if self.commits else 0
         shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
         scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
-        work = Work(disk, archive, self._files, scratch, self._path, run, shards)
+        work = CommitFiles(disk, archive, self._files, scratch, self._path, run, shards)
         self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)

@@ -18,11 +18,11 @@ from fastjournal.spark.history.commit_state import StoredState
 from fastjournal.spark.history.commits import TakenSegment
 from fastjournal.spark.history.extraction_tasks import (
     GONE,
+    CommitFiles,
     Folded,
     FoldTask,
     ReadSegment,
     Version,
-    Work,
     fold_shard,
     read_segment,
     route_segment,
@@ -57,7 +57,11 @@ class Extracted(NamedTuple):
 
 
 def extract_events(
-    executor: Executor, work: Work, files: Sequence[ArchivedSegment], before: Before, state: str
+    executor: Executor,
+    work: CommitFiles,
+    files: Sequence[ArchivedSegment],
+    before: Before,
+    state: str,
 ) -> Extracted:
     """Write the events of segments, and the state at their end; nothing counts without a commit.
 
@@ -81,7 +85,11 @@ def extract_events(
 
 
 def _extract(
-    executor: Executor, work: Work, files: Sequence[ArchivedSegment], before: Before, state: str
+    executor: Executor,
+    work: CommitFiles,
+    files: Sequence[ArchivedSegment],
+    before: Before,
+    state: str,
 ) -> Extracted:
     found = _read(executor, work, files, before)
     good = [one for one in found if not one.lost]
@@ -110,7 +118,7 @@ def _extract(
 
 
 def _read(
-    executor: Executor, work: Work, files: Sequence[ArchivedSegment], before: Before
+    executor: Executor, work: CommitFiles, files: Sequence[ArchivedSegment], before: Before
 ) -> list[ReadSegment]:
     """Read segments; a longer version of one behind a shorter, which it has to know."""
     rounds = defaultdict[int, list[ArchivedSegment]](list)
@@ -131,7 +139,7 @@ def _read(
     return [found[file] for file in files]
 
 
-def _check_gone(work: Work, segment: ReadSegment) -> None:
+def _check_gone(work: CommitFiles, segment: ReadSegment) -> None:
     """Check that a segment that a task has not found is not there at all."""
     path = f"{work.archive}/{segment.file.name}"
     if segment.lost == GONE and work.disk.exists(path):
@@ -144,7 +152,7 @@ def _check_gone(work: Work, segment: ReadSegment) -> None:
 
 
 def _route(
-    executor: Executor, work: Work, segments: tuple[ReadSegment, ...], moves: Moves
+    executor: Executor, work: CommitFiles, segments: tuple[ReadSegment, ...], moves: Moves
 ) -> tuple[tuple[int, ...], ...]:
     if not moves:
         return tuple(() for _ in segments)

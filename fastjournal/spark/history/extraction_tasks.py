@@ -31,7 +31,7 @@ from fastjournal.spark.execution.shard_rows import cut_rows
 from fastjournal.spark.history.commit_state import StoredState, read_jobs, write_jobs
 from fastjournal.spark.history.day_tables import EventDay, day_of
 from fastjournal.spark.history.event_records import ROWS_SCHEMA, read_rows, records_of
-from fastjournal.spark.history.event_rows import Job
+from fastjournal.spark.history.event_rows import LiveJob
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.job_shards import Moves, homes_of, no_moves
 from fastjournal.spark.history.record_context import OF_DOMAIN
@@ -45,7 +45,7 @@ _MOVES = "moves"
 _HOME, _MOVED = "home", "moved"
 
 
-class Work(NamedTuple):
+class CommitFiles(NamedTuple):
     """Places of the files of one commit."""
 
     disk: Disk
@@ -59,7 +59,7 @@ class Work(NamedTuple):
     """Identifier of this run."""
     shards: int
 
-    def of_task(self) -> Work:
+    def of_task(self) -> CommitFiles:
         """Return the same for a task that may run twice at once, as Spark may let it."""
         if not isinstance(self.files, DiskFiles) or not isinstance(self.scratch, DiskFiles):
             return self
@@ -119,7 +119,9 @@ class ReadSegment(NamedTuple):
         return f"{self.file.number:09d}-{self.file.crc32c:08x}"
 
 
-def read_segment(work: Work, file: ArchivedSegment, versions: Sequence[Version]) -> ReadSegment:
+def read_segment(
+    work: CommitFiles, file: ArchivedSegment, versions: Sequence[Version]
+) -> ReadSegment:
     """Read a segment, and write its rows by the homes of their jobs.
 
     Args:
@@ -156,7 +158,7 @@ def read_segment(work: Work, file: ArchivedSegment, versions: Sequence[Version])
     return found._replace(homes=written, links=rows.links)
 
 
-def _put_rows(work: Work, name: str, table: pa.Table, shards: Numbers) -> tuple[int, ...]:
+def _put_rows(work: CommitFiles, name: str, table: pa.Table, shards: Numbers) -> tuple[int, ...]:
     written = []
     for shard, rows in cut_rows(table, shards):
         work.put(f"{name}-{shard}", rows)
@@ -164,7 +166,7 @@ def _put_rows(work: Work, name: str, table: pa.Table, shards: Numbers) -> tuple[
     return tuple(written)
 
 
-def route_segment(work: Work, moves: int, segment: ReadSegment) -> tuple[int, ...]:
+def route_segment(work: CommitFiles, moves: int, segment: ReadSegment) -> tuple[int, ...]:
     """Write the rows of jobs that move by the shard that folds them; return these shards.
 
     Args:
@@ -222,7 +224,7 @@ class Folded(NamedTuple):
     """Whether some of them are at home elsewhere."""
 
 
-def fold_shard(work: Work, task: FoldTask, shard: int) -> Folded:
+def fold_shard(work: CommitFiles, task: FoldTask, shard: int) -> Folded:
     """Write the events of the jobs of a shard, and their state.
 
     Raises:
@@ -230,7 +232,7 @@ def fold_shard(work: Work, task: FoldTask, shard: int) -> Folded:
     """
     work = work.of_task()
     moves = work.moves(task.moves)
-    jobs = dict[bytes, Job]()
+    jobs = dict[bytes, LiveJob]()
     if task.before is not None:
         jobs = read_jobs(work.files, task.before, shard, work.shards, moves)
     history = History(jobs)
@@ -257,7 +259,7 @@ def fold_shard(work: Work, task: FoldTask, shard: int) -> Folded:
 
 
 def _rows_of(
-    work: Work, segment: ReadSegment, routed: Sequence[int], shard: int, moves: Moves
+    work: CommitFiles, segment: ReadSegment, routed: Sequence[int], shard: int, moves: Moves
 ) -> pa.Table:
     """Return the rows of a segment that a shard folds, in order."""
     found = [ROWS_SCHEMA.empty_table()]

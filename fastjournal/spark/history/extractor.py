@@ -53,9 +53,9 @@ from fastjournal.spark.history.event_records import EventRecord, event_of
 from fastjournal.spark.history.event_rows import (
     POPPED,
     UNDELIVERED,
-    Event,
     EventKind,
-    Job,
+    EventRow,
+    LiveJob,
     job_of,
 )
 from fastjournal.spark.history.record_context import (
@@ -72,7 +72,7 @@ _SCHEDULE, _COMPLETE, _DELETE = Command.SCHEDULE, Command.COMPLETE, Command.DELE
 class History(msgspec.Struct):
     """State between two segments."""
 
-    jobs: dict[bytes, Job] = msgspec.field(default_factory=dict)
+    jobs: dict[bytes, LiveJob] = msgspec.field(default_factory=dict)
     """Live jobs by their ids."""
     pauses: dict[bytes, int] = msgspec.field(default_factory=dict)
     """Domain to the end of its pause."""
@@ -92,7 +92,7 @@ class EventExtractor:
         self._jobs = history.jobs
         self._undelivered: tuple[bytes, EventRecord] | None = None
 
-    def extract(self, records: Iterable[EventRecord]) -> Iterator[Event]:
+    def extract(self, records: Iterable[EventRecord]) -> Iterator[EventRow]:
         """Yield the events of one segment, in the order of its records.
 
         Args:
@@ -117,9 +117,9 @@ class EventExtractor:
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _stored(self, record: EventRecord) -> Iterator[Event]:
+    def _stored(self, record: EventRecord) -> Iterator[EventRow]:
         time = record.time
-        job = self._jobs[record.target] = Job(
+        job = self._jobs[record.target] = LiveJob(
             key=record.key,
             uri=record.uri,
             domain=record.domain,
@@ -139,7 +139,7 @@ class EventExtractor:
             if context & CAME_BACK:
                 yield from self._came_back()
 
-    def _came_back(self) -> Iterator[Event]:
+    def _came_back(self) -> Iterator[EventRow]:
         """Yield the return of a popped entry: no removal of another job followed its record."""
         if self._undelivered is not None:
             job_id, record = self._undelivered
@@ -163,7 +163,7 @@ class EventExtractor:
                 return job_id
         return None
 
-    def _removed(self, record: EventRecord) -> Iterator[Event]:
+    def _removed(self, record: EventRecord) -> Iterator[EventRow]:
         new_id = self._replacement(record)
         job = self._jobs.pop(record.target, None)
         if new_id is not None:
@@ -174,12 +174,12 @@ class EventExtractor:
         completes = record.command == _COMPLETE and record.key is not None
         if job is None:
             if completes:
-                job = Job(key=record.key, domain=record.domain, priority=record.priority)
+                job = LiveJob(key=record.key, domain=record.domain, priority=record.priority)
             elif removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
                 # a recovery makes sure that it does not return
                 return
             else:
-                job = Job()
+                job = LiveJob()
         if removal == REPLACED_UNTOLD:
             removal = self._guessed(record, job)
         if removal == REPLACED_BY_NONE:
@@ -197,7 +197,7 @@ class EventExtractor:
                 yield from self._lease_over(record, job)
             yield event_of(record, EventKind.REPLACED, job)
 
-    def _guessed(self, record: EventRecord, job: Job) -> int:
+    def _guessed(self, record: EventRecord, job: LiveJob) -> int:
         """Return why a job goes by a removal of an older version, which does not tell."""
         if job.token > record.time:
             return REPLACED_BY_NONE
@@ -206,8 +206,8 @@ class EventExtractor:
         return REMOVED_BY_PURGE if record.context & IN_PURGE else REMOVED_BY_DELETE
 
     def _transferred(
-        self, record: EventRecord, old: Job | None, new: Job | None
-    ) -> Iterator[Event]:
+        self, record: EventRecord, old: LiveJob | None, new: LiveJob | None
+    ) -> Iterator[EventRow]:
         """Let the new id of a restated entry have the state of the old one."""
         if old is None or new is None:
             return
@@ -216,7 +216,7 @@ class EventExtractor:
             return
         new.due, new.token, new.lease_start = old.due, old.token, old.lease_start
 
-    def _step(self, record: EventRecord, command: int) -> Iterator[Event]:
+    def _step(self, record: EventRecord, command: int) -> Iterator[EventRow]:
         job = self._jobs.get(record.target)
         if command == Command.EXPIRE:
             if job is not None:
@@ -225,7 +225,7 @@ class EventExtractor:
                 yield event_of(record, EventKind.EXPIRED, job)
             return
         if job is None:
-            job = self._jobs[record.target] = Job()
+            job = self._jobs[record.target] = LiveJob()
         if command == Command.START_ATTEMPT:
             job.token = record.token or MICROSECONDS_MAX
             if not record.context & AGAIN:
@@ -244,8 +244,8 @@ class EventExtractor:
             job.due = max(job.not_before, record.time)
 
     def _lease_over(
-        self, record: EventRecord, job: Job, *, unknown: bool = False
-    ) -> Iterator[Event]:
+        self, record: EventRecord, job: LiveJob, *, unknown: bool = False
+    ) -> Iterator[EventRow]:
         """Yield the end of a lease, if there is one, that is no completion."""
         if not job.token and not unknown:
             return
@@ -257,26 +257,26 @@ class EventExtractor:
 
     # --- operations -------------------------------------------------------------------------------
 
-    def _operation(self, record: EventRecord, operation: Operation) -> Iterator[Event]:
+    def _operation(self, record: EventRecord, operation: Operation) -> Iterator[EventRow]:
         if isinstance(operation, Pause):
             if self.history.pauses.get(operation.domain, 0) != operation.until:
                 self.history.pauses[operation.domain] = operation.until
                 if not operation.until:
                     del self.history.pauses[operation.domain]
                 kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
-                yield event_of(record, kind, Job(domain=text(operation.domain)))
+                yield event_of(record, kind, LiveJob(domain=text(operation.domain)))
         elif isinstance(operation, Limit):
             limits = (operation.interval_us, operation.jobs, operation.lease_us, operation.attempts)
             if self.history.limits.get(operation.domain, (0, 0, 0, 0)) != limits:
                 self.history.limits[operation.domain] = limits
                 if operation.is_default:
                     del self.history.limits[operation.domain]
-                yield event_of(record, EventKind.LIMITED, Job(domain=text(operation.domain)))
+                yield event_of(record, EventKind.LIMITED, LiveJob(domain=text(operation.domain)))
         elif isinstance(operation, Change):
-            job = self._jobs.setdefault(operation.job_id, Job())
+            job = self._jobs.setdefault(operation.job_id, LiveJob())
             yield from self._changed(record, operation, job)
 
-    def _changed(self, record: EventRecord, change: Change, job: Job) -> Iterator[Event]:
+    def _changed(self, record: EventRecord, change: Change, job: LiveJob) -> Iterator[EventRow]:
         if isinstance(change, Extend):
             job.token = change.token
             yield event_of(record, EventKind.EXTENDED, job)

@@ -15,7 +15,7 @@ from fastjournal.spark.history.days import begin_us
 from fastjournal.spark.history.event_rows import (
     BATCH_ROWS,
     EVENT_SCHEMA,
-    Event,
+    EventRow,
     corrupt_batch,
     event_batch,
 )
@@ -86,7 +86,7 @@ def read_events(part: HistoryFile) -> Iterator[pa.RecordBatch]:
             found = found.append_column("segment", segments).select(EVENT_SCHEMA.names)
             yield from found.cast(EVENT_SCHEMA).to_batches(BATCH_ROWS)
         return
-    batch = list[Event]()
+    batch = list[EventRow]()
     lost: list[str] | None = [] if part.permissive else None
     for event in LogHistory(part.directory).events(lost):
         batch.append(event)

@@ -21,7 +21,7 @@ from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.event_records import outer_times, read_rows, records_of
-from fastjournal.spark.history.event_rows import Event
+from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.gaps import adjoining_gaps, gap_text, gaps_between
 from fastjournal.spark.query.paths import open_log
@@ -143,7 +143,7 @@ class LogHistory:
             told = sealed_before(data, segment)
         return found[::-1]
 
-    def events(self, lost: list[str] | None = None) -> Iterator[Event]:
+    def events(self, lost: list[str] | None = None) -> Iterator[EventRow]:
         """Yield the events of the whole segments.
 
         Args:

@@ -53,7 +53,7 @@ class RecordFacts(NamedTuple):
     """Why a job goes, see ``cmdlog.format.removal_time``."""
 
 
-class Context(NamedTuple):
+class RecordContext(NamedTuple):
     """Context of all records of a segment."""
 
     flags: Numbers
@@ -65,7 +65,7 @@ class Context(NamedTuple):
     removal of an older version does not tell which."""
 
 
-def find_context(facts: RecordFacts) -> Context:
+def find_context(facts: RecordFacts) -> RecordContext:
     """Return the context of the records of a segment."""
     count = len(facts.command)
     index = np.arange(count)
@@ -88,7 +88,7 @@ def find_context(facts: RecordFacts) -> Context:
     pair = (size == _PAIR) & np.append(facts.tombstone[1:], False)
     flags[removes & in_batch & ~pair] |= IN_PURGE
     flags[facts.of_domain] |= OF_DOMAIN
-    return Context(flags, removals, replacements)
+    return RecordContext(flags, removals, replacements)
 
 
 def _last_before(marked: Mask) -> Numbers:

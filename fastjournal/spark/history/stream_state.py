@@ -27,16 +27,16 @@ _SEGMENTS_FORMAT = "fastjournal-stream-segments"
 _VERSION = 1
 
 
-class _Head(msgspec.Struct):
+class _StateFile(msgspec.Struct):
     format: str
     version: int
 
 
-class _State(_Head):
+class _HistoryState(_StateFile):
     history: History
 
 
-class _Segments(_Head):
+class _Segments(_StateFile):
     segments: ReadSegments
 
 
@@ -72,9 +72,9 @@ class StreamState:
             )
         data = self._files.read(path)
         try:
-            head = msgspec.msgpack.decode(data, type=_Head)
+            head = msgspec.msgpack.decode(data, type=_StateFile)
             if (head.format, head.version) == (_FORMAT, _VERSION):
-                return msgspec.msgpack.decode(data, type=_State).history
+                return msgspec.msgpack.decode(data, type=_HistoryState).history
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LogCorruptError(f"not a state of a stream: {error}", path=path) from error
         raise LogCorruptError(
@@ -106,7 +106,7 @@ class StreamState:
         """Write the state at an offset, and the segments before it, atomically and durably."""
         found = msgspec.json.encode(_Segments(_SEGMENTS_FORMAT, _VERSION, segments))
         self._files.put(f"{self._path}/{name}.segments", found)
-        data = msgspec.msgpack.encode(_State(_FORMAT, _VERSION, history))
+        data = msgspec.msgpack.encode(_HistoryState(_FORMAT, _VERSION, history))
         self._files.put(f"{self._path}/{name}.state", data)
 
     def remove_before(self, name: str) -> None:

@@ -26,11 +26,11 @@ from pyspark import StorageLevel
 
 from fastjournal.spark.decoding.byte_arrays import Numbers
 from fastjournal.spark.decoding.view_columns import sql_schema
-from fastjournal.spark.execution.shard import Shard, Step
+from fastjournal.spark.execution.shard import Shard, ShardStep
 from fastjournal.spark.execution.shard_rows import (
     PARCEL_COLUMNS,
     PARCEL_SCHEMA,
-    Given,
+    Relations,
     numbers_of,
     pack_parcels,
     unpack_parcels,
@@ -57,19 +57,21 @@ _DAMAGE_COLUMNS = "segment INT, offset BIGINT, _corrupt STRING"
 _NAMES = tuple(column.name for column in ENTRY_COLUMNS)
 
 
-class _Shards:
+class _SparkShards:
     """Relations in parcels, divided into shards; each step has a new one."""
 
     def __init__(self, frame: DataFrame, number: int) -> None:
         self.frame = frame.repartitionById(number, "shard")
         self._number = number
 
-    def then(self, step: Step) -> _Shards:
+    def then(self, step: ShardStep) -> _SparkShards:
         """Run a step on each shard."""
         run = partial(run_step, step=step, shards=self._number)
-        return _Shards(self.frame.mapInArrow(run, PARCEL_COLUMNS), self._number)
+        return _SparkShards(self.frame.mapInArrow(run, PARCEL_COLUMNS), self._number)
 
-    def with_others(self, other: _Shards, step: Step, *, into: int | None = None) -> _Shards:
+    def with_others(
+        self, other: _SparkShards, step: ShardStep, *, into: int | None = None
+    ) -> _SparkShards:
         """Run a step on each shard of two; send to as many shards, or to another number."""
         number = self._number
 
@@ -80,7 +82,7 @@ class _Shards:
 
         sides = self.frame.groupBy("shard").cogroup(other.frame.groupBy("shard"))
         frame = sides.applyInArrow(run, PARCEL_COLUMNS)
-        return _Shards(frame, number if into is None else into)
+        return _SparkShards(frame, number if into is None else into)
 
 
 def entries(
@@ -116,7 +118,7 @@ def entries(
         partial(send_records, log=log, shards=parts, permissive=permissive), PARCEL_COLUMNS
     )
     replay = partial(replay_parcels, names=names)
-    replayed = _Shards(records, parts).frame.mapInArrow(replay, schema)
+    replayed = _SparkShards(records, parts).frame.mapInArrow(replay, schema)
     found = plain.unionByName(replayed)
     if permissive:
         damage = chosen.mapInArrow(_tell_damage, _DAMAGE_COLUMNS)
@@ -139,7 +141,7 @@ def _choose(
     read = spark.range(0, count, 1, max(count, 1)).mapInArrow(
         partial(send_segments, log=log, shards=parts, permissive=permissive), PARCEL_COLUMNS
     )
-    facts = _Shards(read, parts)
+    facts = _SparkShards(read, parts)
     fetches = max(min(count, parts), 1)
     chosen = find_records(facts, source, shards=parts, fetches=fetches, permissive=permissive).frame
     with _settings(spark, {"spark.sql.adaptive.enabled": "false"}):
@@ -166,7 +168,7 @@ def _settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
 
 
 def run_step(
-    batches: Iterable[pa.RecordBatch], *, step: Step, shards: int
+    batches: Iterable[pa.RecordBatch], *, step: ShardStep, shards: int
 ) -> Iterator[pa.RecordBatch]:
     """Run a step on what came to a shard."""
     for number, given in unpack_parcels(batches).items():
@@ -186,7 +188,7 @@ def send_segments(
             yield from pack_parcels(sent)
 
 
-def _places(given: Given, name: str) -> Iterator[tuple[int, pa.Table]]:
+def _places(given: Relations, name: str) -> Iterator[tuple[int, pa.Table]]:
     """Yield each segment with its rows of a relation, in the order of places."""
     if name not in given:
         return

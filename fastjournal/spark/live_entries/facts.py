@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from fastjournal.cmdlog.format.operation_records import unpack_operation
 from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.spark.decoding.byte_arrays import Mask, Numbers, Offsets
-from fastjournal.spark.decoding.record_kinds import Kind
+from fastjournal.spark.decoding.record_kinds import RecordKind
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile, check_chain
 
@@ -41,7 +41,7 @@ FACTS_SCHEMA = pa.schema(
 """``high`` and ``low`` are the job id; ``key``, ``uri`` and ``links`` are hashes."""
 CHAIN_FACTS = (
     "SELECT place, kind, high AS bytes, low AS crc32c, note FROM {facts} "
-    f"WHERE kind IN ({Kind.SEGMENT:d}, {Kind.CHAIN:d}) ORDER BY place"
+    f"WHERE kind IN ({RecordKind.SEGMENT:d}, {RecordKind.CHAIN:d}) ORDER BY place"
 )
 """Query of the rows that ``check_facts`` takes, with the name of a relation for ``facts``."""
 _READ = (
@@ -60,7 +60,7 @@ def check_facts(source: LogDirectory, rows: Iterable[tuple[int, int, Any, Any, A
     files: dict[int, Seal] = {}
     for place, kind, size, crc32c, note in rows:
         number = place >> PLACE_BITS
-        if kind == Kind.CHAIN:
+        if kind == RecordKind.CHAIN:
             operation = unpack_operation(bytes(note))
             assert isinstance(operation, TOLD)
             chain.take(number, operation)
@@ -99,7 +99,15 @@ def read_facts(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterato
         if size is None:
             size, crc32c = batch.column("_bytes")[0].as_py(), batch.column("_crc32c")[0].as_py()
         yield _facts_of(batch, segment.number)
-    row = (place_of(segment.number, 0), Kind.SEGMENT, size, crc32c, arrivals.foreign, None, None)
+    row = (
+        place_of(segment.number, 0),
+        RecordKind.SEGMENT,
+        size,
+        crc32c,
+        arrivals.foreign,
+        None,
+        None,
+    )
     columns = [[value] for value in (*row, arrivals.lead, None)]
     yield pa.RecordBatch.from_arrays(
         [pa.array(c, f.type) for c, f in zip(columns, FACTS_SCHEMA, strict=True)],
@@ -112,12 +120,12 @@ def _facts_of(batch: pa.RecordBatch, segment: int) -> pa.RecordBatch:
     chain = batch.column("_chain")
     note = chain
     doubtful = pc.greater(batch.column("_doubt"), 0)
-    kind = pc.if_else(doubtful, pa.scalar(Kind.DOUBTFUL, pa.int32()), kind)
+    kind = pc.if_else(doubtful, pa.scalar(RecordKind.DOUBTFUL, pa.int32()), kind)
     if chain.null_count < len(chain):
-        kind = pc.if_else(chain.is_valid(), pa.scalar(Kind.CHAIN, pa.int32()), kind)
+        kind = pc.if_else(chain.is_valid(), pa.scalar(RecordKind.CHAIN, pa.int32()), kind)
     if "_corrupt" in batch.schema.names:
         corrupt = batch.column("_corrupt")
-        kind = pc.if_else(corrupt.is_valid(), pa.scalar(Kind.DAMAGE, pa.int32()), kind)
+        kind = pc.if_else(corrupt.is_valid(), pa.scalar(RecordKind.DAMAGE, pa.int32()), kind)
         note = pc.coalesce(chain, corrupt.cast(pa.binary()))
     place = pc.add(batch.column("offset"), place_of(segment, 0))
     names = ("_high", "_low", "_key", "_uri", "_links", "timestamp")

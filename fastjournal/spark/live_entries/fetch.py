@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import (
+    ByteStrings,
     Integers,
     Numbers,
     Offsets,
     SegmentBytes,
-    Slices,
 )
 from fastjournal.spark.decoding.rows import decode_row, read_bytes
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
@@ -120,7 +120,7 @@ def _state(chunk: Chunk) -> pa.Array:
     entries = chunk.arrays.entries
     state = np.zeros(len(entries.rows), np.int64)
     reason = entries.fields.get("reason")
-    if isinstance(reason, Slices) and reason.none is not None:
+    if isinstance(reason, ByteStrings) and reason.none is not None:
         state[~reason.none] = 2
     token = entries.fields.get("token")
     if isinstance(token, Integers):

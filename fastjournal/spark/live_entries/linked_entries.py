@@ -17,11 +17,11 @@ import pyarrow as pa
 from fastjournal.cmdlog.format.layout import CRC_BYTES, JOB_ID_BYTES, TIME_BYTES
 from fastjournal.spark.decoding.byte_arrays import (
     END_BYTES,
+    ByteStrings,
     Mask,
     Numbers,
     Offsets,
     SegmentBytes,
-    Slices,
 )
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
 from fastjournal.spark.decoding.vectorised.decode import RecordArrays
@@ -29,7 +29,7 @@ from fastjournal.spark.live_entries.fetch import entry_columns
 from fastjournal.spark.live_entries.partition_replay import ENTRY_ARROW_SCHEMA
 
 
-class _Claims(NamedTuple):
+class _KeyClaims(NamedTuple):
     """Claims of jobs to keys, in the order of the records and of the fields in each."""
 
     row: Offsets
@@ -70,7 +70,7 @@ def resolve_links(rows: pa.RecordBatch, names: Sequence[str]) -> tuple[Mask, pa.
     resolved = ~is_bad[group]
     kept = claims.listed & is_first & resolved[claims.row]
     chosen = np.flatnonzero(resolved & (owner == np.arange(len(rows))))
-    return resolved, _entries(rows, records, chosen, _Claims(*(c[kept] for c in claims)), names)
+    return resolved, _entries(rows, records, chosen, _KeyClaims(*(c[kept] for c in claims)), names)
 
 
 def _decode(raw: pa.Array) -> RecordArrays:
@@ -110,13 +110,13 @@ def _find_owners(records: RecordArrays, entries: Offsets, group: Numbers) -> tup
     return owner, is_owned
 
 
-def _find_claims(records: RecordArrays, owner: Offsets) -> _Claims:
+def _find_claims(records: RecordArrays, owner: Offsets) -> _KeyClaims:
     """Return the claims of entries and of link operations."""
     entries, operations = records.entries, records.link_operations
     links, parts = entries.links, list[tuple[Offsets, Offsets, Offsets, bool, bool]]()
     for name in ("key", "uri"):
         field = entries.fields[name]
-        assert isinstance(field, Slices)
+        assert isinstance(field, ByteStrings)
         there = entries.valid & ~field.nils
         place = entries.rows[there], field.start[there], field.end[there]
         parts.append((*place, False, False))
@@ -130,10 +130,10 @@ def _find_claims(records: RecordArrays, owner: Offsets) -> _Claims:
     )
     order = np.argsort(start, kind="stable")
     columns = (row, owner[row], start, end, listed, may_fail)
-    return _Claims(*(column[order] for column in columns))
+    return _KeyClaims(*(column[order] for column in columns))
 
 
-def _first_of(records: RecordArrays, claims: _Claims) -> Mask:
+def _first_of(records: RecordArrays, claims: _KeyClaims) -> Mask:
     """Return which claims are the first ones to their keys."""
     found = np.ones(len(claims.row), np.bool_)
     if len(found):
@@ -146,7 +146,7 @@ def _entries(
     rows: pa.RecordBatch,
     records: RecordArrays,
     chosen: Offsets,
-    links: _Claims,
+    links: _KeyClaims,
     names: Sequence[str],
 ) -> pa.RecordBatch:
     """Return the entries of these records, with these links."""

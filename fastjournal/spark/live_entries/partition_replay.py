@@ -24,7 +24,7 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES, cut, text
 
 
-class Found(NamedTuple):
+class LiveEntry(NamedTuple):
     """A live entry, and where the record that carries it stands."""
 
     job: ReplayedEntry
@@ -79,11 +79,11 @@ class PartReplay:
         except LogCorruptError as error:
             raise LogCorruptError(f"segment {segment}: {error.message}", offset=offset) from error
 
-    def finish(self) -> Iterator[Found]:
+    def finish(self) -> Iterator[LiveEntry]:
         """Yield what is live behind the last record, each with its position in the log."""
         for job in self._replay.state.jobs.values():
             job.arrival = self._serials.get(job.position, job.arrival)
-            yield Found(job, *unpack_position(job.position))
+            yield LiveEntry(job, *unpack_position(job.position))
 
 
 # --- as a table ---------------------------------------------------------------------------------
@@ -94,23 +94,23 @@ class EntryColumn(NamedTuple):
 
     name: str
     kind: str
-    value: Callable[[Found], Any]
+    value: Callable[[LiveEntry], Any]
 
 
-def _of(name: str) -> Callable[[Found], Any]:
+def _of(name: str) -> Callable[[LiveEntry], Any]:
     return lambda found: getattr(found.job, name)
 
 
-def _instant(name: str) -> Callable[[Found], Any]:
+def _instant(name: str) -> Callable[[LiveEntry], Any]:
     return lambda found: cut(getattr(found.job, name))
 
 
-def _id(found: Found) -> str | None:
+def _id(found: LiveEntry) -> str | None:
     parts = parse_journal_key(found.job.key)
     return None if parts is None else text(parts.id)
 
 
-def _state(found: Found) -> str:
+def _state(found: LiveEntry) -> str:
     if found.job.token:
         return "worked_on"
     return "waiting" if found.job.reason is None else "buried"
@@ -147,7 +147,7 @@ ENTRY_ARROW_SCHEMA = pa.schema(
 )
 
 
-def to_batch(found: Sequence[Found]) -> pa.RecordBatch:
+def to_batch(found: Sequence[LiveEntry]) -> pa.RecordBatch:
     """Return entries as an Arrow batch."""
     arrays = [
         pa.array([column.value(one) for one in found], type=ARROW_TYPES[column.kind])
@@ -156,9 +156,9 @@ def to_batch(found: Sequence[Found]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ENTRY_ARROW_SCHEMA)
 
 
-def chunked(found: Iterator[Found], *, rows: int, size: int) -> Iterator[list[Found]]:
+def chunked(found: Iterator[LiveEntry], *, rows: int, size: int) -> Iterator[list[LiveEntry]]:
     """Yield lists of at most ``rows`` entries, each ended by ``size`` bytes of values."""
-    chunk: list[Found] = []
+    chunk: list[LiveEntry] = []
     left = size
     for one in found:
         chunk.append(one)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastjournal.spark.decoding.record_kinds import Kind
+from fastjournal.spark.decoding.record_kinds import RecordKind
 from fastjournal.spark.execution.duckdb_engine import DuckDb
 
 HOPS_MAX = 16
@@ -73,7 +73,11 @@ def find_members(engine: DuckDb, facts: str, *, permissive: bool) -> tuple[str, 
     """
     jobs = engine.store("jobs", _JOBS, facts=facts)
     # a completion behind damage may concern an entry that its job alone does not name
-    named = [Kind.LINK, Kind.RENAME, *([Kind.REMOVAL, Kind.DOUBTFUL] if permissive else [])]
+    named = [
+        RecordKind.LINK,
+        RecordKind.RENAME,
+        *([RecordKind.REMOVAL, RecordKind.DOUBTFUL] if permissive else []),
+    ]
     kinds = ", ".join(str(int(kind)) for kind in named)
     further = engine.query(_FURTHER, facts=facts, jobs=jobs, named=kinds)
     # one that is not applied may be, by a later one that names its key
@@ -143,7 +147,7 @@ def join_pairs(engine: DuckDb, pairs: str) -> str:
     return pairs
 
 
-_IS_ENTRY = f"kind <= {Kind.LINKED:d}"
+_IS_ENTRY = f"kind <= {RecordKind.LINKED:d}"
 _JOBS = f"""
 SELECT high, low, min(place) AS node,
     count(CASE WHEN {_IS_ENTRY} THEN 1 END) AS entries,
@@ -152,12 +156,13 @@ SELECT high, low, min(place) AS node,
     max(CASE WHEN {_IS_ENTRY} THEN timestamp END) AS timestamp,
     max(CASE WHEN {_IS_ENTRY} THEN key END) AS key,
     max(CASE WHEN {_IS_ENTRY} THEN uri END) AS uri,
-    count(CASE WHEN kind > {Kind.REMOVAL:d} THEN 1 END) AS changes,
-    count(CASE WHEN kind > {Kind.CHANGE:d} THEN 1 END) AS ties,
-    count(CASE WHEN kind > {Kind.CHANGE:d} AND kind <> {Kind.LINK:d} THEN 1 END) AS moves,
-    max(CASE WHEN kind = {Kind.REMOVAL:d} THEN place END) AS removed
+    count(CASE WHEN kind > {RecordKind.REMOVAL:d} THEN 1 END) AS changes,
+    count(CASE WHEN kind > {RecordKind.CHANGE:d} THEN 1 END) AS ties,
+    count(CASE WHEN kind > {RecordKind.CHANGE:d} AND kind <> {RecordKind.LINK:d}
+        THEN 1 END) AS moves,
+    max(CASE WHEN kind = {RecordKind.REMOVAL:d} THEN place END) AS removed
 FROM {{facts}}
-WHERE kind <= {Kind.DOUBTFUL:d}
+WHERE kind <= {RecordKind.DOUBTFUL:d}
 GROUP BY high, low
 """
 GONE = "(entries <= 1 AND moves = 0 AND (entries = 0 OR coalesce(removed > added, FALSE)))"
@@ -174,7 +179,7 @@ SELECT high, low, unnest(terms) AS term FROM (
 _ENDED = "CASE WHEN entries = 1 THEN removed END"
 _NEVER = "CAST(9223372036854775807 AS BIGINT)"
 _ROW = f"""node, added, timestamp, {GONE} AS gone, {{ended}} AS ended,
-    (entries > 1 OR ties > 0 OR form = {Kind.LINKED:d}) AS strict"""
+    (entries > 1 OR ties > 0 OR form = {RecordKind.LINKED:d}) AS strict"""
 _MEMBERS = f"""
 SELECT * FROM (
     SELECT unnest(list_value(key, uri)) AS term, {_ROW} FROM {{jobs}} WHERE entries >= 1
@@ -269,7 +274,7 @@ SELECT high, low, label FROM (
 ) AS bounded
 WHERE stays OR coalesce(timestamp > oldest, FALSE)
 """
-_STANDS = f"(j.entries = 1 AND j.form <> {Kind.FOREIGN:d} AND j.changes = 0)"
+_STANDS = f"(j.entries = 1 AND j.form <> {RecordKind.FOREIGN:d} AND j.changes = 0)"
 PLAIN = f"""
 SELECT j.added AS place FROM {{jobs}} AS j ANTI JOIN {{labels}} AS l ON j.node = l.node
 WHERE {_STANDS} AND NOT {GONE}
@@ -283,7 +288,7 @@ _REPLAYED = f"""
 SELECT f.place, k.label FROM {{facts}} AS f JOIN (
     SELECT high, low, label FROM {{kept}} UNION ALL SELECT high, low, label FROM {{own}}
 ) AS k ON f.high = k.high AND f.low = k.low
-WHERE f.kind <= {Kind.DOUBTFUL:d}
+WHERE f.kind <= {RecordKind.DOUBTFUL:d}
 """
 BASES = f"""
 SELECT segment, earlier, coalesce(max(led - earlier) OVER (
@@ -291,6 +296,6 @@ SELECT segment, earlier, coalesce(max(led - earlier) OVER (
 FROM (
     SELECT place AS segment, timestamp AS led, coalesce(CAST(sum(key) OVER (
         ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS BIGINT), 0) AS earlier
-    FROM {{facts}} WHERE kind = {Kind.SEGMENT:d}
+    FROM {{facts}} WHERE kind = {RecordKind.SEGMENT:d}
 ) AS segments
 """

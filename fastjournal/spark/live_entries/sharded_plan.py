@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import Numbers
-from fastjournal.spark.decoding.record_kinds import Kind
+from fastjournal.spark.decoding.record_kinds import RecordKind
 from fastjournal.spark.execution.shard import Shard, Shards
 from fastjournal.spark.execution.shard_rows import Sent, by_column, numbers_of, shard_of, to_one
 from fastjournal.spark.live_entries.components import (
@@ -103,7 +103,7 @@ def send_facts(
         LogFailedError: The file cannot be read.
     """
     table = pa.Table.from_batches(list(read_facts(files, segment, permissive=permissive)))
-    of_records = pc.less_equal(table.column("kind"), int(Kind.DOUBTFUL))
+    of_records = pc.less_equal(table.column("kind"), int(RecordKind.DOUBTFUL))
     yield to_one("told", table.filter(pc.invert(of_records)), SEGMENT_SHARD)
     facts = table.filter(of_records).drop_columns(["note"]).combine_chunks()
     jobs = numbers_of(facts, "high") ^ np.multiply(numbers_of(facts, "low"), np.int64(0x2545F491))
@@ -195,7 +195,9 @@ def _describe_segments(
     bases = shard.table(BASES, facts=told)
     yield Sent("bases", bases, fetch_of(numbers_of(bases, "segment"), fetches))
     if permissive:
-        damage = shard.table(f"SELECT place, note FROM {{t}} WHERE kind = {Kind.DAMAGE:d}", t=told)
+        damage = shard.table(
+            f"SELECT place, note FROM {{t}} WHERE kind = {RecordKind.DAMAGE:d}", t=told
+        )
         yield Sent("damage", damage, fetch_of(numbers_of(damage, "place"), fetches))
         try:
             _check_segments(shard, source)

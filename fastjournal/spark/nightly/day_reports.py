@@ -24,11 +24,11 @@ from fastjournal.spark.history.event_table import EventTable
 from fastjournal.spark.nightly.day_store import REPORTS, DayState
 from fastjournal.spark.nightly.inputs import Night
 from fastjournal.spark.nightly.report.diagnosis import Slow, diagnose
-from fastjournal.spark.nightly.report.figures import Figures, Row, hours_of, load
+from fastjournal.spark.nightly.report.figures import Figures, TableRow, hours_of, load
 from fastjournal.spark.nightly.report.report_page import render
 
 
-class Outcome(msgspec.Struct):
+class NightOutcome(msgspec.Struct):
     """Results of a run."""
 
     report: str
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct):
 
 def write_reports(
     night: Night, states: dict[str, DayState], table: EventTable, days: Iterable[date]
-) -> Outcome:
+) -> NightOutcome:
     """Write the report of the day of a run, and those of older days that show other figures now.
 
     Args:
@@ -72,7 +72,7 @@ def _shown(state: DayState, covered: Sequence[Span], day: date) -> str:
 
 def _write_report(
     night: Night, states: dict[str, DayState], covered: list[Span], day: date
-) -> Outcome:
+) -> NightOutcome:
     """Write report and description of a day into the staging tree."""
     store, state = night.store, states.get(str(day), DayState(None))
     figures = load(
@@ -89,10 +89,10 @@ def _write_report(
     state = msgspec.structs.replace(state, reported=_shown(state, covered, day))
     states[str(day)] = state
     store.describe(day, state)
-    return Outcome(store.place(name), figures, slow)
+    return NightOutcome(store.place(name), figures, slow)
 
 
-def archive_figures(archive: str | None) -> Row:
+def archive_figures(archive: str | None) -> TableRow:
     """Return count and bytes of the segments that no run has taken."""
     if archive is None:
         return {"waiting": None, "bytes": None}
@@ -104,7 +104,7 @@ def archive_figures(archive: str | None) -> Row:
     return {"waiting": len(sizes), "bytes": sum(sizes)}
 
 
-def _snapshot_figures(snapshot: str | None) -> Row:
+def _snapshot_figures(snapshot: str | None) -> TableRow:
     """Return count and bytes of the snapshots in the directory of one, on this machine.
 
     ``unreadable``: snapshots beside these whose manifest is damaged or gone; no bytes are known.

@@ -40,7 +40,7 @@ from fastjournal.spark.nightly.analysis_tables import (
     compute_state,
     export_entries,
 )
-from fastjournal.spark.nightly.day_reports import Outcome, archive_figures, write_reports
+from fastjournal.spark.nightly.day_reports import NightOutcome, archive_figures, write_reports
 from fastjournal.spark.nightly.day_store import DayState
 from fastjournal.spark.nightly.inputs import Night, snapshot_manifest
 from fastjournal.spark.session import is_local
@@ -53,7 +53,7 @@ JOBS_VERSION = 1
 @translating_workers()
 def run_night(
     start: Callable[[], SparkSession], night: Night, *, tell: Callable[[str], None] = lambda _: None
-) -> Outcome:
+) -> NightOutcome:
     """Bring tables and reports up to date, write the report of a day, and prune.
 
     Args:

@@ -36,7 +36,7 @@ from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
-from fastjournal.spark.decoding.vectorised.spans import Span
+from fastjournal.spark.decoding.vectorised.spans import GroupSpan
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
@@ -61,7 +61,7 @@ Offset: TypeAlias = dict[str, Any]
 class SpanPartition(InputPartition):
     """Part of a segment that one task reads."""
 
-    def __init__(self, segment: SegmentFile, span: Span) -> None:
+    def __init__(self, segment: SegmentFile, span: GroupSpan) -> None:
         super().__init__(segment.number)
         self.segment = segment
         self.span = span
@@ -169,9 +169,9 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start["segment"] + 1 if start["segment"] else end.get("first", numbers[0])
             _check_numbers(log.path, range(first, end["segment"] + 1), numbers)
         for segment in log.segments:
-            span = Span(0, segment.bytes)
+            span = GroupSpan(0, segment.bytes)
             if segment.number == start["segment"]:
-                span = Span(start["offset"], segment.bytes, start["crc32c"])
+                span = GroupSpan(start["offset"], segment.bytes, start["crc32c"])
             if segment.number == end["segment"]:
                 span = span._replace(stop=end["offset"])
                 if not end["sealed"] or (log.is_archive and segment.bytes > end["offset"]):
@@ -312,7 +312,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = 0
         if segment.number == start["segment"]:
             first = start["offset"]
-            Span(first, len(data), start["crc32c"]).check(data, segment.path)
+            GroupSpan(first, len(data), start["crc32c"]).check(data, segment.path)
         limit = len(data) if left is None else first + left
         found = find_group_end(data, segment, first, limit, forced=before is start)
         if found <= first and is_over and before is start:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS
-from fastjournal.spark.decoding.vectorised.spans import Slice, slices_of
+from fastjournal.spark.decoding.vectorised.spans import SegmentSlice, slices_of
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import COMMAND_NAMES
 from fastjournal.spark.query.paths import open_log
@@ -21,7 +21,7 @@ from fastjournal.spark.storage.files import SegmentFile, resolve
 class SegmentPartition(InputPartition):
     """One segment of a directory, or a slice of it."""
 
-    def __init__(self, directory: str, segment: SegmentFile, part: Slice | None) -> None:
+    def __init__(self, directory: str, segment: SegmentFile, part: SegmentSlice | None) -> None:
         super().__init__(segment.number)
         self.directory = directory
         self.segment = segment
@@ -73,7 +73,7 @@ class RecordsReader(DataSourceReader):
             ]
         return found
 
-    def _parts(self, segment: SegmentFile) -> Sequence[Slice | None]:
+    def _parts(self, segment: SegmentFile) -> Sequence[SegmentSlice | None]:
         if not self._is_sliced:
             return [None]
         return slices_of(segment.bytes, self._partition_bytes)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from fastjournal.cmdlog.format.layout import JOB_ID_AT, JOB_ID_BYTES, Command
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import PRIORITY_MAX
-from fastjournal.spark.decoding.byte_arrays import Mask, Numbers, Offsets, Slices, Unsigned
+from fastjournal.spark.decoding.byte_arrays import ByteStrings, Mask, Numbers, Offsets, Unsigned
 from fastjournal.spark.decoding.vectorised.decode import RecordArrays
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES, MICROSECONDS_MAX
 
@@ -74,7 +74,7 @@ class Chunk:
             found = found.astype(np.int32)
         return pa.array(found, ARROW_TYPES[kind], mask=missing)
 
-    def slices(self, rows: Offsets, slices: Slices) -> pa.Array:
+    def slices(self, rows: Offsets, slices: ByteStrings) -> pa.Array:
         """Return byte strings of some of the records as an Arrow array; null for all others."""
         there = slices.valid if slices.none is None else slices.valid & ~slices.none
         places = self._places()
@@ -105,7 +105,7 @@ class Chunk:
         arrays = self.arrays
         places = self._places()
         key = arrays.entries.fields["key"]
-        assert isinstance(key, Slices)
+        assert isinstance(key, ByteStrings)
         _put(places, arrays.entries.rows, key, arrays.entries.valid)
         results = arrays.results
         is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
@@ -150,7 +150,7 @@ class Chunk:
         return KeyParts(is_journal, (one, two, three), priority)
 
 
-def _put(places: Places, rows: Offsets, slices: Slices, chosen: Mask) -> None:
+def _put(places: Places, rows: Offsets, slices: ByteStrings, chosen: Mask) -> None:
     there = rows[chosen]
     places.start[there] = slices.start[chosen]
     places.end[there] = slices.end[chosen]

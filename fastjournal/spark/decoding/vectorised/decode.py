@@ -29,12 +29,12 @@ from fastjournal.cmdlog.format.layout import (
 from fastjournal.spark.decoding.byte_arrays import (
     END_BYTES,
     NIL,
+    ByteStrings,
+    Instants,
     Integers,
     Mask,
     Offsets,
     SegmentBytes,
-    Slices,
-    Times,
     Unsigned,
 )
 from fastjournal.spark.decoding.vectorised.envelopes import (
@@ -43,11 +43,11 @@ from fastjournal.spark.decoding.vectorised.envelopes import (
     decode_envelopes,
 )
 from fastjournal.spark.decoding.vectorised.fields import (
-    Entries,
+    EntryFields,
     Heads,
-    Jobs,
+    JobFields,
     LinkOperations,
-    Results,
+    ResultFields,
 )
 
 _MAGIC = np.uint32(int.from_bytes(MAGIC, "big"))
@@ -118,14 +118,14 @@ class RecordArrays:
             getattr(self, part)
 
     @cached_property
-    def times(self) -> Times:
+    def times(self) -> Instants:
         """Times of the records."""
         times = self.segment.times(self.start)
         self.irregular |= ~times.valid
         return times
 
     @cached_property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> JobFields:
         """Fields of the add and schedule records."""
         segment = self.segment
         is_job = (self.command == Command.ADD) | (self.command == Command.SCHEDULE)
@@ -134,7 +134,7 @@ class RecordArrays:
         name_bytes = segment.byte(body + FIELDS_AT).astype(np.int64)
         valid = name_bytes <= SHORT_MAX
         at = body + SHORT_FIELD_AT
-        name = Slices(at, at + name_bytes, valid)
+        name = ByteStrings(at, at + name_bytes, valid)
         numbers: list[Integers] = []
         at = name.end
         for _ in range(6):
@@ -151,8 +151,8 @@ class RecordArrays:
         created = segment.times(stop + TIME_BYTES)
         valid &= not_before.valid & created.valid
         self.irregular[rows[~valid]] = True
-        payload = Slices(at, stop, valid)
-        return Jobs(
+        payload = ByteStrings(at, stop, valid)
+        return JobFields(
             rows,
             name,
             ttr_ms,
@@ -166,7 +166,7 @@ class RecordArrays:
             valid,
         )
 
-    def _is_ours(self, slices: Slices) -> Mask:
+    def _is_ours(self, slices: ByteStrings) -> Mask:
         at = slices.start
         starts: Mask = (self.segment.unsigned32(at) >> np.uint32(8)) == _MAGIC
         return starts & (slices.end - slices.start >= MAGIC_BYTES) & slices.valid
@@ -188,7 +188,7 @@ class RecordArrays:
         chosen, job_id = chosen[is_link], at[is_link] + len(_LINK_HEAD)
         key = segment.msgpack_bytes(job_id + JOB_ID_BYTES)
         regular = key.valid & ~key.nils & (key.end == jobs.payload.end[chosen])
-        place = Slices(key.start[regular], key.end[regular], regular[regular])
+        place = ByteStrings(key.start[regular], key.end[regular], regular[regular])
         return LinkOperations(jobs.rows[chosen[regular]], job_id[regular], place)
 
     @cached_property
@@ -228,7 +228,7 @@ class RecordArrays:
         )
 
     @cached_property
-    def results(self) -> Results:
+    def results(self) -> ResultFields:
         """Results of the complete and fail records, with what fastjournald wrote into them."""
         segment = self.segment
         rows = np.flatnonzero((self.command == Command.COMPLETE) | (self.command == Command.FAIL))
@@ -236,7 +236,7 @@ class RecordArrays:
         small = length.numbers <= segment.size
         stop = length.end + np.where(small, length.numbers, 0).astype(np.int64)
         valid = length.valid & small & (stop == self.end[rows])
-        result = Slices(length.end, stop, valid)
+        result = ByteStrings(length.end, stop, valid)
         ours = self._is_ours(result)
         is_completion = self.command[rows] == Command.COMPLETE
         at = result.start + MAGIC_BYTES
@@ -249,10 +249,10 @@ class RecordArrays:
         regular &= timestamp.valid | ~is_completion
         valid = valid & (regular | ~ours)
         self.irregular[rows[~valid]] = True
-        return Results(rows, result, ours & valid, content, timestamp.numbers, valid)
+        return ResultFields(rows, result, ours & valid, content, timestamp.numbers, valid)
 
     @cached_property
-    def entries(self) -> Entries:
+    def entries(self) -> EntryFields:
         """Fields of the envelopes, up to the last one that is asked for."""
         jobs = self.jobs
         ours = self._is_ours(jobs.payload)

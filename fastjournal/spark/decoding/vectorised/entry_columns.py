@@ -10,29 +10,29 @@ import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.spark.decoding.byte_arrays import (
+    ByteStrings,
     Integers,
     Mask,
     Offsets,
-    Slices,
     as_text,
 )
-from fastjournal.spark.decoding.record_kinds import REMOVALS, Kind
+from fastjournal.spark.decoding.record_kinds import REMOVALS, RecordKind
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
 from fastjournal.spark.decoding.vectorised.envelopes import ENVELOPE_FIELDS
 from fastjournal.spark.decoding.vectorised.fields import Links
 from fastjournal.spark.decoding.vectorised.vector_column import VectorColumn
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES
 
-_KINDS = np.full(256, Kind.CHANGE, np.int64)
-_KINDS[list(REMOVALS)] = Kind.REMOVAL
+_KINDS = np.full(256, RecordKind.CHANGE, np.int64)
+_KINDS[list(REMOVALS)] = RecordKind.REMOVAL
 
 
 def _kind(chunk: Chunk) -> pa.Array:
     arrays = chunk.arrays
     kind = _KINDS[arrays.command]
-    kind[arrays.entries.rows] = Kind.ENTRY
-    kind[arrays.entries.rows[arrays.entries.links.of]] = Kind.LINKED
-    kind[arrays.link_operations.rows] = Kind.LINK
+    kind[arrays.entries.rows] = RecordKind.ENTRY
+    kind[arrays.entries.rows[arrays.entries.links.of]] = RecordKind.LINKED
+    kind[arrays.link_operations.rows] = RecordKind.LINK
     valid = np.ones(len(arrays), np.bool_)
     valid[arrays.heads.rows] = False
     return chunk.numbers(np.arange(len(arrays)), kind, valid, "int")
@@ -42,7 +42,7 @@ def _hash_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
     def column(chunk: Chunk) -> pa.Array:
         arrays = chunk.arrays
         field = arrays.entries.fields[name]
-        assert isinstance(field, Slices)
+        assert isinstance(field, ByteStrings)
         valid = arrays.entries.valid if field.none is None else arrays.entries.valid & ~field.none
         end = np.where(valid, field.end, field.start)
         hashes = arrays.segment.hashes(field.start, end)
@@ -83,7 +83,7 @@ def _bytes_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
     def column(chunk: Chunk) -> pa.Array:
         arrays = chunk.arrays
         field = arrays.entries.fields[name]
-        assert isinstance(field, Slices)
+        assert isinstance(field, ByteStrings)
         return chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
 
     return column
@@ -178,11 +178,11 @@ def _reason(chunk: Chunk) -> pa.Array:
     is_failure = results.valid & (arrays.command[results.rows] == Command.FAIL)
     start = np.where(results.ours, results.content.start, results.result.start)
     end = np.where(results.ours, results.content.end, results.result.end)
-    failures = chunk.slices(results.rows, Slices(start, end, is_failure))
+    failures = chunk.slices(results.rows, ByteStrings(start, end, is_failure))
     field = arrays.entries.fields.get("reason")
     if field is None:
         return as_text(failures)
-    assert isinstance(field, Slices)
+    assert isinstance(field, ByteStrings)
     buried = chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
     return as_text(pc.coalesce(buried, failures))
 

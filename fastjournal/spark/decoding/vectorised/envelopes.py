@@ -10,13 +10,13 @@ import numpy as np
 from fastjournal.cmdlog.format.envelope import Envelope
 from fastjournal.spark.decoding.byte_arrays import (
     NIL,
+    ByteStrings,
     Integers,
     Mask,
     Offsets,
     SegmentBytes,
-    Slices,
 )
-from fastjournal.spark.decoding.vectorised.fields import Entries, Links
+from fastjournal.spark.decoding.vectorised.fields import EntryFields, Links
 
 INT32_MAX = 2**31 - 1
 _ARRIVAL_MAX = 1 << 62
@@ -38,7 +38,7 @@ _KINDS = {
 
 def decode_envelopes(
     segment: SegmentBytes, rows: Offsets, at: Offsets, stop: Offsets, last_field: int
-) -> Entries:
+) -> EntryFields:
     """Return the fields of envelopes.
 
     Args:
@@ -54,13 +54,13 @@ def decode_envelopes(
     valid = np.where(is_long, segment.byte(at + 1) == 0, count <= _SHORT_ARRAY_MAX)
     valid &= (count >= _FIELDS_MIN) & (count <= len(ENVELOPE_FIELDS))
     at = at + np.where(is_long, 3, 1)
-    fields: dict[str, Integers | Slices] = {}
+    fields: dict[str, Integers | ByteStrings] = {}
     links = _NO_LINKS
     for index, name in enumerate(ENVELOPE_FIELDS[: last_field + 1]):
         there = count > index
         if index >= _FIELDS_MIN and not there.any():
             break
-        field: Integers | Slices
+        field: Integers | ByteStrings
         if _KINDS.get(name) == _LIST:
             # those of all envelopes, one after the other
             links, field = _decode_lists(segment, at)
@@ -74,13 +74,13 @@ def decode_envelopes(
         at = field.end
         fields[name] = field
     valid &= at == stop if last_field >= len(ENVELOPE_FIELDS) else at <= stop
-    return Entries(rows, fields, links, valid)
+    return EntryFields(rows, fields, links, valid)
 
 
 _NO_LINKS = Links(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
-def _decode_lists(segment: SegmentBytes, at: Offsets) -> tuple[Links, Slices]:
+def _decode_lists(segment: SegmentBytes, at: Offsets) -> tuple[Links, ByteStrings]:
     """Return the byte strings in the lists of all envelopes, and the places of these lists."""
     count = segment.byte(at).astype(np.int64) - _EMPTY_ARRAY
     right = (count >= 0) & (count <= _SHORT_ARRAY_MAX)
@@ -92,7 +92,7 @@ def _decode_lists(segment: SegmentBytes, at: Offsets) -> tuple[Links, Slices]:
         right[rows] &= one.valid & ~one.nils
         found.append((rows, one.start, one.end))
         end[rows] = one.end
-    place = Slices(at, end, right)
+    place = ByteStrings(at, end, right)
     if not found:
         return _NO_LINKS, place
     of, start, behind = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -102,7 +102,9 @@ def _decode_lists(segment: SegmentBytes, at: Offsets) -> tuple[Links, Slices]:
     return Links(of[order], start[order], behind[order]), place
 
 
-def _decode_field(segment: SegmentBytes, name: str, at: Offsets) -> tuple[Integers | Slices, Mask]:
+def _decode_field(
+    segment: SegmentBytes, name: str, at: Offsets
+) -> tuple[Integers | ByteStrings, Mask]:
     """Return a field of all envelopes, and where it has the usual form."""
     kind = _KINDS.get(name, _NUMBER)
     first = segment.byte(at)
@@ -110,9 +112,9 @@ def _decode_field(segment: SegmentBytes, name: str, at: Offsets) -> tuple[Intege
         found = segment.msgpack_bytes(at)
         return found, found.valid if kind == _OPTIONAL else found.valid & (first != NIL)
     if kind == _NONE_YET:
-        return Slices(at + 1, at + 1, first == _EMPTY_ARRAY), first == _EMPTY_ARRAY
+        return ByteStrings(at + 1, at + 1, first == _EMPTY_ARRAY), first == _EMPTY_ARRAY
     if kind == _FLAG:
-        return Slices(at + 1, at + 1, first <= _TRUE), (first == _FALSE) | (first == _TRUE)
+        return ByteStrings(at + 1, at + 1, first <= _TRUE), (first == _FALSE) | (first == _TRUE)
     number = segment.msgpack_integers(at)
     bounds = {"value_type": 255, "arrival": _ARRIVAL_MAX, "attempts": INT32_MAX}
     right = number.valid
@@ -121,7 +123,7 @@ def _decode_field(segment: SegmentBytes, name: str, at: Offsets) -> tuple[Intege
     return number, right
 
 
-def _defaulted(field: Integers | Slices, there: Mask, at: Offsets) -> Integers | Slices:
+def _defaulted(field: Integers | ByteStrings, there: Mask, at: Offsets) -> Integers | ByteStrings:
     """Return a field with its default, which is 0, empty or none, where it is not there."""
     if isinstance(field, Integers):
         return Integers(
@@ -129,7 +131,7 @@ def _defaulted(field: Integers | Slices, there: Mask, at: Offsets) -> Integers |
             np.where(there, field.end, at),
             field.valid | ~there,
         )
-    return Slices(
+    return ByteStrings(
         np.where(there, field.start, at),
         np.where(there, field.end, at),
         field.valid | ~there,

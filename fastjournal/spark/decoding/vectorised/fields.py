@@ -5,53 +5,53 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fastjournal.spark.decoding.byte_arrays import (
+    ByteStrings,
+    Instants,
     Integers,
     Mask,
     Numbers,
     Offsets,
-    Slices,
-    Times,
     Unsigned,
 )
 
 
-class Jobs(NamedTuple):
+class JobFields(NamedTuple):
     """Fields of the add and schedule records, an item each."""
 
     rows: Offsets
     """Where they stand among the records."""
-    name: Slices
+    name: ByteStrings
     ttr_ms: Integers
     ttl_ms: Integers
     priority: Integers
     """Zig-zag."""
     max_attempts: Integers
     max_fails: Integers
-    payload: Slices
-    not_before: Times
-    created: Times
+    payload: ByteStrings
+    not_before: Instants
+    created: Instants
     valid: Mask
     """Whether all fields have the usual form and fill the record."""
 
 
-class Results(NamedTuple):
+class ResultFields(NamedTuple):
     """Results of the complete and fail records."""
 
     rows: Offsets
-    result: Slices
+    result: ByteStrings
     ours: Mask
-    content: Slices
+    content: ByteStrings
     """Key of a completion, reason of a failure."""
     timestamp: Unsigned
     """Timestamp of a completion."""
     valid: Mask
 
 
-class Entries(NamedTuple):
+class EntryFields(NamedTuple):
     """Fields of the envelopes, an item each."""
 
     rows: Offsets
-    fields: dict[str, Integers | Slices]
+    fields: dict[str, Integers | ByteStrings]
     """Where an envelope is shorter: 0, nil or empty. No envelope has a field that is not here."""
     links: Links
     """Further keys in the envelopes."""
@@ -73,7 +73,7 @@ class LinkOperations(NamedTuple):
     rows: Offsets
     job_id: Offsets
     """Where the id of that job stands."""
-    key: Slices
+    key: ByteStrings
 
 
 class Heads(NamedTuple):

@@ -27,7 +27,7 @@ from fastjournal.spark.decoding.vectorised.decode import BATCH, LEASE, RecordArr
 from fastjournal.spark.decoding.vectorised.frames import Frames, valid_frames
 from fastjournal.spark.storage.files import SegmentFile
 
-_Head: TypeAlias = tuple[int, int]
+_HeadPlace: TypeAlias = tuple[int, int]
 """An operation that leads a group: its place, and the number of records that follow."""
 _TEXT, _TEXT_BITS = 0xA0, 0xE0
 """msgpack: first byte of a text of up to 31 bytes, and the bits that tell it."""
@@ -90,7 +90,7 @@ def whole_groups(data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames
 
 def _group_heads(
     data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames: Frames
-) -> tuple[list[_Head], list[_Head]]:
+) -> tuple[list[_HeadPlace], list[_HeadPlace]]:
     """Return the leases and the batches among records, in order."""
     places = np.flatnonzero(_may_be_operations(arrays, frames))
     start, body, end = (column[places] for column in frames)

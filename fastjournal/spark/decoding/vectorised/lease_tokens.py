@@ -12,11 +12,11 @@ import numpy as np
 
 from fastjournal.cmdlog.format.operation_records import Lease
 from fastjournal.spark.decoding.byte_arrays import Numbers, Offsets, Unsigned
-from fastjournal.spark.decoding.rows import Row
+from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
 
 
-class _Leases(NamedTuple):
+class _ChunkLeases(NamedTuple):
     """Leases in the order of their places; the first is the last one of the chunk before."""
 
     place: Offsets
@@ -26,7 +26,7 @@ class _Leases(NamedTuple):
     token: Unsigned
 
 
-class LeaseTokens:
+class TokenAssignment:
     """Tokens of the start-attempts of a segment, chunk by chunk."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class LeaseTokens:
         """Begin records behind damage, or the first ones: no start-attempt belongs to a lease."""
         self._awaited = 0
 
-    def assign(self, chunk: Chunk, rows: Mapping[int, Row]) -> None:
+    def assign(self, chunk: Chunk, rows: Mapping[int, RecordRow]) -> None:
         """Assign their tokens to the leases and start-attempts of a chunk.
 
         Args:
@@ -64,7 +64,7 @@ class LeaseTokens:
         is_open = int(stop[-1]) == len(is_start)
         self._awaited = int(leases.awaited[-1] - followed[-1]) if is_open else 0
 
-    def _leases(self, chunk: Chunk, rows: Mapping[int, Row]) -> _Leases:
+    def _leases(self, chunk: Chunk, rows: Mapping[int, RecordRow]) -> _ChunkLeases:
         """Return the leases of a chunk, those that were decoded one by one among them."""
         heads = chunk.arrays.heads
         found = [(-1, self._awaited, self._token)]
@@ -78,7 +78,7 @@ class LeaseTokens:
             if isinstance(row.operation, Lease):
                 found.append((index, row.operation.following, row.operation.token))
         place, awaited, token = zip(*sorted(found), strict=True)
-        return _Leases(
+        return _ChunkLeases(
             np.array(place, np.int64), np.array(awaited, np.int64), np.array(token, np.uint64)
         )
 

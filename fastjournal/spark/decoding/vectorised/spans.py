@@ -26,7 +26,7 @@ _END = 1 << 62
 """Behind every offset."""
 
 
-class Span(NamedTuple):
+class GroupSpan(NamedTuple):
     """Whole groups of a segment's records, and checksums of the segment up to their ends."""
 
     first: int
@@ -52,7 +52,7 @@ class Span(NamedTuple):
                 )
 
 
-class Slice(NamedTuple):
+class SegmentSlice(NamedTuple):
     """One of some slices of a segment, of about the same size."""
 
     number: int
@@ -61,13 +61,13 @@ class Slice(NamedTuple):
     """How many there are."""
 
 
-def slices_of(size: int, slice_bytes: int) -> list[Slice]:
+def slices_of(size: int, slice_bytes: int) -> list[SegmentSlice]:
     """Return the slices of a segment of ``size`` bytes, of about ``slice_bytes`` each."""
     count = min(max(round(size / slice_bytes), 1), SLICES_MAX)
-    return [Slice(number, count) for number in range(count)]
+    return [SegmentSlice(number, count) for number in range(count)]
 
 
-class Bounds(NamedTuple):
+class RecordBounds(NamedTuple):
     """Offsets of the records and damaged regions that are asked for."""
 
     first: int = 0
@@ -83,7 +83,9 @@ class Bounds(NamedTuple):
         return slice(int(first), int(stop))
 
 
-def slice_bounds(part: Slice, size: int, segment: SegmentBytes, runs: Sequence[Frames]) -> Bounds:
+def slice_bounds(
+    part: SegmentSlice, size: int, segment: SegmentBytes, runs: Sequence[Frames]
+) -> RecordBounds:
     """Return the bounds of a slice: no lease and its start-attempts are in two slices.
 
     Args:
@@ -95,8 +97,8 @@ def slice_bounds(part: Slice, size: int, segment: SegmentBytes, runs: Sequence[F
     number, slices = part
     first = _bound(number * size // slices, segment, runs) if number else 0
     if number + 1 == slices:
-        return Bounds(first)
-    return Bounds(first, _bound((number + 1) * size // slices, segment, runs))
+        return RecordBounds(first)
+    return RecordBounds(first, _bound((number + 1) * size // slices, segment, runs))
 
 
 def _bound(offset: int, segment: SegmentBytes, runs: Sequence[Frames]) -> int:

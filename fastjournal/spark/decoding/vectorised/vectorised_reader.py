@@ -24,7 +24,7 @@ from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
 from fastjournal.spark.decoding.byte_arrays import Mask, Offsets, SegmentBytes
 from fastjournal.spark.decoding.record_columns import READABLE
-from fastjournal.spark.decoding.rows import Row, damaged_row, read_bytes, row_of
+from fastjournal.spark.decoding.rows import RecordRow, damaged_row, read_bytes, row_of
 from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
@@ -32,8 +32,13 @@ from fastjournal.spark.decoding.vectorised.decode import RecordArrays
 from fastjournal.spark.decoding.vectorised.envelopes import ENVELOPE_FIELDS
 from fastjournal.spark.decoding.vectorised.frames import Frames, find_frames, frames_of
 from fastjournal.spark.decoding.vectorised.groups import whole_groups
-from fastjournal.spark.decoding.vectorised.lease_tokens import LeaseTokens
-from fastjournal.spark.decoding.vectorised.spans import Bounds, Slice, Span, slice_bounds
+from fastjournal.spark.decoding.vectorised.lease_tokens import TokenAssignment
+from fastjournal.spark.decoding.vectorised.spans import (
+    GroupSpan,
+    RecordBounds,
+    SegmentSlice,
+    slice_bounds,
+)
 from fastjournal.spark.decoding.view_columns import to_batch
 from fastjournal.spark.storage.files import SegmentFile
 
@@ -45,8 +50,8 @@ def read_batches(
     *,
     permissive: bool,
     commands: frozenset[str | None] | None = None,
-    span: Span | None = None,
-    part: Slice | None = None,
+    span: GroupSpan | None = None,
+    part: SegmentSlice | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one segment, in order.
 
@@ -68,9 +73,9 @@ def read_batches(
         span.check(data, segment.path)
         data = data[: span.stop]
         segment = msgspec.structs.replace(segment, open=False, last=False)
-    reader = _SegmentReader(data, segment, names, permissive=permissive)
+    reader = _VectorisedReader(data, segment, names, permissive=permissive)
     if span is not None:
-        reader.bounds = Bounds(span.first)
+        reader.bounds = RecordBounds(span.first)
     reader.part = part
     for batch in reader.batches():
         if commands is not None:
@@ -87,10 +92,10 @@ def read_data(
 
     There may be a column ``command`` besides those that are asked for.
     """
-    yield from _SegmentReader(data, segment, names, permissive=permissive).batches()
+    yield from _VectorisedReader(data, segment, names, permissive=permissive).batches()
 
 
-class _SegmentReader:
+class _VectorisedReader:
     """Reader of a segment's bytes; see ``read_batches``."""
 
     def __init__(
@@ -101,9 +106,9 @@ class _SegmentReader:
         *,
         permissive: bool,
     ) -> None:
-        self.bounds = Bounds()
+        self.bounds = RecordBounds()
         """Where the records are that are asked for."""
-        self.part: Slice | None = None
+        self.part: SegmentSlice | None = None
         self._data = data
         self._segment = segment
         self._permissive = permissive
@@ -118,7 +123,7 @@ class _SegmentReader:
         self._operations = (
             everything or "_ours" in names or any(column.operations for column in wanted)
         )
-        self._tokens = LeaseTokens()
+        self._tokens = TokenAssignment()
         self._is_ours = False
         self._is_first = True
         self._doubtful: dict[int, int] = {}
@@ -182,12 +187,12 @@ class _SegmentReader:
         columns = [self._column(name, chunk, rows, ours) for name in self._names]
         return self._with_file(pa.RecordBatch.from_arrays(columns, self._names))
 
-    def _row(self, arrays: RecordArrays, index: int) -> Row:
+    def _row(self, arrays: RecordArrays, index: int) -> RecordRow:
         """Return one record, decoded by itself."""
         places = (int(column[index]) for column in (arrays.start, arrays.body, arrays.behind))
         return row_of(self._data, self._segment, *places, permissive=self._permissive)
 
-    def _column(self, name: str, chunk: Chunk, rows: dict[int, Row], ours: Mask) -> pa.Array:
+    def _column(self, name: str, chunk: Chunk, rows: dict[int, RecordRow], ours: Mask) -> pa.Array:
         count = len(chunk.arrays)
         kind = READABLE[name].arrow
         if name == "_ours":
@@ -220,7 +225,7 @@ class _SegmentReader:
                     batch = batch.set_column(self._names.index(name), name, column)
         return batch
 
-    def _find_ours(self, count: int, rows: dict[int, Row]) -> Mask:
+    def _find_ours(self, count: int, rows: dict[int, RecordRow]) -> Mask:
         """Return for each record whether fastjournald wrote the segment so far."""
         ours = np.full(count, self._is_ours)
         for index, row in rows.items():

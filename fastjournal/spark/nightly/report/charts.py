@@ -44,7 +44,7 @@ class Series(msgspec.Struct):
     """Class of the line in the style sheet."""
 
 
-class Line(msgspec.Struct):
+class ChartLine(msgspec.Struct):
     """Line as a path of SVG, and its single points."""
 
     name: str
@@ -69,7 +69,7 @@ class Chart(msgspec.Struct):
     """Chart with axes."""
 
     title: str
-    lines: list[Line]
+    lines: list[ChartLine]
     bars: list[Bar]
     rows: list[Tick]
     columns: list[Tick]
@@ -200,7 +200,7 @@ def _line(
     x: Callable[[int], float],
     y: Callable[[float], float],
     format: Format,
-) -> Line:
+) -> ChartLine:
     parts, points, drawing = list[str](), list[tuple[float, float, str]](), False
     for at, value in enumerate(series.values):
         if value is None:
@@ -209,7 +209,7 @@ def _line(
         parts.append(f"{'L' if drawing else 'M'}{x(at)} {y(value)}")
         points.append((x(at), y(value), f"{labels[at]}: {format(value)} {series.name}"))
         drawing = True
-    return Line(series.name, " ".join(parts), series.style, points)
+    return ChartLine(series.name, " ".join(parts), series.style, points)
 
 
 class Cell(msgspec.Struct):

@@ -15,15 +15,12 @@ from functools import partial
 from itertools import takewhile
 from operator import itemgetter
 from statistics import median
-from typing import Any, TypeAlias
 
 import msgspec
 
 from fastjournal.spark.history.days import DAY_US
-from fastjournal.spark.nightly.report.figures import Figures, utc
+from fastjournal.spark.nightly.report.figures import Figures, TableRow, utc
 from fastjournal.spark.nightly.state_jobs import STARVING_US
-
-Row: TypeAlias = Mapping[str, Any]
 
 SLOW_FACTOR = 2.0
 SLOW_US = 10_000_000
@@ -68,7 +65,9 @@ class Slow(msgspec.Struct):
         return self.p90_us / max(self.typical_us, 1_000_000)
 
 
-def diagnose(figures: Figures, hours_of: Callable[[str, date], Mapping[int, Row]]) -> list[Slow]:
+def diagnose(
+    figures: Figures, hours_of: Callable[[str, date], Mapping[int, TableRow]]
+) -> list[Slow]:
     """Return the slow domains of a day, the worst first.
 
     Args:
@@ -102,7 +101,7 @@ def diagnose(figures: Figures, hours_of: Callable[[str, date], Mapping[int, Row]
     return sorted(found, key=lambda one: (-one.impact, one.domain, one.what))
 
 
-def typical(days: Sequence[date], rows: Mapping[date, Row], column: str) -> float | None:
+def typical(days: Sequence[date], rows: Mapping[date, TableRow], column: str) -> float | None:
     """Return the median of a column over days with enough leases; None: there are too few."""
     values = [
         rows[day][column]
@@ -120,7 +119,7 @@ def is_slow(p90_us: float | None, typical_us: float) -> bool:
 
 
 def slow_since(
-    days: Sequence[date], rows: Mapping[date, Row], what: str
+    days: Sequence[date], rows: Mapping[date, TableRow], what: str
 ) -> tuple[date, float] | None:
     """Return since when a domain is slow, and its typical p90; None: it is not slow.
 
@@ -143,7 +142,7 @@ def slow_since(
 
 
 def slow_from(
-    hours_on: Callable[[date], Mapping[int, Row]],
+    hours_on: Callable[[date], Mapping[int, TableRow]],
     days: Sequence[date],
     first: date,
     what: str,
@@ -169,20 +168,22 @@ def slow_from(
     return first, min(slow, default=None)
 
 
-def _slow_hours(hours: Mapping[int, Row], what: str, typical_us: float) -> list[tuple[int, bool]]:
+def _slow_hours(
+    hours: Mapping[int, TableRow], what: str, typical_us: float
+) -> list[tuple[int, bool]]:
     """Return the hours of a day that have a p90, in their order, and whether it is slow."""
     known = ((hour, hours[hour][f"{what}_p90_us"]) for hour in sorted(hours))
     return [(hour, is_slow(p90, typical_us)) for hour, p90 in known if p90 is not None]
 
 
-def worst_hour(hours: Mapping[int, Row], what: str) -> int | None:
+def worst_hour(hours: Mapping[int, TableRow], what: str) -> int | None:
     """Return the hour with the longest p90."""
     known = {hour: row[f"{what}_p90_us"] for hour, row in hours.items()}
     known = {hour: value for hour, value in known.items() if value is not None}
     return max(known, key=lambda hour: (known[hour], -hour), default=None)
 
 
-def starving_complaint(row: Row, day: date, covered: float) -> str:
+def starving_complaint(row: TableRow, day: date, covered: float) -> str:
     """Return what is wrong with a domain whose due work waits for long, as far as it is known.
 
     Args:
@@ -208,8 +209,8 @@ def _until_midnight_us(instant: datetime, day: date) -> int:
 def causes(
     what: str,
     days: Sequence[date],
-    rows: Mapping[date, Row],
-    failures: Sequence[Row],
+    rows: Mapping[date, TableRow],
+    failures: Sequence[TableRow],
     first_failures: Mapping[tuple[str, str, str], datetime],
 ) -> list[Cause]:
     """Return the evidence why a domain was slow on the last of the days.

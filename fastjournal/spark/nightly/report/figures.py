@@ -17,7 +17,7 @@ from fastjournal.spark.history.days import begin_us, trend_days
 from fastjournal.spark.nightly.day_store import DayState, DayStore
 from fastjournal.spark.storage.files import translating
 
-Row: TypeAlias = dict[str, Any]
+TableRow: TypeAlias = dict[str, Any]
 """Row of a stored table."""
 
 HOUR_US = 3_600_000_000
@@ -40,36 +40,36 @@ class Figures(msgspec.Struct):
     """Coverage of the whole history."""
     days: list[date]
     """Days of the trend, oldest first."""
-    totals: dict[date, Row]
+    totals: dict[date, TableRow]
     """All domains by day."""
-    domains: dict[str, dict[date, Row]]
+    domains: dict[str, dict[date, TableRow]]
     """Each of the largest domains by day."""
-    hours: dict[date, dict[int, Row]]
+    hours: dict[date, dict[int, TableRow]]
     """All domains by hour: of the day, the day before, and the same day a week before."""
-    domain_hours: dict[str, dict[int, Row]]
+    domain_hours: dict[str, dict[int, TableRow]]
     """Each domain by hour of the day."""
     minutes: list[int]
     """Completed work of each minute of the day."""
     domains_in_all: int
-    attempts: list[Row]
+    attempts: list[TableRow]
     """All domains by number of the attempt."""
-    failures: list[Row]
+    failures: list[TableRow]
     first_failures: dict[tuple[str, str, str], datetime]
     """First instant in the trend by domain, event and reason."""
-    churn: list[Row]
-    backlog: list[Row]
+    churn: list[TableRow]
+    backlog: list[TableRow]
     """Priorities of the domains with most entries."""
-    backlog_total: Row
+    backlog_total: TableRow
     """``domains``, ``entries``, ``due``, of all domains."""
-    ages: list[Row]
+    ages: list[TableRow]
     """All domains by class of age."""
-    starving: list[Row]
+    starving: list[TableRow]
     """Domains that wait longest, and the largest ones, if they starve."""
     starving_in_all: int
-    log: list[Row]
-    archive: Row
+    log: list[TableRow]
+    archive: TableRow
     """``waiting``, ``bytes``: archived segments that no run has taken yet."""
-    snapshots: Row
+    snapshots: TableRow
     """``count``, ``bytes``: snapshots beside the one of the report, with it; ``unreadable``: names
     of those whose manifest cannot be read."""
 
@@ -90,7 +90,7 @@ class TableReader:
         days: Sequence[date],
         condition: pa.dataset.Expression | None = None,
         columns: Sequence[str] | None = None,
-    ) -> list[Row]:
+    ) -> list[TableRow]:
         """Return the rows of a table on these days, with the day as ``dt``."""
         return [
             {**row, "dt": day}
@@ -118,7 +118,7 @@ class TableReader:
                     wanted = None if columns is None else list(columns)
                     yield table.to_table(columns=wanted, filter=condition)
 
-    def sums(self, name: str, day: date, key: str, columns: Sequence[str]) -> list[Row]:
+    def sums(self, name: str, day: date, key: str, columns: Sequence[str]) -> list[TableRow]:
         """Return the sums of columns of a table on a day, by another column.
 
         They are added in Arrow: the table may have a row for each domain.
@@ -131,7 +131,13 @@ class TableReader:
 
 
 def load(
-    store: DayStore, day: date, state: DayState, spans: list[Span], *, archive: Row, snapshots: Row
+    store: DayStore,
+    day: date,
+    state: DayState,
+    spans: list[Span],
+    *,
+    archive: TableRow,
+    snapshots: TableRow,
 ) -> Figures:
     """Return the figures of a day."""
     reader = TableReader(store)
@@ -182,7 +188,7 @@ def load(
     )
 
 
-def hours_of(store: DayStore, domain: str, day: date) -> dict[int, Row]:
+def hours_of(store: DayStore, domain: str, day: date) -> dict[int, TableRow]:
     """Return the hours of a domain on any day."""
     field = pa.dataset.field
     rows = TableReader(store).rows(
@@ -203,7 +209,7 @@ def _largest_domains(reader: TableReader, day: date) -> tuple[list[str], int]:
     return [], 0
 
 
-def _backlog(reader: TableReader, day: date) -> tuple[list[Row], Row]:
+def _backlog(reader: TableReader, day: date) -> tuple[list[TableRow], TableRow]:
     """Return the rows of the domains with most entries, and the sums of all."""
     for table in reader.tables("backlog", [day]):
         sizes = table.group_by("domain").aggregate([("entries", "sum"), ("due", "sum")])
@@ -218,7 +224,7 @@ def _backlog(reader: TableReader, day: date) -> tuple[list[Row], Row]:
     return [], {"domains": 0, "entries": 0, "due": 0}
 
 
-def _starving(reader: TableReader, day: date, large: list[str]) -> tuple[list[Row], int]:
+def _starving(reader: TableReader, day: date, large: list[str]) -> tuple[list[TableRow], int]:
     """Return the starving domains that wait longest or are large, and the number of all."""
     for table in reader.tables("starving", [day]):
         late = table.sort_by([("oldest_due_us", "descending"), ("domain", "ascending")])
@@ -236,7 +242,7 @@ def _minutes(reader: TableReader, day: date) -> list[int]:
     return minutes
 
 
-def _first_failures(rows: list[Row]) -> dict[tuple[str, str, str], datetime]:
+def _first_failures(rows: list[TableRow]) -> dict[tuple[str, str, str], datetime]:
     first: dict[tuple[str, str, str], datetime] = {}
     for row in rows:
         key = row["domain"] or "", row["event"], row["reason"] or ""
@@ -245,7 +251,7 @@ def _first_failures(rows: list[Row]) -> dict[tuple[str, str, str], datetime]:
     return first
 
 
-def _hour(row: Row) -> int:
+def _hour(row: TableRow) -> int:
     return utc(row["hour"]).hour
 
 

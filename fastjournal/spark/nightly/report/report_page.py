@@ -23,7 +23,7 @@ from fastjournal.spark.nightly.report.charts import (
     strip,
 )
 from fastjournal.spark.nightly.report.diagnosis import Slow
-from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, Figures, Row
+from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, Figures, TableRow
 from fastjournal.spark.nightly.state_jobs import AGES, BACKLOG_NUMBERS, OLDEST
 
 ROWS_MAX = DOMAINS_SHOWN
@@ -98,7 +98,9 @@ def render(figures: Figures, slow: list[Slow]) -> str:
     )
 
 
-def _headlines(slow: list[Slow], starving: list[tuple[Row, str]]) -> list[tuple[str, list[str]]]:
+def _headlines(
+    slow: list[Slow], starving: list[tuple[TableRow, str]]
+) -> list[tuple[str, list[str]]]:
     """Return the domains with a complaint, and theirs; the worst first."""
     found: dict[str, list[str]] = {}
     for one in slow:
@@ -108,7 +110,7 @@ def _headlines(slow: list[Slow], starving: list[tuple[Row, str]]) -> list[tuple[
     return list(found.items())
 
 
-def _cards(figures: Figures, total: Row | None) -> list[tuple[str, str, str]]:
+def _cards(figures: Figures, total: TableRow | None) -> list[tuple[str, str, str]]:
     """Return title, value and remark of the figures on top."""
     before = figures.totals.get(figures.days[-2])
     cards = []
@@ -131,7 +133,7 @@ def _cards(figures: Figures, total: Row | None) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _attempts_without_success(figures: Figures, total: Row) -> tuple[int, int]:
+def _attempts_without_success(figures: Figures, total: TableRow) -> tuple[int, int]:
     """Return how many attempts ended without success, and how many ended at all.
 
     The burial behind a last attempt is an event of its own: the attempt counts as failed or lost.
@@ -178,7 +180,7 @@ def _hours(figures: Figures) -> Chart:
     )
 
 
-def _by_hour(rows: Mapping[int, Row]) -> list[float]:
+def _by_hour(rows: Mapping[int, TableRow]) -> list[float]:
     return [rows[hour]["completed"] if hour in rows else 0 for hour in range(24)]
 
 
@@ -226,7 +228,9 @@ def _heat(figures: Figures) -> HeatMap | None:
     return heat_map(rows, format=texts.duration, lowest=_HEAT_US) if rows else None
 
 
-def _comparison(figures: Figures) -> list[tuple[str, Row | None, Row | None, Row | None]]:
+def _comparison(
+    figures: Figures,
+) -> list[tuple[str, TableRow | None, TableRow | None, TableRow | None]]:
     """Return rows of an hour: the day, the day before, a week before."""
     week, before, day = figures.hours.values()
     return [
@@ -234,14 +238,14 @@ def _comparison(figures: Figures) -> list[tuple[str, Row | None, Row | None, Row
     ]
 
 
-def _domains(figures: Figures) -> list[tuple[str, Row]]:
+def _domains(figures: Figures) -> list[tuple[str, TableRow]]:
     rows = [
         (name, days[figures.day]) for name, days in figures.domains.items() if figures.day in days
     ]
     return rows[:ROWS_MAX]
 
 
-def _attempts(figures: Figures) -> list[Row]:
+def _attempts(figures: Figures) -> list[TableRow]:
     """Return the attempts of all domains by their number."""
     return sorted(figures.attempts, key=lambda row: row["attempt"])[:ROWS_MAX]
 
@@ -259,13 +263,13 @@ def _ages(figures: Figures) -> list[tuple[str, int, int, float]]:
     ]
 
 
-def _backlog(figures: Figures) -> list[tuple[str, str, Row]]:
+def _backlog(figures: Figures) -> list[tuple[str, str, TableRow]]:
     """Return domain, priority and numbers: each domain in all, then its priorities."""
-    domains: dict[str, list[Row]] = {}
+    domains: dict[str, list[TableRow]] = {}
     for row in figures.backlog:
         domains.setdefault(row["domain"], []).append(row)
     order = sorted(domains, key=lambda name: (-sum(row["entries"] for row in domains[name]), name))
-    rows: list[tuple[str, str, Row]] = []
+    rows: list[tuple[str, str, TableRow]] = []
     for name in order[:ROWS_MAX]:
         found = sorted(domains[name], key=lambda row: row["priority"])
         total: dict[str, Any] = {key: sum(row[key] for row in found) for key in BACKLOG_NUMBERS}
@@ -276,7 +280,7 @@ def _backlog(figures: Figures) -> list[tuple[str, str, Row]]:
     return rows
 
 
-def _log(figures: Figures) -> Row | None:
+def _log(figures: Figures) -> TableRow | None:
     if not figures.log:
         return None
     names = ("records", "bytes", "live_records", "live_bytes")
