@@ -1,6 +1,7 @@
 """Map of docs/architecture.md: it names every module, and its paths exist.
 
-The paths of docs/contributing.md exist, too. The way of a SET names functions with their files.
+The paths of docs/contributing.md exist, too. The ways of a SET and of the records of a segment name
+functions with their files.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ ARCHITECTURE = ROOT / "docs/architecture.md"
 CONTRIBUTING = ROOT / "docs/contributing.md"
 
 LIBRARY = ROOT / "fastjournal"
+SPARK = LIBRARY / "spark"
 
 MAPS = {
     DAEMON: "Daemon: `daemon/fastjournald/`",
     LIBRARY: "Library: `fastjournal/`",
+    SPARK: "Spark: `fastjournal/spark/`",
 }
 """Headings of the parts of the map."""
 
 BY_FOLDER = ("client", "foreign")
 """Folders of the library of which the map names the most important modules only."""
 
-WRITE_PATH = "Write path: group commit, outbox, commit marks"
-"""Heading of the way of a SET."""
+WAYS = {
+    "Write path: group commit, outbox, commit marks": 8,
+    "From a segment to a row": 6,
+    "From a segment to an event": 7,
+    "From an event to a report": 7,
+}
+"""Headings of the tables that follow the code, with the number of their steps."""
 
 PLACEHOLDER = re.compile(r"<[^>/]+>")
 """Part of a path that stands for any name: ``handlers/<its name>.py``."""
 
-ROOTS = (ROOT, DAEMON, ROOT / "fastjournal", ROOT / "client", ROOT / "tests", ROOT / "docs")
+ROOTS = (ROOT, DAEMON, LIBRARY, SPARK, ROOT / "client", ROOT / "tests", ROOT / "docs")
 """Folders that paths on the page start from."""
 
 
@@ -63,12 +71,14 @@ def is_code(module: Path) -> bool:
     return module.name != "__init__.py" or "import" in module.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("root", MAPS, ids=["daemon", "library"])
+@pytest.mark.parametrize("root", MAPS, ids=["daemon", "library", "spark"])
 def test_map_leads_to_every_module(root: Path) -> None:
     named = {file for path in paths_of(section(MAPS[root])) for file in files_of(path, root)}
     modules = {module for module in root.rglob("*.py") if is_code(module)}
     if root == LIBRARY:
-        modules -= {file for folder in BY_FOLDER for file in (root / folder).rglob("*.py")}
+        modules -= {
+            file for folder in (*BY_FOLDER, "spark") for file in (root / folder).rglob("*.py")
+        }
         modules.discard(root / "__init__.py")
         modules.discard(root / "protocol/__init__.py")
     assert len(modules) > 30
@@ -100,10 +110,11 @@ def functions_of(file: Path) -> set[str]:
     return found
 
 
-def test_map_of_a_set_names_functions_of_the_files_beside_them() -> None:
-    rows = [line.split("|") for line in section(WRITE_PATH).splitlines() if line.count("|") == 4]
+@pytest.mark.parametrize("heading", WAYS)
+def test_map_of_a_way_names_functions_of_the_files_beside_them(heading: str) -> None:
+    rows = [line.split("|") for line in section(heading).splitlines() if line.count("|") == 4]
     steps = [row for row in rows if "`" in row[2]]
-    assert len(steps) == 8
+    assert len(steps) == WAYS[heading]
     for _, step, calls, files, _ in steps:
         named = re.findall(r"`([^`]+)`", calls)
         paths = [

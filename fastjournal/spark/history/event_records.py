@@ -38,7 +38,7 @@ from fastjournal.spark.history.record_context import RecordContext, RecordFacts,
 from fastjournal.spark.storage.files import SegmentFile
 
 _SCHEDULE, _START, _FAIL = Command.SCHEDULE, Command.START_ATTEMPT, Command.FAIL
-_REMOVALS = (Command.COMPLETE, Command.DELETE)
+_COMPLETE_OR_DELETE = (Command.COMPLETE, Command.DELETE)
 _NO_IDS = b""
 
 
@@ -217,7 +217,7 @@ def records_of(table: pa.Table, segment: int) -> Iterator[EventRecord]:
             found.not_before, found.attempts, found.reason = not_before, attempts, reason
         elif command == _START:
             found.token = token or 0
-        elif command in _REMOVALS:
+        elif command in _COMPLETE_OR_DELETE:
             found.key, found.domain, found.priority = key, domain, priority
             found.timestamp, found.removal = timestamp or 0, removal
             found.replacements = replacements

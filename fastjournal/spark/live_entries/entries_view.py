@@ -1,12 +1,12 @@
 """The view ``entries``: what was live at the end of a log, computed by Spark from its records.
 
-1. Executors read the facts of all records, a segment a partition (``facts``): no
-   values. Spark shuffles these slim rows once, by job.
+1. Executors read the facts of all records, a segment a partition (``facts``): no values. Spark
+   shuffles these slim rows once, by job.
 2. Steps on shards find the records that make the live entries (``sharded_plan``). Between two
-   steps Spark moves parcels of rows (``spark.shard_rows``). Nothing comes to the driver.
+   steps Spark moves parcels of rows (``execution.shard_rows``). Nothing comes to the driver.
 3. Executors fetch the chosen records from their segments. Entries that other records changed, or
    that share keys with other live ones, are replayed by the daemon's own rules
-   (``spark.label_replay``), those of one component in one place (``spark.replay_parcels``).
+   (``label_replay``), those of one component in one place (``replay_parcels``).
 
 All of this is one plan without an action: Spark computes it when rows are asked for. Parts that it
 needs several times it computes once, because it reuses equal shuffles.

@@ -58,7 +58,7 @@ def read_batches(
     Args:
         files: The pyarrow file system that it is on.
         segment: Which one.
-        names: Columns to build, of ``fastjournal.spark.decoding.view_columns.READABLE``.
+        names: Columns to build, of ``fastjournal.spark.decoding.record_columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
         commands: Only records of these commands; None among them: damage. None: all.
         span: Only these whole groups of the segment; None: all of it.
