@@ -1,4 +1,4 @@
-"""Starting a Spark session that is ready for fastjournal, and quiet."""
+"""Spark session: its start, ready for fastjournal, and quiet."""
 
 from __future__ import annotations
 

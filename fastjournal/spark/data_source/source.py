@@ -1,4 +1,4 @@
-"""The Spark data source ``fastjournal``: command logs and snapshots as tables.
+"""Data source ``fastjournal`` of Spark: command logs and snapshots as tables.
 
     fastjournal.spark.register(spark)
     spark.read.format("fastjournal").option("view", "records").load(directory)

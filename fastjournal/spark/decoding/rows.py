@@ -1,4 +1,4 @@
-"""The rows of the view ``records``: what a segment's records say, decoded.
+"""Rows of the view ``records``: what a segment's records say, decoded.
 
 A row is one record, or one stretch of damaged bytes. Envelopes, operations and results that
 fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.

@@ -1,4 +1,4 @@
-"""Rows on their way between shards: Arrow tables that Spark moves as bytes, a table a row.
+"""Parcels: rows on their way between shards, Arrow tables that Spark moves as bytes, a table a row.
 
 Spark shuffles rows of its own one by one, and each one costs several times of what its part of a
 table costs. No pyspark here.

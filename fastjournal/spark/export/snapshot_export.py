@@ -1,4 +1,4 @@
-"""The live entries of a snapshot as Parquet, without Spark or Java.
+"""Export of a snapshot: its live entries as Parquet, without Spark or Java.
 
     DESTINATION/entries-<snapshot>.parquet    zstd, sorted by domain, about 1 M rows a row group
     DESTINATION/entries-<snapshot>-2.parquet  what is behind 4 GiB of the file before

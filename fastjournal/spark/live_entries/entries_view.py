@@ -1,4 +1,4 @@
-"""The view ``entries``: what was live at the end of a log, computed by Spark from its records.
+"""View ``entries``: what was live at the end of a log, computed by Spark from its records.
 
 1. Executors read the facts of all records, a segment a partition (``facts``): no values. Spark
    shuffles these slim rows once, by job.

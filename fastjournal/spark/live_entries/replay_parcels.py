@@ -1,4 +1,4 @@
-"""Records to replay, on their way between the tasks of Spark: parcels, sorted by label on arrival.
+"""Replay parcels: records on their way between the tasks of Spark, sorted by label on arrival.
 
 A record has its whole value. Spark would shuffle and sort such rows one by one; as parcels they
 travel as parts of tables. A shard whose records are more than a bound sorts them as the export does

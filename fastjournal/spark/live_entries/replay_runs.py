@@ -1,4 +1,4 @@
-"""Records to replay, sorted by label: runs of ``sorted_runs``, read range by range by the tasks.
+"""Replay runs: records sorted by label, as ``sorted_runs``, read range by range by the tasks.
 
 A record has its whole value, so that a sort of all records in one statement needs memory for
 values. Here the sorter sees labels and numbers of bytes only: it divides labels into ranges, and

@@ -1,4 +1,4 @@
-"""``fj-nightly``: has a snapshot taken, keeps the history, runs the analysis jobs, and reports.
+"""Command ``fj-nightly``: snapshot, history, analysis jobs and report, one after the other.
 
 ``fastjournal.spark.nightly.run`` has the steps and the tables that it writes.
 """
