@@ -1,4 +1,4 @@
-"""Data source ``fastjournal`` of Spark: command logs and snapshots as tables.
+"""Data source ``fastjournal`` of Spark: views of command logs and snapshots.
 
     fastjournal.spark.register(spark)
     spark.read.format("fastjournal").option("view", "records").load(directory)

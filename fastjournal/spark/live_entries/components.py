@@ -1,4 +1,4 @@
-"""Components of jobs that share terms, on shards: which jobs of the log are replayed together.
+"""Connected components of jobs that share terms, on shards: what is replayed together.
 
 Steps of the plan of live entries (``live_entries.sharded_plan``). A *root* stands for a
 component of jobs in one shard, a *label* for one of the log; both are the least ``node`` in it.
