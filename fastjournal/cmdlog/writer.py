@@ -25,8 +25,8 @@ from enum import StrEnum
 
 import google_crc32c
 
+from fastjournal.cmdlog.active_segment import ActiveSegment, resume_segment
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, TIME_BYTES
-from fastjournal.cmdlog.format.records import decode_bounds, encode_time
 from fastjournal.cmdlog.format.segments import (
     OFFSET_BITS,
     SEGMENT_NUMBER_MAX,
@@ -44,10 +44,6 @@ is written (None: there is none), and the time in microseconds."""
 _extend_crc = google_crc32c.extend
 
 
-def _nothing() -> None:
-    pass
-
-
 class SyncPolicy(StrEnum):
     """Sync policy: when written bytes are synced."""
 
@@ -57,39 +53,6 @@ class SyncPolicy(StrEnum):
     """By the daemon's timer; a power loss costs what came since."""
     OS = "os"
     """When the system pleases; a power loss costs what it had not written back."""
-
-
-class _Segment:
-    """A segment while it is appended to."""
-
-    __slots__ = ("bytes", "crc", "first_us", "high", "last_us", "low", "number", "records")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.bytes = 0
-        self.crc = 0
-        self.first_us: int | None = None
-        self.last_us: int | None = None
-        self.records = 0
-        self.low: bytes | None = None
-        """Bytes of the earliest time of a record; None: not known."""
-        self.high: bytes | None = None
-        """Those of the latest one."""
-
-    def info(self) -> SegmentInfo:
-        min_us, max_us = None, None
-        if self.low is not None and self.high is not None:
-            min_us, max_us = decode_bounds(self.low, self.high)
-        return SegmentInfo(
-            self.number,
-            self.bytes,
-            self.crc,
-            self.first_us,
-            self.last_us,
-            self.records,
-            min_us,
-            max_us,
-        )
 
 
 class LogWriter:
@@ -149,8 +112,8 @@ class LogWriter:
         self._closed = False
         self._last_number = self.sealed[-1].number if self.sealed else 0
         # appends go to _current, writes to _open: they differ until a new segment is written
-        self._current: _Segment | None = None
-        self._open: _Segment | None = None
+        self._current: ActiveSegment | None = None
+        self._open: ActiveSegment | None = None
         self._file: DiskFile | None = None
         self._directory_dirty = False
         self._syncing = False
@@ -288,7 +251,7 @@ class LogWriter:
         file, written, written_at = self._file, self.written, self._written_at
         directory = self._directory_dirty
         if file is None or self.durable == written:
-            yield _nothing
+            yield lambda: None
             return
         with self._dying():
             self._syncing = True
@@ -346,25 +309,13 @@ class LogWriter:
 
     def _resume(self, active: SegmentInfo) -> None:
         path = f"{self._directory}/{active.name}"
-        length = self._disk.size(path)
-        if length != active.bytes:
-            raise LogFailedError(
-                f"the active segment has {length} bytes, not {active.bytes}",
-                path=path,
-                hint="something else wrote to it; start again",
-            )
-        segment = _Segment(active.number)
-        segment.bytes, segment.crc, segment.records = active.bytes, active.crc32c, active.records
-        segment.first_us, segment.last_us = active.first_us, active.last_us
-        if active.min_us is not None and active.max_us is not None:
-            segment.low, segment.high = encode_time(active.min_us), encode_time(active.max_us)
         self._last_number = active.number
-        self._current = self._open = segment
+        self._current = self._open = resume_segment(self._disk, path, active)
         self._file = self._disk.open_append(path)
         self._sync_file(self._file, directory=True)
         self.durable_at = pack_position(active.number, active.bytes)
 
-    def _segment_for(self, now_us: int) -> _Segment:
+    def _segment_for(self, now_us: int) -> ActiveSegment:
         segment = self._current
         if segment is not None and segment.records and segment.bytes < self.segment_bytes_max:
             return segment
@@ -376,7 +327,7 @@ class LogWriter:
             if number >= SEGMENT_NUMBER_MAX:
                 raise LogFailedError(f"no number follows {number}", path=self._directory)
             previous = segment.info() if segment else self.sealed[-1] if self.sealed else None
-            segment = _Segment(number + 1)
+            segment = ActiveSegment(number + 1)
         start = self._segment_start(previous, now_us)
         self.previous[segment.number] = previous.number if previous else 0
         self._current = segment
@@ -386,7 +337,7 @@ class LogWriter:
         self._take(segment, start, 1, now_us)
         return segment
 
-    def _take(self, segment: _Segment, data: bytes, records: int, now_us: int) -> None:
+    def _take(self, segment: ActiveSegment, data: bytes, records: int, now_us: int) -> None:
         self._buffer.append(data)
         self.appended += len(data)
         segment.bytes += len(data)
