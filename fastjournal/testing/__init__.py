@@ -1,1 +1,1 @@
-"""Cruel fakes for tests of fastjournal and of programs that use it."""
+"""Fault-injecting fakes for tests of fastjournal and of programs that use it."""

@@ -16,7 +16,6 @@ Everything is drawn from the seed, so the same calls give the same disk. It belo
 from __future__ import annotations
 
 import errno
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -26,10 +25,18 @@ from fastjournal.errors import LogLockedError
 from fastjournal.testing.inodes import (
     DirectoryNode,
     FileNode,
-    Node,
     copy_directory,
     crash_directory,
     names_of,
+)
+from fastjournal.testing.path_lookup import (
+    directory_at,
+    file_at,
+    node_at,
+    nodes_below,
+    os_error,
+    parent_of,
+    parts_of,
 )
 
 
@@ -110,7 +117,7 @@ class SimulatedDisk:
 
     def break_sectors(self, path: str, start: int, end: int) -> None:
         """Let every read of these bytes of a file fail with EIO from now on."""
-        self._file_at(path).bad.append((start, end))
+        file_at(self._root, path).bad.append((start, end))
 
     def crash(self, seed: int, *, holes: bool = False, sectors: bool = False) -> SimulatedDisk:
         """Return the disk as it is after a power loss at this instant; this one stays as it is.
@@ -140,15 +147,15 @@ class SimulatedDisk:
         """Open an existing file for appending."""
         with translating("open", path):
             self._call("open_append")
-            return SimulatedFile(self, path, self._file_at(path))
+            return SimulatedFile(self, path, file_at(self._root, path))
 
     def create(self, path: str, *, like: str | None = None) -> SimulatedFile:
         """Create a file, which must not exist, for appending; it has no owner and no mode."""
         with translating("create", path):
             self._call("create")
-            directory, name = self._parent(path)
+            directory, name = parent_of(self._root, path)
             if name in directory.entries:
-                raise _os_error(errno.EEXIST)
+                raise os_error(errno.EEXIST)
             self._take_inode()
             file = FileNode()
             directory.change({name: file})
@@ -158,30 +165,30 @@ class SimulatedDisk:
         """Return the whole file."""
         with translating("read", path):
             self._call("read")
-            return _read(self._file_at(path), 0, None)
+            return _read(file_at(self._root, path), 0, None)
 
     def read_slice(self, path: str, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
         with translating("read", path):
             self._call("read_slice")
-            return _read(self._file_at(path), offset, offset + size)
+            return _read(file_at(self._root, path), offset, offset + size)
 
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
         with translating("read", path):
             self._call("size")
-            return len(self._file_at(path).data)
+            return len(file_at(self._root, path).data)
 
     def link_count(self, path: str) -> int:
         """Return how many names a file has."""
         with translating("read", path):
             self._call("link_count")
-            return names_of(self._root, self._file_at(path))
+            return names_of(self._root, file_at(self._root, path))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""
         try:
-            self._node(path)
+            node_at(self._root, path)
         except OSError:
             return False
         return True
@@ -189,7 +196,7 @@ class SimulatedDisk:
     def is_directory(self, path: str) -> bool:
         """Whether there is a directory of this name."""
         try:
-            return isinstance(self._node(path), DirectoryNode)
+            return isinstance(node_at(self._root, path), DirectoryNode)
         except OSError:
             return False
 
@@ -201,35 +208,35 @@ class SimulatedDisk:
         """Return the names in a directory, sorted."""
         with translating("list", path):
             self._call("listdir")
-            return sorted(self._directory(path).entries)
+            return sorted(directory_at(self._root, path).entries)
 
     def mkdir(self, path: str, *, like: str | None = None) -> None:
         """Create a directory and its parents, durably; it has no owner and no mode."""
         with translating("create directory", path):
             self._call("mkdir")
             directory = self._root
-            for name in _parts(path):
+            for name in parts_of(path):
                 if name not in directory.entries:
                     self._take_inode()
                     directory.change({name: DirectoryNode()})
                     directory.sync()
                 node = directory.entries[name]
                 if not isinstance(node, DirectoryNode):
-                    raise _os_error(errno.ENOTDIR)
+                    raise os_error(errno.ENOTDIR)
                 directory = node
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory; across directories, a crash may keep either change alone."""
         with translating(f"rename to {new}", old):
             self._call("rename")
-            source, source_name = self._parent(old)
-            target, target_name = self._parent(new)
-            node = self._node(old)
+            source, source_name = parent_of(self._root, old)
+            target, target_name = parent_of(self._root, new)
+            node = node_at(self._root, old)
             replaced = target.entries.get(target_name)
             if isinstance(replaced, DirectoryNode) and (
                 isinstance(node, FileNode) or replaced.entries
             ):
-                raise _os_error(errno.ENOTEMPTY)
+                raise os_error(errno.ENOTEMPTY)
             if source is target:
                 source.change({source_name: None, target_name: node})
             else:
@@ -240,33 +247,33 @@ class SimulatedDisk:
         """Give a file a second name."""
         with translating(f"link to {new}", old):
             self._call("link")
-            directory, name = self._parent(new)
+            directory, name = parent_of(self._root, new)
             if name in directory.entries:
-                raise _os_error(errno.EEXIST)
-            directory.change({name: self._file_at(old)})
+                raise os_error(errno.EEXIST)
+            directory.change({name: file_at(self._root, old)})
 
     def unlink(self, path: str) -> None:
         """Remove a file's name."""
         with translating("remove", path):
             self._call("unlink")
-            directory, name = self._parent(path)
-            self._file_at(path)
+            directory, name = parent_of(self._root, path)
+            file_at(self._root, path)
             directory.change({name: None})
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
         with translating("remove directory", path):
             self._call("rmdir")
-            if self._directory(path).entries:
-                raise _os_error(errno.ENOTEMPTY)
-            directory, name = self._parent(path)
+            if directory_at(self._root, path).entries:
+                raise os_error(errno.ENOTEMPTY)
+            directory, name = parent_of(self._root, path)
             directory.change({name: None})
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
         with translating("truncate", path):
             self._call("truncate")
-            file = self._file_at(path)
+            file = file_at(self._root, path)
             del file.data[size:]
             file.data.extend(bytes(size - len(file.data)))
             file.synced = size
@@ -276,17 +283,17 @@ class SimulatedDisk:
         """Make names created, moved and removed in this directory durable."""
         with translating("sync directory", path):
             self._call("sync_directory")
-            self._directory(path).sync()
+            directory_at(self._root, path).sync()
 
     def lock(self, path: str, *, shared: bool = False) -> SimulatedLock:
         """Lock a file without waiting, creating it if needed."""
         with translating("lock", path):
             self._call("lock")
-            directory, name = self._parent(path)
+            directory, name = parent_of(self._root, path)
             if name not in directory.entries:
                 self._take_inode()
                 directory.change({name: FileNode()})
-            file = self._file_at(path)
+            file = file_at(self._root, path)
         if file.exclusive or (file.shared and not shared):
             raise LogLockedError("another process holds this lock", path=path)
         if shared:
@@ -299,7 +306,7 @@ class SimulatedDisk:
         """Return what may still be taken; a disk without a capacity has 1 TiB."""
         with translating("read free space", path):
             self._call("free_space")
-            self._node(path)
+            node_at(self._root, path)
         return DiskSpace(self._free_bytes(), self._free_inodes())
 
     # --- inside ---------------------------------------------------------------------------------
@@ -310,7 +317,7 @@ class SimulatedDisk:
             planned, count, error = failure
             if planned in {call, "any"} and self._count(planned) == count:
                 self._failures.remove(failure)
-                raise _os_error(error)
+                raise os_error(error)
 
     def _count(self, call: str) -> int:
         return self.calls.total() if call == "any" else self.calls[call]
@@ -325,7 +332,7 @@ class SimulatedDisk:
             free = len(data) if self.capacity_bytes is None else self._free_bytes()
             file.data += data[: max(free, 0)]
             if len(data) > free:
-                raise _os_error(errno.ENOSPC)
+                raise os_error(errno.ENOSPC)
 
     def _sync(self, path: str, file: FileNode) -> None:
         with translating("sync", path):
@@ -346,64 +353,22 @@ class SimulatedDisk:
         return self.capacity_bytes - sum(len(file.data) for file in self._files())
 
     def _free_inodes(self) -> int | None:
-        return None if self.inodes_max is None else self.inodes_max - sum(1 for _ in self._nodes())
+        return (
+            None
+            if self.inodes_max is None
+            else self.inodes_max - sum(1 for _ in nodes_below(self._root))
+        )
 
     def _take_inode(self) -> None:
         if self._free_inodes() == 0:
-            raise _os_error(errno.ENOSPC)
+            raise os_error(errno.ENOSPC)
 
     def _files(self) -> Iterator[FileNode]:
-        return (node for node in self._nodes() if isinstance(node, FileNode))
-
-    def _nodes(self) -> Iterator[Node]:
-        """All files and directories below the root, each once."""
-        directories, seen = [self._root], set()
-        while directories:
-            for node in directories.pop().entries.values():
-                if isinstance(node, DirectoryNode):
-                    directories.append(node)
-                elif id(node) in seen:
-                    continue
-                seen.add(id(node))
-                yield node
-
-    def _node(self, path: str) -> Node:
-        node: Node = self._root
-        for name in _parts(path):
-            if not isinstance(node, DirectoryNode):
-                raise _os_error(errno.ENOTDIR)
-            if name not in node.entries:
-                raise _os_error(errno.ENOENT)
-            node = node.entries[name]
-        return node
-
-    def _file_at(self, path: str) -> FileNode:
-        node = self._node(path)
-        if isinstance(node, DirectoryNode):
-            raise _os_error(errno.EISDIR)
-        return node
-
-    def _directory(self, path: str) -> DirectoryNode:
-        node = self._node(path)
-        if isinstance(node, FileNode):
-            raise _os_error(errno.ENOTDIR)
-        return node
-
-    def _parent(self, path: str) -> tuple[DirectoryNode, str]:
-        parent, _, name = path.rstrip("/").rpartition("/")
-        return self._directory(parent), name
+        return (node for node in nodes_below(self._root) if isinstance(node, FileNode))
 
 
 def _read(file: FileNode, start: int, end: int | None) -> bytes:
     data = bytes(file.data[start:end])
     if any(bad_start < start + len(data) and start < bad_end for bad_start, bad_end in file.bad):
-        raise _os_error(errno.EIO)
+        raise os_error(errno.EIO)
     return data
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
-
-
-def _os_error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

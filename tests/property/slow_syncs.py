@@ -18,6 +18,7 @@ import trio.testing
 
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
+from fastjournal.testing.path_lookup import file_at
 from tests.door.daemon import SyncThread
 from tests.door.places import patch_module
 from tests.property.subject import START
@@ -160,7 +161,9 @@ class SlowRoom(Room):
         """Bytes of the log that survive a power loss for certain."""
         paths = [f"{LOG}/{name}" for name in self.disk.listdir(LOG)]
         return sum(
-            self.disk._file_at(path).synced for path in paths if not self.disk.is_directory(path)
+            file_at(self.disk._root, path).synced
+            for path in paths
+            if not self.disk.is_directory(path)
         )
 
     async def _sync_slowly(self, call: Callable[[], object]) -> None:
