@@ -2,11 +2,12 @@
 
 Everything is counted where it happens, as plain integers; here they are only read. Figures that
 look at all domains are computed in slices, so that a million domains do not hold up requests.
+Requests, memory and event loop are here; entries, log and process have modules of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import trio
@@ -19,11 +20,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastjournal.build_info import BuildInfo, build_info
-from fastjournal.limits import METRICS_DOMAINS_MAX
-from fastjournald.compaction.policy import excess
-from fastjournald.engine.backlog_age import oldest_due
-from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.observability.domain_totals import Totals, total
+from fastjournald.observability.entry_metrics import entry_metrics, value_metrics
+from fastjournald.observability.log_metrics import archive_metrics, log_metrics
 from fastjournald.observability.metric_values import (
     function_name,
     histogram,
@@ -75,13 +74,18 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every figure."""
+        runtime = self._runtime
+        gauges = runtime.engine.context.gauges(runtime.clock.now_us())
         yield from self._requests()
-        yield from self._entries()
-        yield from self._log()
-        yield from self._archive()
-        yield from self._values()
-        yield from self._memory()
-        yield from self._process()
+        yield from self._connections(gauges)
+        yield from entry_metrics(runtime, self._totals, self._labels)
+        yield from log_metrics(runtime, gauges)
+        yield from archive_metrics(runtime)
+        yield from value_metrics(runtime)
+        yield from self._memory(gauges)
+        yield from self._event_loop(gauges)
+        if self._process_figures is not None:
+            yield from self._process_figures.collect(self._process_started)
 
     def _requests(self) -> Iterator[Metric]:
         runtime = self._runtime
@@ -105,11 +109,20 @@ class Metrics(Collector):
             "Histogram of the latency of requests, by function: from arrival to reply.",
             counters.latencies,
         )
+
+    def _connections(self, gauges: Mapping[str, int]) -> Iterator[Metric]:
+        runtime = self._runtime
+        engine, counters = runtime.engine, runtime.counters
         yield labelled_counter(
             "fastjournal_protocol_errors",
             "Connections ended because of malformed bytes, by error code.",
             ["code"],
             (((code,), count) for code, count in sorted(counters.protocol_errors.items())),
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_connections",
+            "Connected clients.",
+            gauges["connections"],
         )
         yield CounterMetricFamily(
             "fastjournal_connections_refused",
@@ -143,217 +156,10 @@ class Metrics(Collector):
             engine.notifications.sent,
         )
 
-    def _entries(self) -> Iterator[Metric]:
-        store, totals = self._runtime.engine.store, self._totals
-        entries = GaugeMetricFamily(
-            "fastjournal_entries",
-            "Entries by state; due and delayed ones wait, plain ones are in no queue.",
-            labels=["state"],
-        )
-        counts = store.counts()
-        entries.add_metric(["due"], counts.due)
-        entries.add_metric(["delayed"], counts.delayed)
-        entries.add_metric(["worked_on"], counts.leased)
-        entries.add_metric(["buried"], counts.buried)
-        entries.add_metric(["plain"], counts.plain)
-        yield entries
-        yield GaugeMetricFamily(
-            "fastjournal_domains", "Domains with entries.", len(store.scheduler.domains)
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_paused_domains",
-            "Paused domains, with entries or without.",
-            len(store.rules.pauses),
-        )
-        now = self._runtime.clock.now_us()
-        yield GaugeMetricFamily(
-            "fastjournal_oldest_due_seconds",
-            "Time since the oldest unleased entry became due; 0: none is due.",
-            _age(totals.oldest_due_us, now),
-        )
-        yield from self._domains(now)
-        yield CounterMetricFamily(
-            "fastjournal_leases_lost",
-            "Leases that ended by time, without completion or release.",
-            store.leases.lost,
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
-        )
-
-    def _domains(self, now: int) -> Iterator[Metric]:
-        """Yield gauges of the domains with most entries: each is a time series in a database."""
-        domains = self._runtime.engine.store.scheduler.domains
-        gauges = [
-            GaugeMetricFamily(
-                f"fastjournal_domain_{name}",
-                f"{text}, of the {METRICS_DOMAINS_MAX} domains with most entries.",
-                labels=["domain"],
-            )
-            for name, text in (
-                ("waiting_entries", "Entries due or delayed"),
-                ("worked_on_entries", "Leased entries"),
-                ("buried_entries", "Dead letters"),
-                ("oldest_due_seconds", "Time since the oldest entry became due; 0: none is due"),
-            )
-        ]
-        for name in self._totals.largest.names():
-            domain = domains.get(name)
-            # one that has gone since is empty
-            figures: tuple[float, ...] = (0, 0, 0, 0)
-            if domain is not None:
-                waiting = len(domain.ready) + len(domain.delayed)
-                age = _age(oldest_due(domain), now)
-                figures = (waiting, domain.worked_on, domain.buried, age)
-            for gauge, figure in zip(gauges, figures, strict=True):
-                gauge.add_metric([self._labels[name]], figure)
-        yield from gauges
-
-    def _log(self) -> Iterator[Metric]:
-        commit, counters = self._runtime.commit, self._runtime.counters
-        gauges = self._runtime.engine.context.gauges(self._runtime.clock.now_us())
-        yield histogram(
-            "fastjournal_commit_bytes",
-            "Histogram of bytes per write to the log (group commit).",
-            commit.batch_bytes,
-            1,
-        )
-        yield histogram(
-            "fastjournal_sync_seconds",
-            "Histogram of the duration of a sync of the log.",
-            commit.sync_us,
-            1e-6,
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_sync_in_thread",
-            "1 while syncs run in a thread because the disk is slow, 0 while in the event loop.",
-            int(commit.estimate.in_thread),
-        )
-        for name, text in (
-            ("log_bytes", "Bytes of all segments of the log."),
-            ("log_live_bytes", "Bytes of the records in the log that carry live entries."),
-            ("log_segments", "Segments of the log."),
-            ("connections", "Connected clients."),
-            ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
-        ):
-            yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
-        yield from self._disk_space()
-        yield GaugeMetricFamily(
-            "fastjournal_compaction_debt",
-            "Part by which the log is larger than compaction leaves it; 0: it keeps up.",
-            max(0.0, excess(self._runtime.engine.store, self._runtime.writer)),
-        )
-        yield from self._write_stalls()
-        yield labelled_counter(
-            "fastjournal_log_cleaned",
-            "Segments that compaction examined, by outcome.",
-            ["outcome"],
-            (((outcome,), count) for outcome, count in counters.compaction_outcomes.items()),
-        )
-        yield CounterMetricFamily(
-            "fastjournal_log_freed_bytes",
-            "Bytes that compaction freed.",
-            counters.compaction_freed_bytes,
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_clock_behind_seconds",
-            "Time until the clock, which stepped back, has caught up: no lease or delay ends.",
-            gauges["clock_behind_us"] / 1e6,
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_uptime_seconds",
-            "Time since the log was replayed.",
-            gauges["uptime_us"] / 1e6,
-        )
-
-    def _disk_space(self) -> Iterator[Metric]:
-        space = self._runtime.counters.disk_space
-        if space is None:
-            return
-        yield GaugeMetricFamily(
-            "fastjournal_disk_free_bytes",
-            "Free bytes of the file system of the log, at the last look.",
-            space.bytes,
-        )
-        if space.inodes is not None:
-            yield GaugeMetricFamily(
-                "fastjournal_disk_free_inodes",
-                "Free inodes of the file system of the log, at the last look.",
-                space.inodes,
-            )
-
-    def _write_stalls(self) -> Iterator[Metric]:
-        pressure = self._runtime.backpressure
-        yield GaugeMetricFamily(
-            "fastjournal_writers_waiting",
-            "Clients whose requests wait because the log is far larger than its live bytes.",
-            pressure.waiting,
-        )
-        yield CounterMetricFamily(
-            "fastjournal_writers_waits",
-            "Number of waits of clients because of the size of the log.",
-            pressure.waited,
-        )
-        yield CounterMetricFamily(
-            "fastjournal_writers_waited_seconds",
-            "Duration of these waits, in sum.",
-            pressure.waited_seconds,
-        )
-
-    def _archive(self) -> Iterator[Metric]:
-        archive = self._runtime.archive
-        if archive is None:
-            return
-        waiting = archive.waiting(self._runtime.writer.sealed)
-        for name, text, value in (
-            ("segments", "Files in the archive of sealed segments.", archive.segments),
-            ("bytes", "Bytes of these files.", archive.bytes),
-            ("waiting_segments", "Sealed segments without a link so far.", len(waiting)),
-        ):
-            yield GaugeMetricFamily(f"fastjournal_archive_{name}", text, value)
-        for name, text, value in (
-            ("dropped_segments", "Segments that the bound removed.", archive.dropped),
-            ("missed_segments", "Segments that were never archived.", archive.missed),
-            ("failures", "Attempts to link or remove that failed.", archive.failures),
-        ):
-            yield CounterMetricFamily(f"fastjournal_archive_{name}", text, value)
-
-    def _values(self) -> Iterator[Metric]:
-        store, counters = self._runtime.engine.store, self._runtime.counters
-        values = store.values
-        if values is None:
-            return
-        yield GaugeMetricFamily(
-            "fastjournal_entries_memory_bytes",
-            "Estimated memory of entries.",
-            memory_bytes(store),
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_entries_memory_limit_bytes",
-            "Limit of the memory of entries: memory-limit without the program itself.",
-            values.bytes_max,
-        )
-        yield GaugeMetricFamily(
-            "fastjournal_cold_values", "Evicted values: on disk only.", values.cold
-        )
-        for name, text, count in (
-            ("evicted", "Values that left memory.", values.evicted),
-            ("read", "Values that were read from the disk.", counters.values_read),
-            ("not_readable", "Reads of a value that failed.", counters.values_unreadable),
-        ):
-            yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
-        yield histogram(
-            "fastjournal_value_read_seconds",
-            "Histogram of the time that requests waited for values from disk.",
-            counters.value_read_us,
-            1e-6,
-        )
-
-    def _memory(self) -> Iterator[Metric]:
+    def _memory(self, gauges: Mapping[str, int]) -> Iterator[Metric]:
         runtime = self._runtime
         engine = runtime.engine
         store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
-        gauges = engine.context.gauges(runtime.clock.now_us())
         index = store.keys.index
         memory = GaugeMetricFamily(
             "fastjournal_memory_bytes",
@@ -376,7 +182,7 @@ class Metrics(Collector):
             memory.add_metric([kind], size)
         yield memory
 
-    def _process(self) -> Iterator[Metric]:
+    def _event_loop(self, gauges: Mapping[str, int]) -> Iterator[Metric]:
         counters = self._runtime.counters
         yield histogram(
             "fastjournal_event_loop_lag_seconds",
@@ -401,6 +207,16 @@ class Metrics(Collector):
             "Scans that run or wait to begin.",
             counters.scans,
         )
+        yield GaugeMetricFamily(
+            "fastjournal_clock_behind_seconds",
+            "Time until the clock, which stepped back, has caught up: no lease or delay ends.",
+            gauges["clock_behind_us"] / 1e6,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_uptime_seconds",
+            "Time since the log was replayed.",
+            gauges["uptime_us"] / 1e6,
+        )
         build = GaugeMetricFamily(
             "fastjournal_build_info",
             "1, with the version and commit of fastjournal, and the version of Python.",
@@ -408,8 +224,6 @@ class Metrics(Collector):
         )
         build.add_metric(list(build_info()), 1)
         yield build
-        if self._process_figures is not None:
-            yield from self._process_figures.collect(self._process_started)
 
 
 async def _labels(names: list[bytes]) -> dict[bytes, str]:
@@ -419,7 +233,3 @@ async def _labels(names: list[bytes]) -> dict[bytes, str]:
         labels[name] = shown(name)
         await slices.give_way()
     return labels
-
-
-def _age(instant: int | None, now: int) -> float:
-    return 0.0 if instant is None else max(0, now - instant) / 1e6
