@@ -35,9 +35,9 @@ from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
-from fastjournald.config.handed_over import HandedOver, take_over_sockets
 from fastjournald.config.load import Loaded, examine, load_config
 from fastjournald.config.options import Config
+from fastjournald.config.socket_activation import ActivatedSockets, take_over_sockets
 from fastjournald.config_check import problems
 from fastjournald.net.credentials import RISKY, load_security, risks
 from fastjournald.net.listeners import check_addresses
@@ -138,7 +138,7 @@ def _check(loaded: Loaded) -> int:
 def _run(
     config: Config,
     load: Callable[[], Config],
-    handed_over: HandedOver,
+    handed_over: ActivatedSockets,
     watchdog_s: float | None,
 ) -> int:
     # one that comes while the log is replayed is kept, see _serve

@@ -16,8 +16,8 @@ from fastjournal.disk import Disk
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
-from fastjournald.config.handed_over import NOTHING, HandedOver
 from fastjournald.config.options import Config
+from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout, Handouts
 from fastjournald.group_commit.commit import GroupCommit
@@ -66,7 +66,7 @@ class Server:
         clock: Clock,
         security: Security | None = None,
         archive: Archive | None = None,
-        handed_over: HandedOver = NOTHING,
+        handed_over: ActivatedSockets = NO_SOCKETS,
     ) -> None:
         tls, engine.context.grants = security or Security()
         engine.context.handouts = Handouts()

@@ -9,5 +9,5 @@ from fastjournald.observability.metric_values import histogram
 from fastjournald.observability.metrics import Metrics
 from fastjournald.observability.page_figures import Overview
 from fastjournald.observability.page_text import duration, shown
-from fastjournald.observability.shared_look import PART_MAX, SharedLook
-from fastjournald.observability.slices import Slices
+from fastjournald.observability.shared_totals import PART_MAX, SharedTotals
+from fastjournald.observability.time_slices import TimeSlices

@@ -46,7 +46,7 @@ PLACES = {
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.connections": "POLLS",
     "fastjournald.net.transport": "STOP_SECONDS",
-    "fastjournald.observability.slices": "metrics.SLICE_SECONDS",
+    "fastjournald.observability.time_slices": "metrics.SLICE_SECONDS",
     "fastjournald.recovery.bulk_load": "LOADED_RUN_KEYS PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_index": "BLOCK_KEYS_MAX BLOCK_KEYS_MIN PART_KEYS_MIN",

@@ -33,7 +33,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 TAKE_OVER = """
 import sys
 from fastjournal.errors import ConfigError
-from fastjournald.config.handed_over import take_over_sockets
+from fastjournald.config.socket_activation import take_over_sockets
 try:
     take_over_sockets()
 except ConfigError as error:

@@ -14,8 +14,8 @@ from tests.door.observability import (
     PART_MAX,
     Overview,
     PageRequest,
-    SharedLook,
-    Slices,
+    SharedTotals,
+    TimeSlices,
     pages_of,
 )
 from tests.observed_daemon import ObservedDaemon
@@ -120,9 +120,9 @@ def test_pages_and_metrics_are_made_one_at_a_time(
     question = PageRequest({}, {b"host": b"localhost"})
     step = LongestStep()
     makers: list[trio.lowlevel.Task] = []
-    give_way = Slices.give_way
+    give_way = TimeSlices.give_way
 
-    async def noted(slices: Slices) -> None:
+    async def noted(slices: TimeSlices) -> None:
         task = trio.lowlevel.current_task()
         if not makers or makers[-1] is not task:
             makers.append(task)
@@ -134,7 +134,7 @@ def test_pages_and_metrics_are_made_one_at_a_time(
                 nursery.start_soon(pages["/"], question)
                 nursery.start_soon(pages["/metrics"], question)
 
-    monkeypatch.setattr(Slices, "give_way", noted)
+    monkeypatch.setattr(TimeSlices, "give_way", noted)
     trio.run(many, instruments=[step])
     # none begins before the one before it has ended
     assert len(makers) == 16
@@ -146,14 +146,14 @@ async def test_look_at_all_domains_is_shared_for_twenty_times_as_long_as_it_took
 ) -> None:
     looks = 0
 
-    async def look(slices: Slices) -> Overview:
+    async def look(slices: TimeSlices) -> Overview:
         nonlocal looks
         looks += 1
         # as long as a look at a million domains
         slices.earlier = cost
         return Overview()
 
-    overviews, cost = SharedLook(look), 4.0
+    overviews, cost = SharedTotals(look), 4.0
     for _ in range(100):
         await overviews.get()
     assert looks == 1
@@ -174,7 +174,7 @@ async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
 ) -> None:
     pages = pages_of(subject.server.runtime, subject.server.unready)
     question = PageRequest({}, {b"host": b"localhost"})
-    monkeypatch.setattr(Slices, "seconds", 4.0)
+    monkeypatch.setattr(TimeSlices, "seconds", 4.0)
     answer = await pages["/"](question)
     assert b'<meta http-equiv="refresh" content="80">' in answer.body
 
@@ -187,7 +187,7 @@ async def test_metrics_share_their_look_at_all_domains_where_it_costs_much(
     question = PageRequest({}, {b"host": b"localhost"})
     waiting = b'fastjournal_domain_waiting_entries{domain="a"}'
     daemon.set(b"a:1:0:1")
-    monkeypatch.setattr(Slices, "seconds", 4.0)
+    monkeypatch.setattr(TimeSlices, "seconds", 4.0)
     assert waiting + b" 1.0" in (await pages["/metrics"](question)).body
     # which domains have most entries is of the look before; their figures are of this moment
     daemon.set(b"a:1:0:2")

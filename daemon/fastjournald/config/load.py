@@ -18,8 +18,8 @@ import msgspec
 from fastjournal.errors import ConfigError
 from fastjournald.config.addresses import Tcp, address_text, parse_place
 from fastjournald.config.command_line import OPTIONS, Number
-from fastjournald.config.handed_over import NOTHING, HandedOver
 from fastjournald.config.options import Config
+from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 
 HINTS = {
     str(option.name): option.type.hint for option in OPTIONS if isinstance(option.type, Number)
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 
 def load_config(
-    file: str | None, flags: dict[str, object], handed_over: HandedOver = NOTHING
+    file: str | None, flags: dict[str, object], handed_over: ActivatedSockets = NO_SOCKETS
 ) -> Config:
     """Return the options of a TOML file with those of the command line over them.
 
@@ -57,7 +57,7 @@ def load_config(
     return loaded.config
 
 
-def examine(file: str | None, flags: dict[str, object], handed_over: HandedOver) -> Loaded:
+def examine(file: str | None, flags: dict[str, object], handed_over: ActivatedSockets) -> Loaded:
     """Return the options as ``load_config`` does, with all errors.
 
     Raises:
@@ -90,7 +90,7 @@ class _Step(NamedTuple):
     """It runs while this is read."""
 
 
-def _steps(config: Config, handed_over: HandedOver, *, listens: bool) -> Iterator[_Step]:
+def _steps(config: Config, handed_over: ActivatedSockets, *, listens: bool) -> Iterator[_Step]:
     """Yield the checks in their order: a later one takes what an earlier one has added."""
     yield _Step({"listen"}, {"listen"}, _not_addresses(config.listen, "--listen"))
     https = [config.http] if config.http else []
@@ -165,7 +165,7 @@ def _not_addresses(texts: Sequence[str], option: str) -> Iterator[ConfigError]:
 
 
 def _add_handed_over(
-    config: Config, handed_over: HandedOver, *, listens: bool
+    config: Config, handed_over: ActivatedSockets, *, listens: bool
 ) -> Iterator[ConfigError]:
     """Put the addresses of the service manager's sockets into the options."""
     given = config.listen if listens or not handed_over.listen else []
@@ -259,7 +259,7 @@ def _check_tls(config: Config) -> Iterator[ConfigError]:
         )
 
 
-def _check_access(config: Config, handed_over: HandedOver) -> Iterator[ConfigError]:
+def _check_access(config: Config, handed_over: ActivatedSockets) -> Iterator[ConfigError]:
     """Refuse what would let everybody in by mistake."""
     if config.tls_cert or config.auth_tokens or config.insecure:
         return

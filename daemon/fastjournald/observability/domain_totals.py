@@ -1,4 +1,4 @@
-"""Domain totals: figures for metrics that take a look at all domains, in slices."""
+"""Domain totals: figures of metrics over all domains, computed in time slices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from fastjournal.limits import METRICS_DOMAINS_MAX, PAGE_DOMAINS_MAX
 from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.engine import Engine
-from fastjournald.observability.slices import Slices
+from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import Domain
 
 
@@ -31,7 +31,7 @@ class Top(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """Figures that take a look at all domains."""
+    """Figures over all domains."""
 
     oldest_due_us: int | None = None
     """Instant since which the oldest entry is due; None: none is."""
@@ -45,8 +45,8 @@ class Totals(msgspec.Struct):
         self.largest.add(domain.entries, domain.name)
 
 
-async def total(engine: Engine, slices: Slices) -> Totals:
-    """Look at all domains, giving way to others every few milliseconds."""
+async def total(engine: Engine, slices: TimeSlices) -> Totals:
+    """Return the figures over all domains; it gives way to others every few milliseconds."""
     totals = Totals()
     for domain in list(engine.store.scheduler.domains.values()):
         totals.add(domain, oldest_due(domain))

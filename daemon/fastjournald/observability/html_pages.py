@@ -25,8 +25,8 @@ from fastjournald.observability import page_figures, page_text
 from fastjournald.observability.http_app import HTML, Page, PageRequest, PageResponse
 from fastjournald.observability.page_access import refusal
 from fastjournald.observability.page_figures import Overview
-from fastjournald.observability.shared_look import SharedLook
-from fastjournald.observability.slices import Slices
+from fastjournald.observability.shared_totals import SharedTotals
+from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import Domain
 
@@ -55,7 +55,7 @@ class HtmlPages:
         self._context = runtime.engine.context
         self._unready = unready
         self._one_at_a_time = one_at_a_time
-        self._overviews = SharedLook(self._look)
+        self._overviews = SharedTotals(self._overview_of_all)
         self._version = version("fastjournal")
         self._templates = _templates()
 
@@ -89,7 +89,7 @@ class HtmlPages:
             "query": b"",
             "refresh": 0,
         }
-        parts, slices = [], Slices()
+        parts, slices = [], TimeSlices()
         for part in self._templates[name].generate({**common, **values}):
             parts.append(part)
             await slices.give_way()
@@ -120,7 +120,7 @@ class HtmlPages:
         }
         return await self._rendered("overview", values)
 
-    async def _look(self, slices: Slices) -> Overview:
+    async def _overview_of_all(self, slices: TimeSlices) -> Overview:
         return await page_figures.overview(self._context, self._now(), slices)
 
     def _refresh_seconds(self) -> int:

@@ -1,7 +1,7 @@
 """Metrics: the daemon's counters in the form that Prometheus reads.
 
-Everything is counted where it happens, as plain integers; here they are only read. Figures that
-look at all domains are computed in slices, so that a million domains do not hold up requests.
+Everything is counted where it happens, as plain integers; here they are only read. Figures over
+all domains are computed in slices, so that a million domains do not hold up requests.
 Requests, memory and event loop are here; entries, log and process have modules of their own.
 """
 
@@ -35,8 +35,8 @@ from fastjournald.observability.process_metrics import (
     process_figures,
     start_seconds,
 )
-from fastjournald.observability.shared_look import SharedLook
-from fastjournald.observability.slices import Slices
+from fastjournald.observability.shared_totals import SharedTotals
+from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
 
@@ -54,7 +54,7 @@ class Metrics(Collector):
 
     def __init__(self, runtime: Runtime, one_at_a_time: trio.Lock | None = None) -> None:
         self._runtime = runtime
-        self._looks = SharedLook(partial(total, runtime.engine))
+        self._shared_totals = SharedTotals(partial(total, runtime.engine))
         self._totals = Totals()
         self._labels: dict[bytes, str] = {}
         """By name of a domain, for those of the totals."""
@@ -67,7 +67,7 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
         async with self._one_at_a_time:
-            self._totals = await self._looks.get()
+            self._totals = await self._shared_totals.get()
             self._process_figures = await trio.to_thread.run_sync(process_figures)
             self._labels = await _labels(self._totals.largest.names())
             return generate_latest(self._registry)
@@ -228,7 +228,7 @@ class Metrics(Collector):
 
 async def _labels(names: list[bytes]) -> dict[bytes, str]:
     """Return names of domains as text, a slice at a time: one of 4 KiB takes some ms."""
-    labels, slices = {}, Slices()
+    labels, slices = {}, TimeSlices()
     for name in names:
         labels[name] = shown(name)
         await slices.give_way()

@@ -19,7 +19,7 @@ from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
 from fastjournald.observability.domain_totals import Top
 from fastjournald.observability.page_text import SECOND_US
-from fastjournald.observability.slices import Slices
+from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import STATE_NAMES
@@ -52,8 +52,8 @@ class Overview(msgspec.Struct):
             self.held.add(waiting + 1, name)
 
 
-async def overview(context: Context, now: int, slices: Slices) -> Overview:
-    """Look at all domains, a slice at a time."""
+async def overview(context: Context, now: int, slices: TimeSlices) -> Overview:
+    """Return the overview of all domains, computed a slice at a time."""
     found = Overview()
     for domain in list(context.store.scheduler.domains.values()):
         found.add(domain, now)
@@ -63,7 +63,7 @@ async def overview(context: Context, now: int, slices: Slices) -> Overview:
 
 async def rows(context: Context, names: list[bytes], now: int) -> list[dict[str, object]]:
     """Return a row of a table of domains for each name: what STATS tells, and its name."""
-    made, slices = [], Slices()
+    made, slices = [], TimeSlices()
     for name in names:
         made.append({"name": name, **about_domain(context, name, now)})
         await slices.give_way()
@@ -173,7 +173,7 @@ async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> l
     Each domain has its share first, so that one with many does not hide the others.
     """
     found: list[Row] = []
-    slices = Slices()
+    slices = TimeSlices()
     share = max(1, PAGE_ENTRIES_MAX // max(1, len(names)))
     for domain in _standing(context, names):
         found += (first_leased if leased else first_buried)(context.store, domain, share)

@@ -10,8 +10,8 @@ SLICE_SECONDS = 0.002
 """So long is a slice: then others have their turn."""
 
 
-class Slices:
-    """Slices of one piece of work; the first begins at once."""
+class TimeSlices:
+    """Time slices of one piece of work; the first begins at once."""
 
     def __init__(self) -> None:
         self._over = perf_counter() + SLICE_SECONDS

@@ -26,7 +26,7 @@ HTTP = "http"
 _NAMES_HINT = "FileDescriptorName=listen or FileDescriptorName=http in the socket unit"
 
 
-class HandedOver(NamedTuple):
+class ActivatedSockets(NamedTuple):
     """Listening sockets of the service manager, by address."""
 
     listen: dict[Place, socket.socket]
@@ -35,10 +35,10 @@ class HandedOver(NamedTuple):
     """For the page and the metrics; at most one."""
 
 
-NOTHING = HandedOver({}, {})
+NO_SOCKETS = ActivatedSockets({}, {})
 
 
-def take_over_sockets() -> HandedOver:
+def take_over_sockets() -> ActivatedSockets:
     """Return the sockets that the service manager has handed over, and clear its variables.
 
     Raises:
@@ -50,7 +50,7 @@ def take_over_sockets() -> HandedOver:
     for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         # not for the processes that this one starts
         os.environ.pop(variable, None)
-    found = HandedOver({}, {})
+    found = ActivatedSockets({}, {})
     for descriptor, name in _named(number, names):
         listener = _listening_socket(descriptor)
         address = socket_address(listener.getsockname())
