@@ -14,7 +14,7 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.recover import Recovered, recover
-from fastjournal.cmdlog.recovery.segment_reader import StartWorker
+from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.door.recovery import ScanWorker, start_scan_worker
@@ -34,8 +34,8 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recovered(log: Path, start_worker: StartWorker | None = None) -> Recovered:
-    return recover(OsDisk(), str(log), now_us=START_US, start_worker=start_worker)
+def recovered(log: Path, start_packer: StartPacker | None = None) -> Recovered:
+    return recover(OsDisk(), str(log), now_us=START_US, start_packer=start_packer)
 
 
 def contents(found: Recovered) -> object:

@@ -17,7 +17,7 @@ from fastjournal.cmdlog.recovery.packed_segment import (
     packed_bytes_max,
 )
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.segment_reader import StartWorker
+from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
@@ -31,7 +31,7 @@ ROOM = 2
 
 
 class Packer:
-    """Implements ``segment_reader.Worker``: it answers at once, or when it is waited for.
+    """Implements ``segment_reader.SegmentPacker``: it answers at once, or when it is waited for.
 
     Args:
         disk: Where the log is.
@@ -111,9 +111,9 @@ def packing() -> Iterator[None]:
         state: ReplayState,
         on_progress: Callable[[Progress], None] | None = None,
         limit: ValueLimit | None = None,
-        start_worker: StartWorker | None = None,
+        start_packer: StartPacker | None = None,
     ) -> LogInspection:
-        assert start_worker is None
+        assert start_packer is None
         packer = Packer(disk, directory)
         return inspect_log(disk, directory, state, on_progress, limit, lambda _: packer)
 

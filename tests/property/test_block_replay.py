@@ -183,7 +183,7 @@ def recovered(
         disk.create(f"{LOG}/{number:09d}.log").write(data)
     packers: list[Packer] = []
 
-    def start_worker(sizes: Sequence[int]) -> Packer:
+    def start_packer(sizes: Sequence[int]) -> Packer:
         assert sizes == [disk.size(f"{LOG}/{name}") for name in segment_names(disk)]
         packers.append(Packer(disk, LOG))
         return packers[-1]
@@ -201,7 +201,7 @@ def recovered(
                 now_us=NOW,
                 repair=mends,
                 tombstones_max=5,
-                start_worker=start_worker if form.packed else None,
+                start_packer=start_packer if form.packed else None,
             )
         except LogCorruptError as error:
             return str(error), error.path, error.offset

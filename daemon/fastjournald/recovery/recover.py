@@ -115,7 +115,7 @@ def _replay(
         tombstone_ttl_us=settings.tombstone_ttl_us,
         limit=value_limit(settings),
         on_progress=on_progress,
-        start_worker=partial(start_scan_worker, config.cmdlog_path) if worker else None,
+        start_packer=partial(start_scan_worker, config.cmdlog_path) if worker else None,
     )
 
 

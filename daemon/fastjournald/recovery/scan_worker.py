@@ -66,7 +66,7 @@ def start_scan_worker(directory: str, sizes: Sequence[int]) -> ScanWorker | None
 
 
 class ScanWorker:
-    """Handle of the process. It implements ``segment_reader.Worker``.
+    """Handle of the process. It implements ``segment_reader.SegmentPacker``.
 
     Args:
         directory: Directory of the log.

@@ -39,9 +39,9 @@ from fastjournal.cmdlog.recovery.loss_report import tell_loss
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, SegmentScan
 from fastjournal.cmdlog.recovery.segment_chain import Seal, segment_start, why_misplaced
-from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader, StartWorker
+from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader, StartPacker
 from fastjournal.cmdlog.recovery.value_budget import ValueBudget, ValueLimit
 from fastjournal.disk import Disk
 
@@ -111,7 +111,7 @@ def inspect_log(
     state: ReplayState,
     on_progress: Callable[[Progress], None] | None = None,
     limit: ValueLimit | None = None,
-    start_worker: StartWorker | None = None,
+    start_packer: StartPacker | None = None,
 ) -> LogInspection:
     """Read all segments of a log directory, and replay them into an empty state.
 
@@ -121,15 +121,15 @@ def inspect_log(
         state: Empty.
         on_progress: Called a few times a second.
         limit: How much memory it may take; None: all values are kept.
-        start_worker: Starts a worker that packs segments ahead; None: there is none.
+        start_packer: Starts what packs segments ahead; None: there is none.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
     numbers = list_segments(disk, directory)
     sizes = [disk.size(f"{directory}/{segment_name(number)}") for number in numbers]
-    worker = None if start_worker is None else start_worker(sizes)
-    with closing(SegmentReader(disk, directory, numbers, worker)) as reader:
+    packer = None if start_packer is None else start_packer(sizes)
+    with closing(SegmentReader(disk, directory, numbers, packer)) as reader:
         inspector = _LogInspector(disk, directory, state, on_progress, limit, reader)
         return inspector.run(numbers, sum(sizes))
 
@@ -200,7 +200,7 @@ class _LogInspector:
             # none of its records counts: they stand where it was copied from
             start = min(HEADER_BYTES, scan.usable_bytes)
             copied = CorruptRegion(start, len(data), why)
-            segment.scan = Scan(len(data), [], [copied], readable=False)
+            segment.scan = SegmentScan(len(data), [], [copied], readable=False)
             return segment
         for start, end in segment.unreadable:
             scan.readable = False

@@ -20,7 +20,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
 from fastjournal.cmdlog.format.varints import decode_uvarint
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan, find_head
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, SegmentScan, find_head
 from fastjournal.cmdlog.recovery.workq_jobs import entry_of
 from fastjournal.errors import LogCorruptError
 
@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def tell_loss(
-    data: bytes, scan: Scan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
+    data: bytes, scan: SegmentScan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> str:
     """Return a description of the records that stood where the damage is.
 

@@ -23,7 +23,7 @@ from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, LogInspection, P
 from fastjournal.cmdlog.recovery.loss_report import format_time
 from fastjournal.cmdlog.recovery.repair import keep_aside, repair_segments
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.segment_reader import StartWorker
+from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk, lacks_room
 from fastjournal.errors import LogCorruptError, LogFailedError
@@ -55,7 +55,7 @@ def recover(
     tombstones_bytes_max: int = TOMBSTONES_BYTES_MAX,
     limit: ValueLimit | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    start_worker: StartWorker | None = None,
+    start_packer: StartPacker | None = None,
 ) -> Recovered:
     """Replay a log and make it fit to be appended to.
 
@@ -70,7 +70,7 @@ def recover(
         tombstones_bytes_max: Memory of tombstones; beyond it the oldest go.
         limit: How much memory what is live may take; None: all values are kept.
         on_progress: Called a few times a second.
-        start_worker: Starts a worker that packs segments ahead; None: there is none.
+        start_packer: Starts what packs segments ahead; None: there is none.
 
     Raises:
         LogCorruptError: There is damage, and ``repair`` was not asked for; nothing was changed.
@@ -80,7 +80,7 @@ def recover(
 
     def inspect() -> LogInspection:
         state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
-        return inspect_log(disk, directory, state, on_progress, limit, start_worker)
+        return inspect_log(disk, directory, state, on_progress, limit, start_packer)
 
     inspection = inspect()
     repaired: list[Diagnostic] = []

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_MAX, decode_replaced
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Run, Scan
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Run, SegmentScan
 
 LOST, SUPERSEDED, RENAMED, UNTOLD = 1, 2, 3, 4
 """Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
@@ -38,7 +38,7 @@ _ENTRY_BYTES_MIN = RECORD_BYTES_MIN + 2 * TIME_BYTES + 20
 """Damage of fewer bytes held no entry."""
 
 
-def doubtful_removals(data: bytes, scan: Scan) -> dict[int, int]:
+def doubtful_removals(data: bytes, scan: SegmentScan) -> dict[int, int]:
     """Return the offsets of the removals behind damage that may have lost their replacement."""
     doubtful: dict[int, int] = {}
     for run in scan.runs:

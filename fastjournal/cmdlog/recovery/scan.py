@@ -86,7 +86,7 @@ class CorruptRegion(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Scan(msgspec.Struct, gc=False):
+class SegmentScan(msgspec.Struct, gc=False):
     """Result of a scan: the stretches of a segment."""
 
     size: int
@@ -139,9 +139,9 @@ class Scan(msgspec.Struct, gc=False):
 _NO_HEADER = "the header was not written"
 
 
-def scan_segment(data: bytes) -> Scan:
+def scan_segment(data: bytes) -> SegmentScan:
     """Return where a segment's valid records and its damage are. Raises nothing."""
-    scan = Scan(len(data), [], [])
+    scan = SegmentScan(len(data), [], [])
     at = HEADER_BYTES
     if not data.startswith(SEGMENT_HEADER):
         written = data.rstrip(b"\0")

@@ -30,7 +30,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.partial_decode import is_operation
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.recovery.scan import Scan
+from fastjournal.cmdlog.recovery.scan import SegmentScan
 from fastjournal.errors import LogCorruptError
 
 Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
@@ -54,7 +54,7 @@ class Break(NamedTuple):
     message: str
 
 
-def segment_start(data: bytes, scan: Scan) -> SegmentStart | None:
+def segment_start(data: bytes, scan: SegmentScan) -> SegmentStart | None:
     """Return the first valid record of a segment; None: it is another, or cannot be understood.
 
     Damage may stand before it: a repair takes that out.

@@ -1,9 +1,9 @@
-"""Segment reader: reads and scans the segments of a log, some of them ahead in a worker.
+"""Segment reader: reads and scans the segments of a log, some of them ahead by a segment packer.
 
-The worker takes the next segments, as many as it has room for. When it is not done with the one
+The packer takes the next segments, as many as it has room for. When it is not done with the one
 that is wanted, the reader does not wait, but makes another one ready itself: so two processors have
-work to the end. The worker only saves work: the reader reads each segment itself, and what
-the worker says counts if it is about the same bytes. So damage, and whatever becomes of the worker,
+work to the end. The packer only saves work: the reader reads each segment itself, and what
+the packer says counts if it is about the same bytes. So damage, and whatever becomes of the packer,
 leaves the same result as without one.
 """
 
@@ -22,12 +22,12 @@ from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, entry_blocks
 from fastjournal.cmdlog.recovery.loss_report import time_at
 from fastjournal.cmdlog.recovery.packed_segment import PackedSegment, unpack_blocks, unpack_run
-from fastjournal.cmdlog.recovery.scan import Run, Scan, scan_segment
+from fastjournal.cmdlog.recovery.scan import Run, SegmentScan, scan_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 
 
-class Worker(Protocol):
+class SegmentPacker(Protocol):
     """Packs segments, in another process for example."""
 
     def ask(self, number: int) -> bool:
@@ -49,8 +49,8 @@ class Worker(Protocol):
         """End it."""
 
 
-StartWorker = Callable[[Sequence[int]], Worker | None]
-"""Starts a worker for segments of these sizes; None: there is none."""
+StartPacker = Callable[[Sequence[int]], SegmentPacker | None]
+"""Starts a packer for segments of these sizes; None: there is none."""
 
 
 class Segment(msgspec.Struct, gc=False):
@@ -58,7 +58,7 @@ class Segment(msgspec.Struct, gc=False):
 
     number: int
     data: bytes
-    scan: Scan
+    scan: SegmentScan
     unreadable: list[tuple[int, int]]
     """Ranges that the device cannot read."""
     crc32c: int
@@ -99,26 +99,26 @@ class SegmentReader:
         disk: Where the log is.
         directory: Directory of the log.
         numbers: Numbers of the segments, ascending.
-        worker: Packs segments ahead; None: there is none. It is closed by ``close``.
+        packer: Packs segments ahead; None: there is none. It is closed by ``close``.
     """
 
     def __init__(
-        self, disk: Disk, directory: str, numbers: Sequence[int], worker: Worker | None
+        self, disk: Disk, directory: str, numbers: Sequence[int], packer: SegmentPacker | None
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._left = list(numbers)
         """Those that nobody has begun, ascending."""
-        self._worker = worker
+        self._packer = packer
         self._ahead: Segment | None = None
         """One that the reader made ready while it would have waited."""
         self._in_use: int | None = None
-        """Segment whose room of the worker is in use."""
+        """Segment whose room of the packer is in use."""
 
     def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
+        """End the packer."""
+        if self._packer is not None:
+            self._packer.close()
 
     def read(self, number: int) -> Segment:
         """Return a segment; that of the call before is used up.
@@ -128,33 +128,33 @@ class SegmentReader:
         """
         if number in self._left:
             self._left.remove(number)
-        worker = self._worker
-        if worker is None:
+        packer = self._packer
+        if packer is None:
             return self._scan(number)
         if self._in_use is not None:
-            worker.release(self._in_use)
+            packer.release(self._in_use)
             self._in_use = None
-        self._ask(worker)
-        while worker.is_packing(number):
+        self._ask(packer)
+        while packer.is_packing(number):
             if self._ahead is None and self._left:
                 # one that cannot be read fails when it is wanted
                 with suppress(LogFailedError):
                     self._ahead = self._make_ready(self._left.pop(0))
             else:
-                worker.wait()
-            self._ask(worker)
+                packer.wait()
+            self._ask(packer)
         ahead = self._ahead
         if ahead is not None and ahead.number == number:
             self._ahead = None
             return ahead
-        answer = worker.take(number)
+        answer = packer.take(number)
         if answer is None:
             return self._scan(number)
         self._in_use = number
         return self._unpack(number, *answer)
 
-    def _ask(self, worker: Worker) -> None:
-        while self._left and worker.ask(self._left[0]):
+    def _ask(self, packer: SegmentPacker) -> None:
+        while self._left and packer.ask(self._left[0]):
             del self._left[0]
 
     def _unpack(self, number: int, packed: PackedSegment, buffer: memoryview) -> Segment:
@@ -162,7 +162,7 @@ class SegmentReader:
         crc32c = google_crc32c.value(data)
         if unreadable or (packed.bytes, packed.crc32c) != (len(data), crc32c):
             return Segment(number, data, scan_segment(data), unreadable, crc32c)
-        scan = Scan(len(data), [unpack_run(packed, buffer)], [])
+        scan = SegmentScan(len(data), [unpack_run(packed, buffer)], [])
         blocks, outer = unpack_blocks(packed, buffer), (packed.low, packed.high)
         return Segment(number, data, scan, [], crc32c, blocks, outer)
 
