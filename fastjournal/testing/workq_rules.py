@@ -34,7 +34,7 @@ class WorkqRefusalError(AssertionError):
     """workq would not start on this log."""
 
 
-class JobState(IntEnum):
+class WorkqJobState(IntEnum):
     """State of a job, by workq's numbers."""
 
     NEW = 0
@@ -44,7 +44,7 @@ class JobState(IntEnum):
     LEASED = 4
 
 
-_PROCESSED = (JobState.COMPLETED, JobState.FAILED)
+_PROCESSED = (WorkqJobState.COMPLETED, WorkqJobState.FAILED)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class WorkqJob:
     """A job as workq shows it after the replay."""
 
     record: Record
-    state: JobState = JobState.NEW
+    state: WorkqJobState = WorkqJobState.NEW
     attempts: int = 0
     result: bytes | None = None
 
@@ -77,7 +77,7 @@ class WorkqState:
             (-job.record.priority, job.record.created, number)
             for number, job in self.jobs.items()
             if job.record.name == name
-            and job.state in {JobState.NEW, JobState.PENDING}
+            and job.state in {WorkqJobState.NEW, WorkqJobState.PENDING}
             and ((job.record.not_before_us or 0) > self.now_us) is scheduled
         ]
         return [number for _, _, number in sorted(found)]
@@ -141,19 +141,19 @@ def _apply(state: WorkqState, record: Record) -> None:
         case Command.DELETE | Command.EXPIRE:
             del state.jobs[number]
         case Command.START_ATTEMPT:
-            _refuse_if(job.state is JobState.LEASED, "Job already leased")
+            _refuse_if(job.state is WorkqJobState.LEASED, "Job already leased")
             _refuse_if(job.state in _PROCESSED, "Job already processed")
             _refuse_if(job.attempts >= ATTEMPTS_MAX, "over 255 attempts")
-            job.state = JobState.LEASED
+            job.state = WorkqJobState.LEASED
             job.attempts += 1
-        case Command.TIMEOUT_ATTEMPT if job.state is JobState.LEASED:
+        case Command.TIMEOUT_ATTEMPT if job.state is WorkqJobState.LEASED:
             last = 0 < job.record.max_attempts <= job.attempts
-            job.state = JobState.FAILED if last else JobState.PENDING
+            job.state = WorkqJobState.FAILED if last else WorkqJobState.PENDING
             job.result = b"" if last else None
         case Command.COMPLETE | Command.FAIL:
             _refuse_if(job.state in _PROCESSED, "Job already processed")
             completed = record.command is Command.COMPLETE
-            job.state = JobState.COMPLETED if completed else JobState.FAILED
+            job.state = WorkqJobState.COMPLETED if completed else WorkqJobState.FAILED
             job.result = record.result
 
 

@@ -79,7 +79,7 @@ def examine(file: str | None, flags: dict[str, object], handed_over: ActivatedSo
     return Loaded(config, errors, wrong)
 
 
-class _Step(NamedTuple):
+class _CheckStep(NamedTuple):
     """A check of several options."""
 
     options: set[str]
@@ -90,26 +90,26 @@ class _Step(NamedTuple):
     """It runs while this is read."""
 
 
-def _steps(config: Config, handed_over: ActivatedSockets, *, listens: bool) -> Iterator[_Step]:
+def _steps(config: Config, handed_over: ActivatedSockets, *, listens: bool) -> Iterator[_CheckStep]:
     """Yield the checks in their order: a later one takes what an earlier one has added."""
-    yield _Step({"listen"}, {"listen"}, _not_addresses(config.listen, "--listen"))
+    yield _CheckStep({"listen"}, {"listen"}, _not_addresses(config.listen, "--listen"))
     https = [config.http] if config.http else []
-    yield _Step({"http"}, {"http"}, _not_addresses(https, "--http"))
+    yield _CheckStep({"http"}, {"http"}, _not_addresses(https, "--http"))
     added = _add_handed_over(config, handed_over, listens=listens)
-    yield _Step({"listen", "http"}, {"http"}, added)
-    yield _Step({"cmdlog_path"}, {"cmdlog_path"}, _check_log(config))
-    yield _Step({"listen"}, {"listen"}, _check_listen(config))
-    yield _Step({"default_interval"}, {"default_interval"}, _check_interval(config))
+    yield _CheckStep({"listen", "http"}, {"http"}, added)
+    yield _CheckStep({"cmdlog_path"}, {"cmdlog_path"}, _check_log(config))
+    yield _CheckStep({"listen"}, {"listen"}, _check_listen(config))
+    yield _CheckStep({"default_interval"}, {"default_interval"}, _check_interval(config))
     directories = {"cmdlog_path", "snapshot_dir", "archive_dir"}
-    yield _Step(directories, directories, _check_directories(config))
+    yield _CheckStep(directories, directories, _check_directories(config))
     archive = {"archive_dir", "archive_bytes_max"}
     others = {"cmdlog_path", "cmdlog_seg_size", "snapshot_dir"}
-    yield _Step(archive | others, archive, _check_archive(config))
-    yield _Step({"http"}, {"http"}, _check_http(config))
+    yield _CheckStep(archive | others, archive, _check_archive(config))
+    yield _CheckStep({"http"}, {"http"}, _check_http(config))
     tls = {"tls_cert", "tls_key", "tls_client_ca"}
-    yield _Step(tls, tls, _check_tls(config))
+    yield _CheckStep(tls, tls, _check_tls(config))
     access = tls | {"listen", "auth_tokens", "insecure"}
-    yield _Step(access, {"listen"}, _check_access(config, handed_over))
+    yield _CheckStep(access, {"listen"}, _check_access(config, handed_over))
 
 
 def _read(file: str) -> dict[str, object]:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 import trio
 
 
-class _Job:
+class _ThreadCall:
     """One call, and how it ended."""
 
     __slots__ = ("call", "done", "error")
@@ -41,7 +41,7 @@ class SyncThread:
     """Runs one call at a time beside the event loop."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._calls: SimpleQueue[_ThreadCall | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._done = -1
         """The eventfd."""
@@ -55,21 +55,21 @@ class SyncThread:
             BaseException: The error that ``call`` raised.
         """
         self.start()
-        job = _Job(call)
-        self._jobs.put(job)
+        pending = _ThreadCall(call)
+        self._calls.put(pending)
         # a half-done sync is of no use to anyone: the wait has no checkpoint for a cancellation
         with trio.CancelScope(shield=True):
-            while not job.done:
+            while not pending.done:
                 await trio.lowlevel.wait_readable(self._done)
                 os.eventfd_read(self._done)
-        if job.error is not None:
-            raise job.error
+        if pending.error is not None:
+            raise pending.error
 
     def close(self) -> None:
         """End the thread, once a call that it carries out has ended; twice does nothing."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._jobs.put(None)
+            self._calls.put(None)
             thread.join()
             os.close(self._done)
             self._done = -1
@@ -80,13 +80,13 @@ class SyncThread:
             return
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(
-            target=_work, args=(self._jobs, self._done), name="fastjournald-sync", daemon=True
+            target=_work, args=(self._calls, self._done), name="fastjournald-sync", daemon=True
         )
         self._thread.start()
 
 
-def _work(jobs: SimpleQueue[_Job | None], done: int) -> None:
-    while (job := jobs.get()) is not None:
-        with job:
-            job.call()
+def _work(calls: SimpleQueue[_ThreadCall | None], done: int) -> None:
+    while (pending := calls.get()) is not None:
+        with pending:
+            pending.call()
         os.eventfd_write(done, 1)

@@ -173,7 +173,7 @@ class _Http1Protocol(H11Protocol):
         )
 
 
-class _Log(Logger):
+class _ServerLog(Logger):
     """Log of hypercorn, in events of one line."""
 
     async def exception(self, message: str, *_args: Any, **_kwargs: Any) -> None:
@@ -187,7 +187,7 @@ def _first_of(error: BaseException) -> BaseException:
 
 def _config() -> Config:
     config = Config()
-    config.logger_class = _Log
+    config.logger_class = _ServerLog
     config.errorlog = LOG
     config.include_server_header = False
     config.h11_max_incomplete_size = limits.HTTP_HEAD_BYTES_MAX

@@ -85,7 +85,7 @@ def page_of_names(
     return found, None
 
 
-class Row(msgspec.Struct):
+class EntryRow(msgspec.Struct):
     """Row of a table of entries, copied at one moment."""
 
     key: bytes
@@ -107,11 +107,11 @@ class Row(msgspec.Struct):
     reason: bytes | None
 
 
-def row(entry: Entry) -> Row:
+def row(entry: Entry) -> EntryRow:
     """Return the row of an entry."""
     extra = entry.extra
     lease = extra.lease
-    return Row(
+    return EntryRow(
         key=entry.key,
         uri=entry.uri,
         domain=entry.domain.name,
@@ -128,12 +128,12 @@ def row(entry: Entry) -> Row:
     )
 
 
-def rows_of(store: Store, entries: Iterable[Entry]) -> list[Row]:
+def rows_of(store: Store, entries: Iterable[Entry]) -> list[EntryRow]:
     """Return rows of the first of some entries, as many as a page shows."""
     return [row(entry) for entry in islice(entries, PAGE_ENTRIES_MAX)]
 
 
-def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
+def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[EntryRow], bool]:
     """Return entries that have a key, URI or link with this prefix, in the order of these.
 
     Returns:
@@ -142,7 +142,7 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
     """
     index = store.keys.sorted_keys()
     keys = list(islice(index.between(prefix, prefix_stop(prefix)), PAGE_LOOKS_MAX))
-    found: dict[bytes, Row] = {}
+    found: dict[bytes, EntryRow] = {}
     for key in keys:
         entry = store.find(key)
         if entry is not None and entry.key not in found:
@@ -152,7 +152,7 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[Row], bool]:
     return list(found.values()), len(keys) == PAGE_LOOKS_MAX
 
 
-def first_leased(store: Store, domain: Domain, number_max: int) -> list[Row]:
+def first_leased(store: Store, domain: Domain, number_max: int) -> list[EntryRow]:
     """Return entries of a domain that are leased, those whose lease ends first."""
     found: list[Entry] = []
     for token in domain.leases.tokens():
@@ -162,17 +162,17 @@ def first_leased(store: Store, domain: Domain, number_max: int) -> list[Row]:
     return [row(entry) for entry in found]
 
 
-def first_buried(store: Store, domain: Domain, number_max: int) -> list[Row]:
+def first_buried(store: Store, domain: Domain, number_max: int) -> list[EntryRow]:
     """Return entries of a domain that are buried, in the order of work."""
     return [row(entry) for entry in islice(domain.buried_order, number_max)]
 
 
-async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> list[Row]:
+async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> list[EntryRow]:
     """Return leased or buried entries of several domains, as many as a page shows.
 
     Each domain has its share first, so that one with many does not hide the others.
     """
-    found: list[Row] = []
+    found: list[EntryRow] = []
     slices = TimeSlices()
     share = max(1, PAGE_ENTRIES_MAX // max(1, len(names)))
     for domain in _standing(context, names):

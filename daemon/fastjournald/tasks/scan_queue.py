@@ -14,8 +14,8 @@ from collections.abc import Callable
 import trio
 
 
-class _Waiting:
-    """Place of a scan in the queue."""
+class _QueuedClient:
+    """Client in the queue, with its scan."""
 
     __slots__ = ("granted", "has_ended", "left")
 
@@ -34,9 +34,9 @@ class ScanQueue:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._beginning: deque[_Waiting] = deque()
-        self._going_on: deque[_Waiting] = deque()
-        self._ended: deque[_Waiting] = deque()
+        self._beginning: deque[_QueuedClient] = deque()
+        self._going_on: deque[_QueuedClient] = deque()
+        self._ended: deque[_QueuedClient] = deque()
         """Scans of clients that have ended their requests."""
         self._prefers_beginning = True
         """Whether the next place is for a scan that begins."""
@@ -53,14 +53,14 @@ class ScanQueue:
             has_ended: Whether the client of the scan has ended its requests.
             begins: Whether the scan had no place before.
         """
-        waiting = _Waiting(has_ended)
-        (self._beginning if begins else self._going_on).append(waiting)
+        client = _QueuedClient(has_ended)
+        (self._beginning if begins else self._going_on).append(client)
         self._grant()
         try:
-            await waiting.granted.wait()
+            await client.granted.wait()
         except trio.Cancelled:
-            waiting.left = True
-            if waiting.granted.is_set():
+            client.left = True
+            if client.granted.is_set():
                 self.leave()
             raise
 
@@ -70,27 +70,27 @@ class ScanQueue:
         self._grant()
 
     def _grant(self) -> None:
-        while self._free and (waiting := self._next()) is not None:
+        while self._free and (client := self._next()) is not None:
             self._free -= 1
-            waiting.granted.set()
+            client.granted.set()
 
-    def _next(self) -> _Waiting | None:
+    def _next(self) -> _QueuedClient | None:
         """Take the next scan out of the queue, and return it; None: there is none."""
         while self.is_awaited:
             queues = (self._beginning, self._going_on)
             queue = queues[not self._prefers_beginning] or queues[self._prefers_beginning]
-            waiting = queue.popleft()
-            if waiting.left:
+            client = queue.popleft()
+            if client.left:
                 continue
-            if waiting.has_ended():
-                self._ended.append(waiting)
+            if client.has_ended():
+                self._ended.append(client)
                 continue
             self._prefers_beginning = queue is not self._beginning
-            return waiting
+            return client
         while self._ended:
-            waiting = self._ended.popleft()
-            if not waiting.left:
-                return waiting
+            client = self._ended.popleft()
+            if not client.left:
+                return client
         return None
 
 
