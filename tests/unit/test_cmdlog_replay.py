@@ -273,7 +273,7 @@ def test_completion_leaves_its_tombstone_and_a_later_entry_erases_it() -> None:
     state = state_of(log)
     assert (state.jobs, state.keys) == ({}, {})
     assert tombs(state) == {KEY: T + 3}
-    assert state.tombstones[KEY].learnt == log.now_us
+    assert state.tombstones[KEY].deleted_us == log.now_us
     log.entry(KEY, timestamp=T + 4)
     assert tombs(state_of(log)) == {}
 
@@ -334,7 +334,7 @@ def test_tombstone_under_a_key_of_another_keeps_the_later_timestamp_while_the_fi
     log.now_us += 10
     log.operation(Tombstone(KEY, T + 5))
     state = state_of(log)
-    assert (tombs(state), state.tombstones[KEY].learnt) == ({KEY: T + 9}, T + 10)
+    assert (tombs(state), state.tombstones[KEY].deleted_us) == ({KEY: T + 9}, T + 10)
     log.now_us += TOMBSTONE_TTL_US
     log.operation(Tombstone(KEY, T + 5))
     assert tombs(state_of(log)) == {KEY: T + 5}

@@ -216,7 +216,7 @@ def load_engine(
         store.rules.restore_hand_out(name, handed_out, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
-        store.tombstones.put(key, tomb.timestamp, tomb.learnt)
+        store.tombstones.put(key, tomb.timestamp, tomb.deleted_us)
     engine.journal.last_token = state.last_token
     for job_id, number in state.begins:
         engine.journal.usage.begins(job_id, number)
@@ -246,7 +246,7 @@ def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
         # the tombstone first: once the removal stands, it is not implied any more
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
-            journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
+            journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.deleted_us)
         journal.removed_before(job_id, now, REPLACED_BEFORE)
 
 

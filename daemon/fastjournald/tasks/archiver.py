@@ -84,7 +84,7 @@ class Archiver:
         )
         for gap in archive.gaps:
             if gap not in before:
-                _tell("archive-gap", gap)
+                _log_gap("archive-gap", gap)
         await self._enforce_bound(archive)
 
     async def _enforce_bound(self, archive: Archive) -> None:
@@ -94,7 +94,7 @@ class Archiver:
             self._failed(archive, error)
         else:
             for gap in dropped:
-                _tell("archive-dropped", gap)
+                _log_gap("archive-dropped", gap)
 
     async def _skip_refused(self, archive: Archive) -> None:
         """Let compaction go on with segments that cannot be linked, if it has to."""
@@ -110,7 +110,7 @@ class Archiver:
         if skipped:
             await trio.to_thread.run_sync(archive.skip, skipped)
             usage.archived_before = archive.next
-            _tell("archive-gap", archive.gaps[-1])
+            _log_gap("archive-gap", archive.gaps[-1])
 
     def _failed(self, archive: Archive, error: LogFailedError) -> None:
         self._failed_at = trio.current_time()
@@ -122,7 +122,7 @@ class Archiver:
         )
 
 
-def _tell(event: str, gap: Gap) -> None:
+def _log_gap(event: str, gap: Gap) -> None:
     LOG.warning(
         "event=%s reason=%s first=%d last=%d segments=%d bytes=%d from_us=%s to_us=%s",
         event,

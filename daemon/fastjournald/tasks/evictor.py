@@ -47,7 +47,7 @@ class Evictor:
         values = store.values
         if values is None:
             return
-        told = False
+        is_logged = False
         while True:
             await trio.sleep(REST_SECONDS)
             while self.evict():
@@ -56,12 +56,12 @@ class Evictor:
             if over and values.may_leave and runtime.writer.dirty:
                 # the first one to leave is not durable, and under the policy ``os`` that may last
                 await runtime.commit.wait_durable(runtime.writer.appended)
-            elif over and not values.may_leave and not told:
-                told = True
+            elif over and not values.may_leave and not is_logged:
+                is_logged = True
                 LOG.warning(
                     "event=over-memory-limit bytes=%d limit=%d "
                     "what='keys, indexes and what is not on the disk take more'",
                     memory_bytes(store),
                     values.bytes_max,
                 )
-            told = told and over
+            is_logged = is_logged and over

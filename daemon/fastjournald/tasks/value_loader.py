@@ -25,8 +25,8 @@ from fastjournald.tables.value_cache import Missing, Unreadable
 
 LOG = logging.getLogger("fastjournald")
 
-TOLD_MAX = 1000
-"""Records that cannot be read of which the log tells once only."""
+LOGGED_MAX = 1000
+"""Records that cannot be read, each of which is logged once only."""
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """With these the system says that it has no room for one more open file, and nothing of the log."""
@@ -50,7 +50,7 @@ class ValueLoader:
         self._under_way: dict[bytes, trio.Event] = {}
         """Job id of what is being read, to the event of its end."""
         self._awaited = trio.Event()
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
 
     async def fetch(self, missing: Missing, earlier: Iterable[Entry] = ()) -> Unreadable:
         """Read values; the caller asks for what it wanted again, with nothing in between.
@@ -126,7 +126,7 @@ class ValueLoader:
                 again.append(entry)
             else:
                 runtime.counters.values_unreadable += 1
-                self._tell(place, str(value))
+                self._log_failed_read(place, str(value))
                 unreadable[place.job_id] = f"its value cannot be read: {value}"
         if no_room:
             await trio.sleep(NO_ROOM_SECONDS)
@@ -144,11 +144,11 @@ class ValueLoader:
                 self._under_way.pop(place.job_id, None)
             landed.set()
 
-    def _tell(self, place: Whereabouts, why: str) -> None:
-        if place.position not in self._told:
-            if len(self._told) >= TOLD_MAX:
-                self._told.clear()
-            self._told.add(place.position)
+    def _log_failed_read(self, place: Whereabouts, why: str) -> None:
+        if place.position not in self._logged:
+            if len(self._logged) >= LOGGED_MAX:
+                self._logged.clear()
+            self._logged.add(place.position)
             LOG.error("event=not-readable job=%s error=%r", place.job_id.hex(), why)
 
     # --- for waiting requests -------------------------------------------------------------------

@@ -35,7 +35,7 @@ from fastjournal.cmdlog.format.segments import (
 )
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.block_replay import BlockReplay
-from fastjournal.cmdlog.recovery.loss_report import tell_loss
+from fastjournal.cmdlog.recovery.loss_report import describe_loss
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -89,7 +89,7 @@ class CorruptSegment(msgspec.Struct, gc=False):
     damage: list[CorruptRegion]
     behind_loss: bool = False
     """Whether records are lost right before it."""
-    told: SegmentRewritten | SegmentRemoved | None = None
+    chain_record: SegmentRewritten | SegmentRemoved | None = None
     """Operation to write about it, where it is not rewritten."""
 
 
@@ -224,7 +224,7 @@ class _LogInspector:
             while index < len(run):
                 stop = index + _PROGRESS_RECORDS
                 index = blocks.replay(index, stop, last=final)
-                self._tell(number, run.offset(min(index, len(run))))
+                self._report_progress(number, run.offset(min(index, len(run))))
         if self._budget is not None:
             self._budget.after_segment(number)
         usable = len(data)
@@ -237,7 +237,7 @@ class _LogInspector:
             self._inspection.corrupt.append(CorruptSegment(number, damage))
             for found in damage:
                 self._found(
-                    "damaged", number, found, tell_loss(data, scan, found, replay.state.jobs)
+                    "damaged", number, found, describe_loss(data, scan, found, replay.state.jobs)
                 )
         if torn:
             usable = scan.usable_bytes
@@ -288,7 +288,7 @@ class _LogInspector:
             number = found.number
             namer = inspection.state.chain.namer(number)
             if found.missing:
-                corrupt[number] = CorruptSegment(number, [], told=SegmentRemoved(number))
+                corrupt[number] = CorruptSegment(number, [], chain_record=SegmentRemoved(number))
                 if namer is not None:
                     corrupt.setdefault(namer, CorruptSegment(namer, [])).behind_loss = True
                 inspection.diagnostics.append(
@@ -296,8 +296,8 @@ class _LogInspector:
                 )
             elif number not in corrupt or not corrupt[number].damage:
                 seal = there[number]
-                told = SegmentRewritten(number, *seal)
-                corrupt.setdefault(number, CorruptSegment(number, [])).told = told
+                rewritten = SegmentRewritten(number, *seal)
+                corrupt.setdefault(number, CorruptSegment(number, [])).chain_record = rewritten
                 following = min((n for n in there if n > number), default=number)
                 corrupt.setdefault(following, CorruptSegment(following, [])).behind_loss = True
                 inspection.diagnostics.append(
@@ -305,7 +305,7 @@ class _LogInspector:
                 )
         inspection.corrupt = [corrupt[number] for number in sorted(corrupt)]
 
-    def _tell(self, number: int, offset: int) -> None:
+    def _report_progress(self, number: int, offset: int) -> None:
         if self._on_progress is not None:
             done = self._bytes_done + offset
             records = self._replay.state.records

@@ -24,12 +24,12 @@ from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Segmen
 from fastjournal.cmdlog.recovery.workq_jobs import entry_of
 from fastjournal.errors import LogCorruptError
 
-_TOLD_MAX = 8
+_NAMED_MAX = 8
 """Records of one stretch of damage that the report names."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def tell_loss(
+def describe_loss(
     data: bytes, scan: SegmentScan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> str:
     """Return a description of the records that stood where the damage is.
@@ -40,24 +40,24 @@ def tell_loss(
         damage: Where.
         jobs: Those that are live behind the segment, by id.
     """
-    told = _looks_like(data, damage, jobs)
+    clues = _looks_like(data, damage, jobs)
     before = [run for run in scan.runs if run.end <= damage.offset]
     after = [run for run in scan.runs if run.start >= damage.end]
     if before:
         run = before[-1]
-        told.append(f"the record before it is of {_when(data, run.offset(len(run) - 1))}")
+        clues.append(f"the record before it is of {_when(data, run.offset(len(run) - 1))}")
     if after:
-        told.append(f"the one behind it of {_when(data, after[0].start)}")
-    return ", ".join(told)
+        clues.append(f"the one behind it of {_when(data, after[0].start)}")
+    return ", ".join(clues)
 
 
 def _looks_like(
     data: bytes, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> list[str]:
     """Return which records the damaged bytes look like, by key where a key is readable."""
-    told: list[str] = []
+    clues: list[str] = []
     at = damage.offset
-    while HEADER_BYTES <= at < damage.end and len(told) < _TOLD_MAX:
+    while HEADER_BYTES <= at < damage.end and len(clues) < _NAMED_MAX:
         try:
             body_bytes, body = decode_uvarint(data, at + TIME_BYTES, damage.end)
             end = min(body + body_bytes, damage.end - CRC_BYTES)
@@ -67,9 +67,9 @@ def _looks_like(
         else:
             key = _key_of(record, jobs)
             named = "" if key is None else f", key {key!r}"
-            told.append(f"it looks like {record.command.name} of job {record.job_id.hex()}{named}")
+            clues.append(f"it looks like {record.command.name} of job {record.job_id.hex()}{named}")
         at = find_head(data, max(end, at + 1), damage.end)
-    return told
+    return clues
 
 
 def _key_of(record: Record, jobs: Mapping[bytes, ReplayedEntry]) -> bytes | None:

@@ -127,10 +127,10 @@ def repair_segments(
         last = inspection.segments[-1].number
         last_path = f"{directory}/{segment_name(last)}"
         end: bytes | None = None
-        told: list[SegmentRewritten | SegmentRemoved] = []
+        chain_records: list[SegmentRewritten | SegmentRemoved] = []
         for segment in inspection.corrupt:
-            if segment.told is not None:
-                told.append(segment.told)
+            if segment.chain_record is not None:
+                chain_records.append(segment.chain_record)
             path = f"{directory}/{segment_name(segment.number)}"
             if not disk.exists(path):
                 continue
@@ -155,9 +155,11 @@ def repair_segments(
                 written.append(path)
                 _write_beside(disk, path, whole)
                 crc = google_crc32c.value(whole)
-                told.append(SegmentRewritten(segment.number, len(whole), crc))
-        if told:
-            end = _with_told(last, disk.read(last_path) if end is None else end, told, now_us)
+                chain_records.append(SegmentRewritten(segment.number, len(whole), crc))
+        if chain_records:
+            end = _with_chain_records(
+                last, disk.read(last_path) if end is None else end, chain_records, now_us
+            )
         if end is not None:
             written.insert(0, last_path)
             _write_beside(disk, last_path, end)
@@ -188,8 +190,8 @@ def _write_beside(disk: Disk, path: str, data: bytes) -> None:
     write_file(disk, beside, data, like=path)
 
 
-def _with_told(
-    number: int, data: bytes, told: list[SegmentRewritten | SegmentRemoved], now_us: int
+def _with_chain_records(
+    number: int, data: bytes, chain_records: list[SegmentRewritten | SegmentRemoved], now_us: int
 ) -> bytes:
     """Return the last segment with these operations before its torn tail or unfinished group."""
     scan = scan_segment(data)
@@ -198,7 +200,11 @@ def _with_told(
     for run in scan.runs:
         replay.replay(run, last=run is scan.runs[-1])
     at = scan.usable_bytes if replay.cut is None else replay.cut
-    return data[:at] + b"".join(_encode_told(each, now_us) for each in told) + data[at:]
+    return (
+        data[:at]
+        + b"".join(_encode_chain_record(each, now_us) for each in chain_records)
+        + data[at:]
+    )
 
 
 def _repaired(
@@ -343,5 +349,5 @@ def _starts_left(
     return left
 
 
-def _encode_told(told: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
-    return encode_operation(told, encode_time(now_us), uuid.uuid4().bytes)
+def _encode_chain_record(record: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
+    return encode_operation(record, encode_time(now_us), uuid.uuid4().bytes)

@@ -32,7 +32,7 @@ class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
 
     timestamp: int
     """Writes under its key with a smaller timestamp lose."""
-    learnt: int
+    deleted_us: int
     """When the record that left it was written: from then on its lifetime counts."""
 
 
@@ -126,12 +126,12 @@ class ReplayState:
         """Numbers of segments that compaction unlinked."""
         return self.chain.removed
 
-    def place(self, job: ReplayedEntry, learnt: int) -> None:
+    def place(self, job: ReplayedEntry, deleted_us: int) -> None:
         """Make a job live by the rules for a key or URI that may be there already.
 
         Args:
             job: Which.
-            learnt: When its record was written: the time of a tombstone that it leaves.
+            deleted_us: When its record was written: the time of a tombstone that it leaves.
         """
         keys = self.keys
         old = keys.get(job.key)
@@ -166,7 +166,7 @@ class ReplayState:
                 other.superseded = other.superseded or max(job.timestamp, 1)
                 self.superseded[uri] = other
             else:
-                self.replace(other, job.timestamp, learnt)
+                self.replace(other, job.timestamp, deleted_us)
         self.jobs[job.job_id] = keys[job.key] = job
         if uri is not None:
             keys[uri] = job
@@ -189,10 +189,10 @@ class ReplayState:
                 self.odd["work that began before that of an older entry had ended"] += 1
             self.replace(dropped, dropped.superseded, time)
 
-    def drop_superseded(self, job: ReplayedEntry, learnt: int) -> None:
+    def drop_superseded(self, job: ReplayedEntry, deleted_us: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""
         self.remove(job)
-        self.leave_tombstone(job.key, job.superseded, learnt)
+        self.leave_tombstone(job.key, job.superseded, deleted_us)
 
     def end_lease(self, job: ReplayedEntry, time: int) -> None:
         """End the lease of a job at ``time``: it ran out before, or was released."""
@@ -214,13 +214,15 @@ class ReplayState:
         more.reason = reason
         more.amended = True
 
-    def replace(self, job: ReplayedEntry, timestamp: int | None = None, learnt: int = 0) -> None:
+    def replace(
+        self, job: ReplayedEntry, timestamp: int | None = None, deleted_us: int = 0
+    ) -> None:
         """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
         self.remove(job)
         self.orphans[job.job_id] = None
         if timestamp is not None:
             before = self.tombstones.get(job.key)
-            self.leave_tombstone(job.key, timestamp, learnt)
+            self.leave_tombstone(job.key, timestamp, deleted_us)
             laid = self.tombstones.get(job.key)
             if laid is not None:
                 self.orphans[job.job_id] = _Implied(job.key, before, laid)
@@ -270,7 +272,7 @@ class ReplayState:
             job.own().links = [*job.links, key]
 
     def rename(
-        self, job: ReplayedEntry, key: bytes, timestamp: int, learnt: int, before: bytes = b""
+        self, job: ReplayedEntry, key: bytes, timestamp: int, deleted_us: int, before: bytes = b""
     ) -> None:
         """Give a job another primary key, in the place of what stands there.
 
@@ -290,12 +292,12 @@ class ReplayState:
         job.not_before = moved_not_before(old, key, job.not_before)
         job.key = key
         job.timestamp = timestamp
-        job.changed = learnt
+        job.changed = deleted_us
         keys[key] = job
         self.tombstones.pop(key, None)
-        self.leave_tombstone(before or old, timestamp, learnt)
+        self.leave_tombstone(before or old, timestamp, deleted_us)
 
-    def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
+    def leave_tombstone(self, key: bytes, timestamp: int, deleted_us: int) -> None:
         """Leave a tombstone under a primary key, as the newest one.
 
         The later timestamp of this and of one that still stands there counts.
@@ -305,9 +307,9 @@ class ReplayState:
             self.odd["tombstone under a live key"] += 1
             return
         before = self.tombstones.pop(key, None)
-        if before is not None and before.learnt + self.tombstone_ttl_us > learnt:
+        if before is not None and before.deleted_us + self.tombstone_ttl_us > deleted_us:
             timestamp = max(timestamp, before.timestamp)
-        self.tombstones[key] = ReplayedTombstone(timestamp, learnt)
+        self.tombstones[key] = ReplayedTombstone(timestamp, deleted_us)
 
     def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
         """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""

@@ -33,8 +33,8 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import SegmentScan
 from fastjournal.errors import LogCorruptError
 
-Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
-TOLD = (SegmentStart, SegmentRewritten, SegmentRemoved)
+ChainRecord: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
+CHAIN_RECORDS = (SegmentStart, SegmentRewritten, SegmentRemoved)
 
 
 class Seal(NamedTuple):
@@ -91,25 +91,25 @@ class Chain:
         self.sealed_as: dict[int, tuple[int, int]] = {}
         """Segment number to size and CRC-32C when it was sealed, as the one behind it tells."""
 
-    def take(self, segment: int, told: Told) -> None:
+    def take(self, segment: int, record: ChainRecord) -> None:
         """Take a record that stands in a segment."""
-        if isinstance(told, SegmentStart):
+        if isinstance(record, SegmentStart):
             if segment in self.previous:
                 # only the first record of a segment tells this: damage has put another one there
                 return
-            self.previous[segment] = told.previous
-            if told.bytes:
-                self.seals[told.previous] = [Seal(told.bytes, told.crc32c)]
-                self.sealed_as[told.previous] = (told.bytes, told.crc32c)
-        elif isinstance(told, SegmentRemoved):
-            self.removed.add(told.number)
-            self.seals.pop(told.number, None)
+            self.previous[segment] = record.previous
+            if record.bytes:
+                self.seals[record.previous] = [Seal(record.bytes, record.crc32c)]
+                self.sealed_as[record.previous] = (record.bytes, record.crc32c)
+        elif isinstance(record, SegmentRemoved):
+            self.removed.add(record.number)
+            self.seals.pop(record.number, None)
         else:
-            # a crash came between its removal being told and the removal
-            self.removed.discard(told.number)
-            self.told_in.setdefault(told.number, set()).add(segment)
-            before = [] if told.done else self.seals.get(told.number, [])
-            self.seals[told.number] = [*before, Seal(told.bytes, told.crc32c)]
+            # a crash came between its removal being recorded and the removal
+            self.removed.discard(record.number)
+            self.told_in.setdefault(record.number, set()).add(segment)
+            before = [] if record.done else self.seals.get(record.number, [])
+            self.seals[record.number] = [*before, Seal(record.bytes, record.crc32c)]
 
     def copies(self, present: Mapping[int, Seal]) -> Iterator[Break]:
         """Yield the segments that are copies of others, for who has not asked ``segment_start``.
@@ -164,10 +164,10 @@ def why_misplaced(number: int, previous: int, present: Iterable[int]) -> str:
     return f"this is a copy of another segment: its first record {names} it"
 
 
-def _differs(found: Seal, told: Seal) -> str:
-    if found.bytes < told.bytes:
-        return f"the segment has {found.bytes} bytes, it had {told.bytes}: its end is missing"
+def _differs(found: Seal, sealed: Seal) -> str:
+    if found.bytes < sealed.bytes:
+        return f"the segment has {found.bytes} bytes, it had {sealed.bytes}: its end is missing"
     return (
         f"this is not the segment that was sealed, but perhaps an older copy: {found.bytes} bytes"
-        f" with checksum {found.crc32c:08x}, not {told.bytes} with {told.crc32c:08x}"
+        f" with checksum {found.crc32c:08x}, not {sealed.bytes} with {sealed.crc32c:08x}"
     )

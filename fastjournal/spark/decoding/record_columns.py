@@ -19,7 +19,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
     tag_of,
 )
-from fastjournal.cmdlog.recovery.segment_chain import TOLD
+from fastjournal.cmdlog.recovery.segment_chain import CHAIN_RECORDS
 from fastjournal.spark.decoding.record_kinds import (
     high_half,
     key_hash,
@@ -118,7 +118,7 @@ def _number(row: RecordRow) -> int | None:
 
 
 def _chain(row: RecordRow) -> bytes | None:
-    return envelope.pack(row.operation) if isinstance(row.operation, TOLD) else None
+    return envelope.pack(row.operation) if isinstance(row.operation, CHAIN_RECORDS) else None
 
 
 def _domain(row: RecordRow) -> str | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.operation_records import unpack_operation
-from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
+from fastjournal.cmdlog.recovery.segment_chain import CHAIN_RECORDS, Chain, Seal
 from fastjournal.spark.decoding.byte_arrays import Mask, Numbers, Offsets
 from fastjournal.spark.decoding.record_kinds import RecordKind
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
@@ -62,7 +62,7 @@ def check_facts(source: LogDirectory, rows: Iterable[tuple[int, int, Any, Any, A
         number = place >> PLACE_BITS
         if kind == RecordKind.CHAIN:
             operation = unpack_operation(bytes(note))
-            assert isinstance(operation, TOLD)
+            assert isinstance(operation, CHAIN_RECORDS)
             chain.take(number, operation)
         elif size is not None:
             files[number] = Seal(size, crc32c)
