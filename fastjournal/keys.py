@@ -1,4 +1,4 @@
-"""Journal keys: ``<domain>:<priority>:<timestamp>:<id>``.
+"""Journal keys ``<domain>:<priority>:<timestamp>:<id>``: of a journal entry, not a plain entry.
 
 The domain holds no ``:`` and is not empty; priority is 1 to 3 decimal digits, 0 to 255, smaller
 runs first; timestamp is 1 to 20 decimal digits, an instant in microseconds since the Unix epoch,

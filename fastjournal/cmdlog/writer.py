@@ -1,11 +1,13 @@
-"""Log writer, the one appender of a command log: buffer, write, sync, roll.
+"""Log writer: append, flushed, durable and commit position (LSN) of a command log.
 
-The commit loop of the daemon drives it: ``append`` for every request (memory only), then ``write``
-and ``sync`` once for all that wait. Three counters of bytes say how far each has come::
+It is the one appender: buffer, write, sync, roll. Group commit drives it: ``append`` for every
+request (memory only), then ``write`` and ``sync`` once for all that wait. Three counters of bytes
+say how far each has come, the append, the flushed and the durable position::
 
     appended >= written >= durable
 
-A request is safe once ``settled`` has reached the value of ``appended`` right after its append.
+``settled`` is the commit position: ``durable`` or ``written``, by the sync policy. A request is
+safe once ``settled`` has reached the value of ``appended`` right after its append.
 
 A new segment is decided on only at the first append after a write. So a segment overshoots its
 size by at most one batch, one buffer never spans two segments, and the position of every record is

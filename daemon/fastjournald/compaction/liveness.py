@@ -1,4 +1,4 @@
-"""Liveness of the records of a sealed segment: the retention rules, one by one. Pure.
+"""Liveness check of the records of a sealed segment: the retention rules, one by one. Pure.
 
 - the record of an entry stays while the entry is live and carried by it;
 - a record about a live entry that is not its own record (a lease, a release, another value, a

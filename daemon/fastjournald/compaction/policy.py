@@ -1,4 +1,4 @@
-"""Compaction policy: compaction debt, and the sealed segments that are candidates. Pure.
+"""Compaction policy: compaction debt, and which sealed segments are compaction candidates. Pure.
 
 A segment is a candidate when less than half of it is live, when too many small ones wait for it, or
 when there are too many of about its size: these are *merged*, by moving what they hold to the end

@@ -1,4 +1,4 @@
-"""Group commit: one write and one sync for all sessions that wait.
+"""Group commit: a commit leader does one write and one sync for all sessions that wait.
 
 The first session that waits is the commit leader: it lets every other session that has work at this
 moment go first (one checkpoint), then writes and syncs what all of them appended; the others park

@@ -1,4 +1,4 @@
-"""Time slices: work for pages and metrics gives way to clients every few milliseconds."""
+"""Time slices (cooperative yielding): pages and metrics give way to clients every 2 ms."""
 
 from __future__ import annotations
 

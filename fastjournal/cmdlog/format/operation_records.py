@@ -85,7 +85,7 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
-    """The next records belong to one request: all or nothing."""
+    """Atomic record group: the next records belong to one request, all or nothing."""
 
     following: _Count
 

@@ -1,4 +1,4 @@
-"""Packed entry: the numbers of an entry in one bytes object, as replay and the daemon keep them.
+"""Packed header of an entry: its numbers in one bytes object, as replay and the daemon keep them.
 
 There are millions of entries, and a number of its own takes 40 bytes in an object, 8 here. Big
 endian: priority u8, not before u64, arrival u64, timestamp u64, created u64, value type u8; and of

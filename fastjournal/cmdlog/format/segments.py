@@ -1,11 +1,11 @@
-"""Segments of the command log: their names, positions in them, and what is known of each.
+"""Segments of the command log, sealed and active: names, record locations, facts about each.
 
 A log directory holds segments named by a 9 digit decimal number, ``000000001.log``; the first
 number is any, gaps are allowed, other names are ignored. ``cmdlog.format.layout`` has the layout of
 a segment.
 
-A position is one integer: the segment's number shifted left by 40 bits, plus the offset of a
-record's first byte. Positions of one log sort in the order of writing.
+The location of a record, its position, is one integer: the segment's number shifted left by 40
+bits, plus the offset of the record's first byte. Positions of one log sort in the order of writing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scan of a segment: the places of its records, of corruption and of a torn write at its end.
+"""Scan of a segment: places of its records, of corrupt regions, of a torn write (torn tail).
 
 A scan takes a segment's bytes and finds *runs*, stretches of valid records, and *damage* around
 them. A record is valid when its size fits into the file, its checksum is right and it is long
