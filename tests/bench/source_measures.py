@@ -1,4 +1,4 @@
-"""Measures of source files: import cycles, layers, long functions, searchable terms.
+"""Measures of source files: import cycles, layers, long functions and modules, names of classes.
 
 Each function returns its findings as lines of text, one for each; the figure is their number.
 Complexity does not matter here: the whole project is parsed once, in about a second.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
@@ -28,77 +28,12 @@ DAEMON = "fastjournald"
 DECISIONS = ROOT / "docs/decisions"
 
 FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 400
+LONG_MODULES = {"fastjournal/limits.py": "data: a search for a bound ends there"}
+"""Modules that may be longer, with the reason."""
+
 HOT_LOOPS = {"read", "replay_stretch"}
 """Functions that may be longer: a call more in each round costs too much, as a benchmark shows."""
-
-
-class Place(NamedTuple):
-    """Place that a standard term of the field has to lead to."""
-
-    pattern: str
-    """Words that begin so; a blank is a blank, a hyphen or nothing."""
-    module: str
-    """File below the checkout whose name or whose docstring's first line has the term."""
-    page: str
-    """Page of docs/decisions/ with the term in its title or in the title of a decision."""
-
-
-TERMS = {
-    "admission control": Place(
-        "admission control", "daemon/fastjournald/admission/__init__.py", "admission-control"
-    ),
-    "backpressure": Place(
-        "backpressure", "daemon/fastjournald/compaction/backpressure.py", "admission-control"
-    ),
-    "bulk load": Place("bulk load", "daemon/fastjournald/recovery/bulk_load.py", "recovery"),
-    "compaction": Place(
-        "compaction", "daemon/fastjournald/compaction/__init__.py", "log-compaction"
-    ),
-    "continuation token": Place(
-        "continuation token",
-        "daemon/fastjournald/engine/handlers/scan/cursor.py",
-        "range-and-regex-scans",
-    ),
-    "dead letter": Place(
-        "dead letter", "daemon/fastjournald/engine/handlers/bury_kick.py", "work-scheduling"
-    ),
-    "fair queuing": Place(
-        "fair queuing", "daemon/fastjournald/admission/turn_budget.py", "event-loop"
-    ),
-    "fencing token": Place(
-        "fencing token", "daemon/fastjournald/tables/leases.py", "work-scheduling"
-    ),
-    "group commit": Place(
-        "group commit", "daemon/fastjournald/group_commit/commit.py", "write-ahead-log"
-    ),
-    "heartbeat": Place(
-        "heartbeat", "daemon/fastjournald/engine/handlers/release_touch.py", "client-library"
-    ),
-    "idempotent": Place("idempotent", "fastjournal/client/core/retry_policy.py", "client-library"),
-    "LRU cache": Place(
-        "LRU( value)? cache", "daemon/fastjournald/tables/value_cache.py", "value-cache"
-    ),
-    "prefetch": Place("prefetch", "daemon/fastjournald/engine/prefetch.py", "value-cache"),
-    "publish/subscribe": Place(
-        "publish/subscribe", "daemon/fastjournald/engine/pubsub/__init__.py", "publish-subscribe"
-    ),
-    "retry policy": Place(
-        "retr(y|ies)", "fastjournal/client/core/retry_policy.py", "client-library"
-    ),
-    "round robin": Place(
-        "round robin", "daemon/fastjournald/tables/round_robin.py", "work-scheduling"
-    ),
-    "scheduler": Place("scheduler", "daemon/fastjournald/tables/scheduler.py", "work-scheduling"),
-    "single-flight": Place(
-        "single flight", "daemon/fastjournald/tasks/value_loader.py", "value-cache"
-    ),
-    "tombstone": Place("tombstone", "daemon/fastjournald/tables/tombstones.py", "work-scheduling"),
-    "torn write": Place("torn write", "fastjournal/cmdlog/recovery/scan.py", "recovery"),
-    "write-ahead log": Place(
-        "write ahead log", "daemon/fastjournald/wal/__init__.py", "write-ahead-log"
-    ),
-}
-"""Standard term to its place, of the many that have it: where a search has to lead."""
 
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
@@ -286,30 +221,30 @@ def long_hot_loops() -> list[str]:
     return [line for name, line in _long_functions() if name in HOT_LOOPS]
 
 
-# --- words ----------------------------------------------------------------------------------------
+# --- modules and classes --------------------------------------------------------------------------
 
 
-def terms_without_place() -> list[str]:
-    """Return the standard terms that do not lead to their module or to their decision."""
-    files = {module.place: module for module in modules().values()}
-    found = []
-    for term, place in TERMS.items():
-        words = place.pattern.replace(" ", "[- _]?")
-        pattern = re.compile(rf"(\b|_){words}", re.IGNORECASE)
-        module = files[place.module]
-        first = (ast.get_docstring(module.tree) or "").partition("\n")[0]
-        if not pattern.search(f"{module.place}\n{first}"):
-            found.append(f"{term}: {place.module}")
-        page = DECISIONS / f"{place.page}.md"
-        if not pattern.search(_titles_of(page)):
-            found.append(f"{term}: {page.relative_to(ROOT)}")
-    return found
+def long_modules() -> list[str]:
+    """Return the modules with too many lines, longest first, but for those with a reason."""
+    sizes = {
+        module.place: len(module.path.read_text(encoding="utf-8").splitlines())
+        for module in modules().values()
+    }
+    return [
+        f"{place}: {size} lines"
+        for place, size in sorted(sizes.items(), key=lambda one: -one[1])
+        if size > MODULE_LINES_MAX and place not in LONG_MODULES
+    ]
 
 
-def _titles_of(page: Path) -> str:
-    """Return the titles of a decision page and of its decisions."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if line.startswith("#"))
+def class_names_twice() -> list[str]:
+    """Return the names that several classes have, with or without an underscore, and where."""
+    places: dict[str, list[str]] = {}
+    for module in modules().values():
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(module.place)
+    return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
 
 
 # --- decisions ------------------------------------------------------------------------------------
