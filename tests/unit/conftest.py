@@ -1,4 +1,4 @@
-"""Values in memory or on the disk only: semantics hold in both cases, where it makes a difference.
+"""Subject of tests of semantics: the engine and the naive model, values in memory or on disk only.
 
 Tests of semantics run a second time on the engine (``cold``): there everything is persistent, and
 each value leaves memory at once. Those in which the engine looks at no value that a request before
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.property.model import Model
-from tests.property.subject import EngineSubject
+from tests.property.model_parts import Rules
+from tests.property.subject import EngineSubject, Subject
 from tests.property.value_watch import ValueWatch
 
 
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
         )
     ]
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    """Subject with the usual rules."""
+    return Subject(request.param(Rules()))
 
 
 @pytest.fixture(autouse=True)

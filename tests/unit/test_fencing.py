@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from fastjournal.protocol.constants import Flag, State
-from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -24,11 +23,6 @@ FUNCTIONS: dict[str, By] = {
     "bury": lambda s, key, token: s.bury(key, token, b"why"),
     "delete": lambda s, key, token: s.delete(key, token=token, at=s.now),
 }
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from fastjournal.limits import INSTANT_MAX, SCAN_LEASES_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from tests.door.engine import Engine, Scan
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import EngineSubject, Subject
+from tests.property.subject import Subject
 from tests.unit.lines import lines_of
 
 NOW = 1_790_000_000_000_000
@@ -19,11 +17,6 @@ JOBS = 1000
 """As many as there are tokens with the same millisecond."""
 
 LINES_AN_ENTRY = 250
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def ask(engine: Engine, function: Function, key: bytes = b"", **fields: object) -> Reply:

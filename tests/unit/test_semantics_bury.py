@@ -6,18 +6,11 @@ import pytest
 
 from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function, State
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.property.subject import SECOND, START, Subject, request
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def reason(s: Subject, key: bytes) -> str | None:

@@ -6,17 +6,10 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply
-from tests.property.model import Model
-from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
 OTHER = "two"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def wait(s: Subject, identifier: int, domain: bytes = b"a", session: str = "one") -> None:

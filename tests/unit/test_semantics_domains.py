@@ -14,7 +14,6 @@ from fastjournal.protocol import Function, Reply, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from fastjournal.protocol.declaration import Right
 from tests.door.engine import Grant, Grants
-from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 from tests.unit.engine_work import Daemon, do_bounded
@@ -22,11 +21,6 @@ from tests.unit.engine_work import Daemon, do_bounded
 CURSOR = Query.CURSOR << QUERY_SHIFT
 NAMES = [b"a", b"a b", b"a-b", b"ab", b"b", b"\xff", b"\xff\xff"]
 """In byte order; that of the keys is another one."""
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 @pytest.fixture

@@ -6,18 +6,11 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, State, ValueType
 from fastjournal.protocol.messages import Pair
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject
+from tests.property.subject import SECOND, START, Subject
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 @pytest.mark.rule("Errors: `not-found`", "Functions: 3 GET")

@@ -8,17 +8,10 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.property.model import Model
-from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB, JOB_2, JOB_3 = b"a:1:0:x", b"a:1:0:y", b"a:1:0:z"
 OTHER = b"b:1:0:y"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def limit(s: Subject, domain: bytes = b"a", **limits: Any) -> str:

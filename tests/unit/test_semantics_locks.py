@@ -9,20 +9,13 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.property.subject import SECOND, START, Subject, request
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 MINE, YOURS = "one", "two"
 ONE = b"\1"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def ask(s: Subject, req: Request, session: str) -> Reply:

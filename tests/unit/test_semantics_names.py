@@ -5,20 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag, ValueType
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject
+from tests.property.subject import SECOND, START, Subject
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 MOVED = b"b:7:0:z"
 URI = b"http://example.org/"
 LINK = b"shortcut"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 # --- LINK -----------------------------------------------------------------------------------------

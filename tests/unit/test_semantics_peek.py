@@ -8,7 +8,6 @@ from fastjournal import limits
 from fastjournal.protocol import Flag, Function, Pair, Reply, State, ValueType, decode_reply
 from tests.door.engine import Missing
 from tests.door.tables import Unreadable
-from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 from tests.unit.engine_work import NEXT, Daemon, do_bounded
@@ -16,11 +15,6 @@ from tests.unit.engine_work import NEXT, Daemon, do_bounded
 JOB = b"a:1:0:x"
 LATE = b"a:1:%d:x" % (START + SECOND)
 URI = b"http://example.org/"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def peek(s: Subject, domain: bytes = b"", count: int | None = 9, flags: int = 0) -> Reply:

@@ -9,17 +9,11 @@ import pytest
 from fastjournal import limits
 from fastjournal.protocol import Flag, Function, decode_reply
 from tests.property.compacted_log import LOG, CompactedLog
-from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 from tests.unit.engine_work import Daemon, do_bounded, key_of
 
 LATE = b"a:1:%d:x" % (START + 10 * SECOND)
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def purge(s: Subject, domain: bytes = b"a", count: int | None = 250, **fields: Any) -> int:

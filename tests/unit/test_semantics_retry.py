@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.property.model import Model
-from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB, OTHER, URI = b"a:1:0:x", b"a:1:0:y", b"http://example.org/"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def fail(

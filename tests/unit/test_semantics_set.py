@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag, State, ValueType
-from tests.property.model import Model
-from tests.property.model_parts import U64_MAX, Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject
+from tests.property.model_parts import U64_MAX
+from tests.property.subject import SECOND, START, Subject
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 # --- plain SET ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function
 from tests.functions import NO_FUNCTIONS
-from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -16,11 +15,6 @@ JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 NONE = {"entries": 0, "waiting": 0, "due": 0, "delayed": 0, "worked_on": 0, "buried": 0}
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def assert_numbers(numbers: dict[str, object], **expected: int) -> None:

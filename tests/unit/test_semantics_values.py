@@ -9,19 +9,12 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply
-from tests.property.model import Model
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.property.subject import SECOND, START, Subject, request
 
 JOB = b"a:1:0:x"
 URI = b"http://example.org/"
 INTEGER, FLOAT, BOOLEAN = ValueType.INTEGER, ValueType.FLOAT, ValueType.BOOLEAN
 BUFFER, STRING = ValueType.BUFFER, ValueType.STRING
-
-
-@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s(request: pytest.FixtureRequest) -> Subject:
-    return Subject(request.param(Rules()))
 
 
 def i(number: int, width: int = 8) -> bytes:
