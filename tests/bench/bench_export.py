@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -156,10 +157,15 @@ def main(records: int, directory: Path) -> None:
     print(f"{highest / 2**20:,.0f} MiB at most, after {after_s:.0f} s: {parts}")
 
 
-if __name__ == "__main__":
-    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
+def run_with_arguments(main: Callable[[int, Path], None], records: int) -> None:
+    """Run a benchmark as the command line says: number of records, directory that keeps the log."""
+    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else records
     if len(sys.argv) > 2:
         main(chosen, Path(sys.argv[2]))
     else:
         with tempfile.TemporaryDirectory() as made:
             main(chosen, Path(made))
+
+
+if __name__ == "__main__":
+    run_with_arguments(main, 300_000)

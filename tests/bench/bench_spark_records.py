@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from tests.bench.bench_export import write_snapshot
+from tests.bench.bench_export import run_with_arguments, write_snapshot
 
 FOUR = "command STRING, time TIMESTAMP, key BINARY, timestamp TIMESTAMP"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,9 +71,4 @@ def main(records: int, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    chosen = int(sys.argv[1]) if len(sys.argv) > 1 else 1_170_000
-    if len(sys.argv) > 2:
-        main(chosen, Path(sys.argv[2]))
-    else:
-        with tempfile.TemporaryDirectory() as made:
-            main(chosen, Path(made))
+    run_with_arguments(main, 1_170_000)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,6 @@ LOGS = sorted(path.stem for path in CORPUS.glob("*.json"))
 DONE, REFUSED, USAGE, CANNOT_CONNECT, INTERRUPTED = 0, 1, 2, 69, 130
 SECOND = 1_000_000
 NOW = time.time_ns() // 1000
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    (tmp_path / "daemon").mkdir()
-    with DaemonProcess(tmp_path / "daemon") as process:
-        yield process
-
-
-@pytest.fixture
-def cli(tmp_path: Path, daemon: DaemonProcess) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def recorded(name: str, tmp_path: Path) -> Path:
@@ -128,7 +116,7 @@ def test_import_keeps_the_order_of_the_log_for_work_of_one_instant(
     log = SegmentBuilder(None, now_us=NOW)
     for number in (3, 1, 2):
         log.foreign(b"q", b"%d" % number)
-    cli.json("import", "workq", str(write_log(tmp_path / "log", log)))
+    cli.json("import", "workq", str(write_log(tmp_path / "workq", log)))
     with SyncClient(daemon.address) as client:
         assert [pair.value for pair in client.next("q", count=9)] == [b"3", b"1", b"2"]
 
@@ -139,7 +127,7 @@ def test_import_of_failed_jobs_never_delivers_them_on_the_way(
     log = SegmentBuilder(None, now_us=NOW)
     for _ in range(20):
         log.result(Command.FAIL, log.foreign(b"q", b"failed"), b"why")
-    directory = write_log(tmp_path / "log", log)
+    directory = write_log(tmp_path / "workq", log)
     got: list[Jobs] = []
 
     def worker() -> None:
@@ -170,7 +158,7 @@ def test_body_becomes_the_uri_where_it_can_be_one_and_the_newest_of_equal_ones_s
         log.now_us += SECOND
         ids.append(log.foreign(b"q", body))
     log.result(Command.FAIL, ids[1])
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     (first,) = cli.json("import", "workq", directory, "--uri-from-body")
     assert first == counts(read=6, imported=6)
     with SyncClient(daemon.address) as client:
@@ -193,7 +181,7 @@ def test_import_leaves_out_expired_jobs_and_jobs_that_were_done_meanwhile(
     log = SegmentBuilder(None, now_us=now - 60 * SECOND)
     for ttl_s in (59, 4000, 5000):
         log.foreign(b"q", b"%d" % ttl_s, ttl_ms=ttl_s * 1000)
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     assert cli.json("import", "workq", directory) == [counts(read=3, imported=2, expired=1)]
     with SyncClient(daemon.address) as client:
         (job,) = client.next("q")
@@ -216,7 +204,7 @@ def test_import_that_was_interrupted_is_finished_by_the_next(
         if number % 10 == 0:
             failed.append(job_id)
             log.result(Command.FAIL, job_id)
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     with SyncClient(daemon.address) as client:
         import_ = cli.start("import", "workq", directory)
         wait_for_entries(client, import_, 1000)
@@ -314,7 +302,7 @@ def test_right_to_write_is_enough_to_import_failed_jobs(tmp_path: Path) -> None:
     log.foreign(b"q", b"waiting")
     log.foreign(b"other", b"not theirs")
     log.result(Command.FAIL, log.foreign(b"q", b"failed"))
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     (tmp_path / "daemon").mkdir()
     with DaemonProcess(tmp_path / "daemon", "--auth-tokens", str(tokens)) as daemon:
         cli = Cli(tmp_path, daemon.address)
@@ -341,7 +329,7 @@ def test_import_names_refused_items_with_their_places_and_goes_on(tmp_path: Path
     log.result(Command.FAIL, log.foreign(b"q", b"z" * 1_000_001))
     log.now_us = NOW + 3600 * SECOND
     log.foreign(b"q", b"from a clock that is wrong")
-    directory = write_log(tmp_path / "log", log)
+    directory = write_log(tmp_path / "workq", log)
     done = cli("import", "workq", str(directory))
     assert done.returncode == REFUSED
     assert json.loads(done.stdout) == counts(read=6, imported=3, refused=3)
@@ -356,7 +344,7 @@ def test_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path, c
     log = SegmentBuilder(None, now_us=NOW)
     for number in range(60):
         log.foreign(b"q", b"x" * (11 if number % 20 == 7 else 10))
-    directory = write_log(tmp_path / "log", log)
+    directory = write_log(tmp_path / "workq", log)
     (tmp_path / "small").mkdir()
     with DaemonProcess(tmp_path / "small", "--max-value", "10") as daemon:
         done = cli("import", "workq", str(directory), "--server", daemon.address)
@@ -371,7 +359,7 @@ def test_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cli:
     log = SegmentBuilder(None, now_us=NOW)
     for _ in range(1200):
         log.foreign(b"q")
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     (tmp_path / "full").mkdir()
     with DaemonProcess(tmp_path / "full", "--min-free-bytes", str(2**50)) as daemon:
         done = cli("import", "workq", directory, "--server", daemon.address)
@@ -390,7 +378,7 @@ def test_damage_in_an_imported_log_is_named_and_the_rest_is_read(tmp_path: Path,
     log.data[log.offsets[2] + 40] ^= 1
     log.data[log.offsets[4] + 40] ^= 1
     del last.data[-3:]
-    directory = write_log(tmp_path / "log", log, last)
+    directory = write_log(tmp_path / "workq", log, last)
     done = cli("import", "workq", str(directory), "--table")
     assert done.returncode == REFUSED
     assert "damaged" in done.stdout.decode()
@@ -410,7 +398,7 @@ def test_torn_end_that_a_killed_server_leaves_is_told_and_is_no_failure(
     log.foreign(b"q", b"whole")
     log.foreign(b"q", b"torn")
     del log.data[-1:]
-    done = cli("import", "workq", str(write_log(tmp_path / "log", log)))
+    done = cli("import", "workq", str(write_log(tmp_path / "workq", log)))
     assert done.returncode == DONE
     assert json.loads(done.stdout) == counts(read=1, imported=1)
     assert f"at offset {log.offsets[1]}: ".encode() in done.stderr
@@ -445,7 +433,7 @@ def test_limits_come_from_the_largest_times_to_run_and_attempts(
     log = SegmentBuilder(None, now_us=NOW)
     for ttr_s, attempts in ((1, 0), (90, 3), (5, 7)):
         log.foreign(b"q", ttr_ms=ttr_s * 1000, attempts_max=attempts)
-    done = cli("import", "workq", str(write_log(tmp_path / "log", log)), "--set-limits")
+    done = cli("import", "workq", str(write_log(tmp_path / "workq", log)), "--set-limits")
     (line,) = done.stderr.decode().splitlines()
     assert line == (
         "queue q: 3 jobs, time to run 1s to 1m 30s, median 5s, at most 7 attempts;"
@@ -459,7 +447,7 @@ def test_limits_come_from_the_largest_times_to_run_and_attempts(
 def test_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     log.foreign(b"q")
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     lock = lock_append(OsDisk(), directory)
     done = cli("import", "workq", directory)
     assert done.returncode == REFUSED
@@ -479,7 +467,7 @@ def test_import_takes_names_as_long_as_a_key_allows(tmp_path: Path, cli: Cli) ->
     for length in lengths:
         log.foreign(b"w" * length, b"waits")
         log.result(Command.FAIL, log.foreign(b"f" * length, b"failed"))
-    directory = str(write_log(tmp_path / "log", log))
+    directory = str(write_log(tmp_path / "workq", log))
     number = 2 * len(lengths)
     assert cli.json("import", "workq", directory) == [counts(read=number, imported=number)]
     assert cli.json("import", "workq", directory) == [counts(read=number, already_there=number)]

@@ -6,11 +6,8 @@ import fcntl
 import json
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.disk import OsDisk
@@ -32,18 +29,6 @@ DONE, REFUSED, USAGE = 0, 1, 2
 SECOND = 1_000_000
 NOW = time.time_ns() // 1000
 DAY = 86_400 * SECOND
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    (tmp_path / "daemon").mkdir()
-    with DaemonProcess(tmp_path / "daemon") as process:
-        yield process
-
-
-@pytest.fixture
-def cli(tmp_path: Path, daemon: DaemonProcess) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def recorded(name: str, tmp_path: Path) -> str:

@@ -10,6 +10,7 @@ from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.renewed_lease import NOW_US, renewed_lease
+from tests.integration.scripted_answers import ScriptedAnswers
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 
@@ -18,18 +19,13 @@ class Handing:
     """Delivers one job; its other answers are given by function, one after the other."""
 
     def __init__(self, **answers: list[str | Do | None]) -> None:
-        self.answers = answers
+        self._scripted = ScriptedAnswers(answers)
         self.token = 0
 
     def __call__(self, request: Request) -> Answer:
-        told = self.answers.get(Function(request.function).name)
-        answer = told.pop(0) if told else ""
-        if answer is None:
-            return []
-        if isinstance(answer, Do):
-            return [answer]
-        if answer:
-            return [Reply(request.identifier, error=answer)]
+        answer = self._scripted.next(request)
+        if answer is not None:
+            return answer
         if request.function == Function.NEXT and not self.token:
             self.token = 7
             return [Reply(request.identifier, timeout=7, pairs=[Pair(b"d:1:1:x", meta=Meta())])]

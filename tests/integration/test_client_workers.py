@@ -32,6 +32,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.renewed_lease import renewed_lease
+from tests.integration.scripted_answers import ScriptedAnswers
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -51,21 +52,16 @@ class Handing:
 
     def __init__(self, *names: str, **answers: list[str | Do | None]) -> None:
         self.names = list(names)
-        self.answers = answers
+        self._scripted = ScriptedAnswers(answers)
         self.attempts: Counter[bytes] = Counter()
         """Failures that were reported, by key."""
         self.waiting: list[Request] = []
         """NEXTs that wait."""
 
     def __call__(self, request: Request) -> Answer:
-        told = self.answers.get(Function(request.function).name)
-        answer = told.pop(0) if told else ""
-        if answer is None:
-            return []
-        if isinstance(answer, Do):
-            return [answer]
-        if answer:
-            return [Reply(request.identifier, error=answer)]
+        answer = self._scripted.next(request)
+        if answer is not None:
+            return answer
         if request.function == Function.NEXT:
             return self._hand_out(request)
         if request.function == Function.RELEASE and request.value_type is not None:

@@ -46,6 +46,19 @@ async def told_until(peer: Peer, value: bytes) -> list[bytes]:
     return values
 
 
+async def held_notification(
+    house: ServerFixture, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> tuple[Peer, HeldSync]:
+    """Change a key that a client listens to: return the client, and the sync that holds it up."""
+    peer, other = await house.connect(), await house.connect()
+    await peer.ask(put(b"k"))
+    await peer.ask(listen(b"k"))
+    held = HeldSync(house, monkeypatch)
+    await other.send(put(b"k", value, at=START + 1))
+    await held.wait_begun()
+    return peer, held
+
+
 async def test_change_is_told_to_other_connections_and_to_ones_own() -> None:
     house = ServerFixture()
     async with house.open():
@@ -86,12 +99,7 @@ async def test_notification_leaves_only_when_what_it_shows_is_durable(
 ) -> None:
     house = ServerFixture()
     async with house.open():
-        peer, other = await house.connect(), await house.connect()
-        await peer.ask(put(b"k"))
-        await peer.ask(listen(b"k"))
-        held = HeldSync(house, monkeypatch)
-        await other.send(put(b"k", b"new", at=START + 1))
-        await held.wait_begun()
+        peer, held = await held_notification(house, monkeypatch, b"new")
         with trio.move_on_after(0.1) as scope:
             await peer.reply()
         assert scope.cancelled_caught, "told before it was durable"
@@ -243,12 +251,7 @@ async def test_listen_tells_known_changes_before_the_server_stops(
 ) -> None:
     house = ServerFixture()
     async with house.open():
-        peer, other = await house.connect(), await house.connect()
-        await peer.ask(put(b"k"))
-        await peer.ask(listen(b"k"))
-        held = HeldSync(house, monkeypatch)
-        await other.send(put(b"k", b"last", at=START + 1))
-        await held.wait_begun()
+        peer, held = await held_notification(house, monkeypatch, b"last")
         house.stopped.set()
         await trio.testing.wait_all_tasks_blocked(0.05)
         held.go_on()
