@@ -104,7 +104,7 @@ class ServerFixture:
 class HeldSync:
     """Holds the next sync, in a thread, until the test lets it go on."""
 
-    def __init__(self, house: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, fixture: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._goes_on = threading.Event(), threading.Event()
         self._sync = SimulatedFile.sync
         # a function: a bound method in a class would not be given the file

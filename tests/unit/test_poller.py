@@ -62,13 +62,13 @@ def pass_descriptor(plain: socket.socket, before: bytes, behind: bytes) -> None:
 async def test_poller_receives_what_stands_behind_a_receive_that_was_cut_short(
     family: socket.AddressFamily, send: Callable[[socket.socket, bytes, bytes], None]
 ) -> None:
-    house = ServerFixture()
+    fixture = ServerFixture()
     data = encode_request(set_(b"k"))
-    async with house.open():
+    async with fixture.open():
         if family == socket.AF_INET:
-            peer = await house.connect()
+            peer = await fixture.connect()
         else:
-            peer = connect_pair(house)
+            peer = connect_pair(fixture)
         with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
             # at once: the daemon is not told again
             send(plain, data[:9], data[9:])
@@ -81,17 +81,19 @@ async def test_poller_receives_what_stands_behind_a_receive_that_was_cut_short(
         await trio.aclose_forcefully(peer.stream)
 
 
-def connect_pair(house: ServerFixture, accepted_type: type[socket.socket] = socket.socket) -> Peer:
+def connect_pair(
+    fixture: ServerFixture, accepted_type: type[socket.socket] = socket.socket
+) -> Peer:
     client, accepted = socket.socketpair()
     plain = accepted_type(fileno=accepted.detach())
-    assert house.server.connections.serve(PlainSocket(plain), "peer=pair") is not None
+    assert fixture.server.connections.serve(PlainSocket(plain), "peer=pair") is not None
     return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
 
 
-def connect_streamed(house: ServerFixture) -> Peer:
+def connect_streamed(fixture: ServerFixture) -> Peer:
     """Connect a client that a task of its own serves, and not the poller, like one with TLS."""
     client, accepted = map(trio.socket.from_stdlib_socket, socket.socketpair())
-    assert house.server.connections.serve(trio.SocketStream(accepted), "peer=pair") is not None
+    assert fixture.server.connections.serve(trio.SocketStream(accepted), "peer=pair") is not None
     return Peer(trio.SocketStream(client))
 
 
@@ -99,9 +101,9 @@ def connect_streamed(house: ServerFixture) -> Peer:
 async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself(
     connect: Callable[[ServerFixture], Peer],
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        estimate = house.server.runtime.commit.estimate
+    fixture = ServerFixture()
+    async with fixture.open():
+        estimate = fixture.server.runtime.commit.estimate
         keys = count()
 
         async def set_by(peer: Peer) -> bool:
@@ -113,7 +115,7 @@ async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself(
             assert reply.code == ""
             return estimate.in_thread
 
-        alone, other = connect_pair(house), connect(house)
+        alone, other = connect_pair(fixture), connect(fixture)
         expected = [True] * ALONE_PIECES + [False] * 8
         assert [await set_by(alone) for _ in expected] == expected
         await other.send(NOP)
@@ -127,13 +129,13 @@ async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself(
 async def test_poller_commits_once_for_the_requests_of_all_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peers = [connect_pair(house) for _ in range(8)]
+    fixture = ServerFixture()
+    async with fixture.open():
+        peers = [connect_pair(fixture) for _ in range(8)]
         for peer in peers:
             await peer.send(NOP)
             assert await peer.reply() is not None
-        engine, bulks = house.server.runtime.engine, list[int]()
+        engine, bulks = fixture.server.runtime.engine, list[int]()
         handle_together = engine.handle_together
 
         def noted(*given: Any) -> list[bytes]:
@@ -142,7 +144,7 @@ async def test_poller_commits_once_for_the_requests_of_all_clients(
             return replies
 
         monkeypatch.setattr(engine, "handle_together", noted)
-        writes = house.server.runtime.commit.batch_bytes.cumulative()[-1]
+        writes = fixture.server.runtime.commit.batch_bytes.cumulative()[-1]
         for at, peer in enumerate(peers):
             # without a look of the daemon in between
             with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
@@ -151,7 +153,7 @@ async def test_poller_commits_once_for_the_requests_of_all_clients(
             reply = await peer.reply()
             assert reply is not None
             assert reply.code == ""
-        assert house.server.runtime.commit.batch_bytes.cumulative()[-1] == writes + 1
+        assert fixture.server.runtime.commit.batch_bytes.cumulative()[-1] == writes + 1
         assert bulks == [len(peers)]
         for peer in peers:
             await trio.aclose_forcefully(peer.stream)
@@ -204,23 +206,23 @@ class LostSocket(socket.socket):
 async def test_poller_ends_a_client_whose_machine_is_gone_and_serves_the_others(
     error: int, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        other = await house.connect()
-        lost = connect_pair(house, LostSocket)
+    fixture = ServerFixture()
+    async with fixture.open():
+        other = await fixture.connect()
+        lost = connect_pair(fixture, LostSocket)
         plain = LostSocket.newest
         assert plain is not None
         if when == "receive":
             plain.error = error
             await lost.send(NOP)
         else:
-            held = HeldSync(house, monkeypatch)
+            held = HeldSync(fixture, monkeypatch)
             await lost.send(set_(b"k"))
             await held.wait_begun()
             plain.error = error
             held.go_on()
         assert await ended(lost)
-        assert len(house.server.connections.transports) == 1
+        assert len(fixture.server.connections.transports) == 1
         assert (await other.ask(set_(b"l"))).code == ""
         await trio.aclose_forcefully(lost.stream)
 
@@ -228,11 +230,11 @@ async def test_poller_ends_a_client_whose_machine_is_gone_and_serves_the_others(
 async def test_poller_cuts_a_client_that_the_system_cannot_watch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        other = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        other = await fixture.connect()
         assert (await other.ask(NOP)).code == ""
-        poller = house.server.connections.poller
+        poller = fixture.server.connections.poller
 
         class Full:
             """An epoll that takes no more sockets."""
@@ -248,11 +250,11 @@ async def test_poller_cuts_a_client_that_the_system_cannot_watch(
 
         epoll = poller._epoll
         monkeypatch.setattr(poller, "_epoll", Full(epoll))
-        late = await house.connect()
+        late = await fixture.connect()
         assert await ended(late)
         monkeypatch.setattr(poller, "_epoll", epoll)
         assert (await other.ask(NOP)).code == ""
-        assert (await (await house.connect()).ask(NOP)).code == ""
+        assert (await (await fixture.connect()).ask(NOP)).code == ""
     assert "event=not-watched" in caplog.text
 
 
@@ -261,7 +263,7 @@ async def test_failed_sync_tells_no_client_of_the_poller_ok(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf if "loop" in where else -1.0)
-    house = ServerFixture()
+    fixture = ServerFixture()
     told: list[str] = []
 
     async def client(peer: Peer, number: int) -> None:
@@ -275,9 +277,9 @@ async def test_failed_sync_tells_no_client_of_the_poller_ok(
                 told.append(f"{number}/{serial}")
 
     async def serve() -> None:
-        async with house.open(), trio.open_nursery() as nursery:
-            peers = [await house.connect() for _ in range(20)]
-            house.disk.fail_at(5, "sync")
+        async with fixture.open(), trio.open_nursery() as nursery:
+            peers = [await fixture.connect() for _ in range(20)]
+            fixture.disk.fail_at(5, "sync")
             for number, peer in enumerate(peers):
                 nursery.start_soon(client, peer, number)
 
@@ -286,7 +288,7 @@ async def test_failed_sync_tells_no_client_of_the_poller_ok(
     assert failed.group_contains(LogFailedError, depth=None)
     assert told
     # what got OK is on the disk
-    left = house.disk.crash(1).read(f"{LOG}/000000001.log")
+    left = fixture.disk.crash(1).read(f"{LOG}/000000001.log")
     assert all(each.encode() in left for each in told)
 
 
@@ -305,9 +307,9 @@ async def test_client_that_is_released_too_early_asks_again_for_the_work_that_it
     ) -> bool:
         return len(asked) >= 5 and admits(budget, share, expected, waited=waited)
 
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         monkeypatch.setattr(TurnBudget, "queue_up", noting)
         monkeypatch.setattr(TurnBudget, "admits", refusing)
         assert (await peer.ask(set_(b"k"))).code == ""

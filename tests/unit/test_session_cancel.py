@@ -22,9 +22,9 @@ def cancel(identifier: int) -> Request:
 
 
 async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         await peer.send(listen(b"a", identifier=3), cancel(3), cancel(3))
         told = [await peer.reply() for _ in range(3)]
         assert [(one and one.identifier, one and one.code) for one in told] == [
@@ -33,7 +33,7 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
             (9, "not-found"),
         ]
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
-        assert house.engine.store.leases.count == 0, (
+        assert fixture.engine.store.leases.count == 0, (
             "it was handed out to a NEXT that was cancelled"
         )
 
@@ -42,12 +42,12 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
 async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.send(listen(b"a", identifier=3))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await other.send(set_(b"a:1:0:x"))
         await held.wait_begun()
         await peer.send(cancel(3))
@@ -64,12 +64,12 @@ async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
 async def test_cancel_lets_no_notification_come_after_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k"))
         await peer.ask(listen_to(b"k", 3))
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await other.send(put(b"k", b"new", at=START + 1))
         await held.wait_begun()
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -44,23 +44,23 @@ NOP = request(Function.NOP)
 
 
 async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, waiting = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, waiting = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         leased = await peer.ask(request(Function.NEXT, b"a"))
         assert (await waiting.ask(listen(b"b"), NOP)).code == ""
-        ballast = house.disk.create("/ballast")
+        ballast = fixture.disk.create("/ballast")
         ballast.write(bytes((1 << 20) - (1 << 18)))
-        house.server.free_space.check()
-        assert house.engine.context.read_only
+        fixture.server.free_space.check()
+        assert fixture.engine.context.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == "read-only"
         assert (await peer.ask(request(Function.NEXT, b"a"))).code == "read-only"
         done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
         assert (await peer.ask(done)).code == ""
-        house.disk.unlink("/ballast")
-        house.server.free_space.check()
-        assert not house.engine.context.read_only
+        fixture.disk.unlink("/ballast")
+        fixture.server.free_space.check()
+        assert not fixture.engine.context.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
         woken = await waiting.reply()
         assert woken is not None
@@ -71,17 +71,17 @@ async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_tim
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "SPACE_SECONDS", 3600.0)
-    house = ServerFixture()
-    least = house.config.min_free_bytes
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    least = fixture.config.min_free_bytes
+    async with fixture.open():
+        peer = await fixture.connect()
         replies = [
             await peer.ask(request(Function.SET, b"a:1:0:%d" % number, LARGE, flags=Flag.PERSIST))
             for number in range(60)
         ]
         refused = [reply.code for reply in replies].index("read-only")
         assert refused > 30
-        assert house.disk.free_space("/").bytes >= least - 40_000
+        assert fixture.disk.free_space("/").bytes >= least - 40_000
         assert {reply.code for reply in replies[:refused]} == {""}
         assert {reply.code for reply in replies[refused:]} == {"read-only"}
 
@@ -91,14 +91,14 @@ def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
     linked: bool, share: float
 ) -> None:
     """A snapshot and the archive link a segment: its copy frees nothing then."""
-    house = ServerFixture()
-    runtime = house.server.runtime
-    house.disk.create(f"{LOG}/000000009.log").write(b"x")
+    fixture = ServerFixture()
+    runtime = fixture.server.runtime
+    fixture.disk.create(f"{LOG}/000000009.log").write(b"x")
     if linked:
-        house.disk.mkdir(f"{LOG}/snapshots/1")
-        house.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
+        fixture.disk.mkdir(f"{LOG}/snapshots/1")
+        fixture.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
     info = SegmentInfo(9, 1 << 20, 0, None, None, 1)
-    room = room_bytes(runtime, house.disk.free_space(LOG))
+    room = room_bytes(runtime, fixture.disk.free_space(LOG))
 
     def may(live_bytes: int) -> bool:
         runtime.engine.journal.usage.live[9] = live_bytes
@@ -107,7 +107,7 @@ def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
     allowed = room + round(share * runtime.config.min_free_bytes)
     assert may(room)
     # most segments fit: their links are of no concern
-    assert house.disk.calls["link_count"] == 0
+    assert fixture.disk.calls["link_count"] == 0
     assert may(allowed)
     assert not may(allowed + 1)
     assert may(0)
@@ -127,13 +127,13 @@ def test_compaction_may_use_a_part_of_the_reserve_where_that_frees_more(
 def test_compaction_goes_on_with_few_inodes_where_that_takes_none(
     free: int, linked: bool, allowed: bool
 ) -> None:
-    house = ServerFixture()
-    runtime = house.server.runtime
-    house.disk.create(f"{LOG}/000000009.log").write(b"x")
+    fixture = ServerFixture()
+    runtime = fixture.server.runtime
+    fixture.disk.create(f"{LOG}/000000009.log").write(b"x")
     if linked:
-        house.disk.mkdir(f"{LOG}/snapshots/1")
-        house.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
-    leave_inodes(house, free)
+        fixture.disk.mkdir(f"{LOG}/snapshots/1")
+        fixture.disk.link(f"{LOG}/000000009.log", f"{LOG}/snapshots/1/000000009.log")
+    leave_inodes(fixture, free)
     info = SegmentInfo(9, 1 << 20, 0, None, None, 1)
     runtime.engine.journal.usage.live[9] = 1000
     assert may_rewrite(runtime, info) is allowed
@@ -141,61 +141,61 @@ def test_compaction_goes_on_with_few_inodes_where_that_takes_none(
     assert may_rewrite(runtime, info)
 
 
-def leave_inodes(house: ServerFixture, number: int) -> None:
-    house.disk.inodes_max = 1 << 20
-    free = house.disk.free_space(LOG).inodes
+def leave_inodes(fixture: ServerFixture, number: int) -> None:
+    fixture.disk.inodes_max = 1 << 20
+    free = fixture.disk.free_space(LOG).inodes
     assert free is not None
-    house.disk.inodes_max -= free - number
+    fixture.disk.inodes_max -= free - number
 
 
 async def test_disk_with_few_inodes_makes_it_read_only_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
-        leave_inodes(house, limits.FREE_INODES_MIN)
-        house.server.free_space.check()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
+        leave_inodes(fixture, limits.FREE_INODES_MIN)
+        fixture.server.free_space.check()
         assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
-        leave_inodes(house, limits.FREE_INODES_MIN - 1)
-        house.server.free_space.check()
+        leave_inodes(fixture, limits.FREE_INODES_MIN - 1)
+        fixture.server.free_space.check()
         assert (await peer.ask(set_(b"b:1:0:z"))).code == "read-only"
-        assert "inodes" in house.server.unready()
-        free = house.disk.free_space(LOG)
-        assert house.server.runtime.counters.disk_space == free
+        assert "inodes" in fixture.server.unready()
+        free = fixture.disk.free_space(LOG)
+        assert fixture.server.runtime.counters.disk_space == free
         (said,) = (line for line in caplog.messages if "event=read-only" in line)
         assert f"free_bytes={free.bytes} " in said
         assert "free_inodes=63 reason='fewer than 64 inodes are free'" in said
-        leave_inodes(house, limits.FREE_INODES_MIN)
-        house.server.free_space.check()
+        leave_inodes(fixture, limits.FREE_INODES_MIN)
+        fixture.server.free_space.check()
         assert (await peer.ask(set_(b"b:1:0:z"))).code == ""
-        assert house.server.unready() == ""
+        assert fixture.server.unready() == ""
 
 
 @pytest.mark.parametrize("short", ["bytes", "inodes"])
 async def test_snapshots_never_take_the_reserve_of_those_who_finish_work(short: str) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         leased = await peer.ask(request(Function.NEXT, b"a"))
         if short == "bytes":
-            free = house.disk.free_space(LOG).bytes - house.config.min_free_bytes
-            house.disk.create("/ballast").write(bytes(free - 2000))
+            free = fixture.disk.free_space(LOG).bytes - fixture.config.min_free_bytes
+            fixture.disk.create("/ballast").write(bytes(free - 2000))
         else:
-            leave_inodes(house, limits.FREE_INODES_MIN + 8)
+            leave_inodes(fixture, limits.FREE_INODES_MIN + 8)
         answers = []
         for _ in range(20):
-            house.clock.instant_us += 1
+            fixture.clock.instant_us += 1
             answers.append((await peer.ask(request(Function.SNAPSHOT, count=24))).code)
         assert answers[0] == ""
         assert answers[-1] == "read-only"
         assert set(answers) == {"", "read-only"}
         taken = answers.count("")
-        assert len(house.disk.listdir(f"{LOG}/snapshots")) == taken
-        space = house.disk.free_space(LOG)
+        assert len(fixture.disk.listdir(f"{LOG}/snapshots")) == taken
+        space = fixture.disk.free_space(LOG)
         # one more than there was room for, since it is not known before what one takes
-        assert space.bytes > house.config.min_free_bytes - 4096
+        assert space.bytes > fixture.config.min_free_bytes - 4096
         assert space.inodes is None or space.inodes > limits.FREE_INODES_MIN - 5
         done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
         assert (await peer.ask(done)).code == ""
@@ -203,33 +203,33 @@ async def test_snapshots_never_take_the_reserve_of_those_who_finish_work(short: 
 
 def test_write_stall_asks_for_the_free_space_no_more_often_than_the_log_takes_half_of_it() -> None:
     """During a stall the size of the log is compared with its bound after each batch."""
-    house = ServerFixture()
-    server, writer = house.server, house.writer
+    fixture = ServerFixture()
+    server, writer = fixture.server, fixture.writer
     server.free_space.check()
-    before = house.disk.calls["free_space"]
-    room = room_bytes(server.runtime, house.disk.free_space(LOG))
+    before = fixture.disk.calls["free_space"]
+    room = room_bytes(server.runtime, fixture.disk.free_space(LOG))
     looks = 0
-    while not house.engine.context.read_only:
+    while not fixture.engine.context.read_only:
         writer.append(bytes(1000), 1, START)
         server.runtime.backpressure.look_at = writer.appended
         server.runtime.wake_tasks()
         looks += 1
-    asked = house.disk.calls["free_space"] - before
+    asked = fixture.disk.calls["free_space"] - before
     assert looks > 0.9 * room / 1000
     assert asked <= 12
 
 
 async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
-    house = ServerFixture()
-    house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
+    fixture = ServerFixture()
+    fixture.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
     read_only: list[bool] = []
     async with trio.open_nursery() as nursery:
 
         def note(_addresses: list[str]) -> None:
-            read_only.append(house.engine.context.read_only)
+            read_only.append(fixture.engine.context.read_only)
 
-        nursery.start_soon(house.server.run, note, house.stopped.wait)
-        house.stopped.set()
+        nursery.start_soon(fixture.server.run, note, fixture.stopped.wait)
+        fixture.stopped.set()
     assert read_only == [True]
 
 
@@ -238,10 +238,10 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
     slice_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "SLICE_WORK", slice_work)
-    house = ServerFixture()
+    fixture = ServerFixture()
     order: list[int] = []
-    async with house.open():
-        handle, handle_bulk = house.engine.handle, house.engine.handle_bulk
+    async with fixture.open():
+        handle, handle_bulk = fixture.engine.handle, fixture.engine.handle_bulk
 
         def watched(session: Hashable, asked: Request, now: int) -> Any:
             order.append(asked.identifier)
@@ -254,10 +254,10 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
             order.extend(one.identifier for one in asked[start : start + len(done)])
             return done
 
-        monkeypatch.setattr(house.engine, "handle", watched)
-        monkeypatch.setattr(house.engine, "handle_bulk", watched_bulk)
-        busy, other = await house.connect(), await house.connect()
-        before = house.disk.calls["write"]
+        monkeypatch.setattr(fixture.engine, "handle", watched)
+        monkeypatch.setattr(fixture.engine, "handle_bulk", watched_bulk)
+        busy, other = await fixture.connect(), await fixture.connect()
+        before = fixture.disk.calls["write"]
         await busy.send(*(set_(b"k%d" % number, identifier=number) for number in range(200)))
         await other.send(request(Function.NOP, identifier=999))
         for number in range(200):
@@ -265,22 +265,22 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
             assert reply is not None
             assert (reply.identifier, reply.error) == (number, "")
         assert await other.reply() is not None
-        assert slice_work == 100 or house.disk.calls["write"] - before == 1
+        assert slice_work == 100 or fixture.disk.calls["write"] - before == 1
     assert (order.index(999) < 199) == (slice_work == 100)
 
 
 async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, waiting = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, waiting = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
-        house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
-        house.server.free_space.check()
-        house.clock.instant_us += 2000
+        fixture.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
+        fixture.server.free_space.check()
+        fixture.clock.instant_us += 2000
         assert (await peer.ask(NOP)).code == ""
-        house.disk.unlink("/ballast")
-        house.server.free_space.check()
+        fixture.disk.unlink("/ballast")
+        fixture.server.free_space.check()
         woken = await waiting.reply()
         assert woken is not None
         assert woken.pairs
@@ -289,11 +289,11 @@ async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -
 async def test_lease_on_its_way_comes_before_the_answer_to_quit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        waiting, peer = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        waiting, peer = await fixture.connect(), await fixture.connect()
         assert (await waiting.ask(listen(b"a", identifier=1), NOP)).code == ""
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await peer.send(set_(b"a:1:0:x"))
         await held.wait_begun()
         await waiting.send(request(Function.QUIT, identifier=2))
@@ -309,10 +309,10 @@ async def test_lease_on_its_way_comes_before_the_answer_to_quit(
 async def test_reply_leaves_only_when_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
-        held = HeldSync(house, monkeypatch)
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
+        held = HeldSync(fixture, monkeypatch)
         await peer.send(set_(b"a:1:0:x"))
         await held.wait_begun()
         await other.send(request(Function.GET, b"a:1:0:x"))
@@ -329,10 +329,10 @@ async def test_reply_leaves_only_when_what_it_shows_is_durable(
 async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        gone, other = await house.connect(), await house.connect()
-        held = HeldSync(house, monkeypatch)
+    fixture = ServerFixture()
+    async with fixture.open():
+        gone, other = await fixture.connect(), await fixture.connect()
+        held = HeldSync(fixture, monkeypatch)
         await gone.send(set_(b"a:1:0:x"), listen(b"z"))
         await held.wait_begun()
         await trio.aclose_forcefully(gone.stream)
@@ -340,7 +340,7 @@ async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
         assert (await other.ask(request(Function.GET, b"a:1:0:x"))).code == ""
         # nothing is delivered to a client that is gone
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert not house.engine.waiters
+        assert not fixture.engine.waiters
         assert (await other.ask(set_(b"z:1:0:x"))).code == ""
         assert (await other.ask(request(Function.NEXT, b"z"))).pairs
 
@@ -348,11 +348,11 @@ async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
 async def test_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        waiting, peer = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        waiting, peer = await fixture.connect(), await fixture.connect()
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await peer.send(set_(b"a:1:0:x"))
         await held.wait_begun()
         await waiting.stream.send_eof()
@@ -367,25 +367,25 @@ async def test_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_fo
 
 
 async def test_malformed_message_ends_the_waits_of_its_connection() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(listen(b"a"), NOP)).code == ""
         await peer.stream.send_all(b"garbage, and enough of it to be judged")
         reply = await peer.reply()
         assert reply is not None
         assert reply.code == "bad-request"
-        assert not house.engine.waiters
+        assert not fixture.engine.waiters
         assert await peer.reply() is None
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> None:
-    house = ServerFixture()
+    fixture = ServerFixture()
     answers: list[Reply | None] = []
 
     async def try_to_set(number: int) -> None:
-        peer = await house.connect()
+        peer = await fixture.connect()
         await peer.send(*(set_(b"a:1:0:%d-%d" % (number, n)) for n in range(5)))
         try:
             while True:
@@ -398,8 +398,8 @@ async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> N
 
     failed = False
     try:
-        async with house.open(), trio.open_nursery() as clients:
-            house.disk.fail_at(1, call)
+        async with fixture.open(), trio.open_nursery() as clients:
+            fixture.disk.fail_at(1, call)
             for number in range(10):
                 clients.start_soon(try_to_set, number)
             await trio.sleep(SILENCE_S)
@@ -411,12 +411,12 @@ async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> N
 
 @pytest.mark.rule("Errors: `shutting-down`")
 async def test_next_that_is_read_while_the_server_stops_is_told_so() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, late = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, late = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(listen(b"a"), NOP)).code == ""
         assert (await late.ask(NOP)).code == ""
-        house.stopped.set()
+        fixture.stopped.set()
         ended = await peer.reply()
         assert ended is not None
         assert ended.code == "shutting-down"
@@ -427,20 +427,20 @@ async def test_next_that_is_read_while_the_server_stops_is_told_so() -> None:
 
 
 async def test_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
-    house = ServerFixture(max_connections=3)
-    async with house.open():
-        one = await house.connect()
+    fixture = ServerFixture(max_connections=3)
+    async with fixture.open():
+        one = await fixture.connect()
         assert (await one.ask(NOP)).code == ""
-        silent = [await house.connect() for _ in range(2)]
+        silent = [await fixture.connect() for _ in range(2)]
         # half a request shows nothing
         await silent[1].stream.send_all(encode_request(NOP)[:-1])
         await trio.testing.wait_all_tasks_blocked(0.05)
         for peer in silent:
-            newcomer = await house.connect()
+            newcomer = await fixture.connect()
             assert (await newcomer.ask(NOP)).code == ""
             assert await ended(peer)
-        assert house.server.runtime.counters.connections_closed["made-room"] == 2
-        late = await house.connect()
+        assert fixture.server.runtime.counters.connections_closed["made-room"] == 2
+        late = await fixture.connect()
         refused = await late.reply()
         assert refused is not None
         assert refused.code == "busy"
@@ -456,13 +456,13 @@ async def ended(peer: Peer) -> bool:
 
 
 async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end() -> None:
-    house = ServerFixture(max_connections=2)
-    async with house.open():
-        inside = [await house.connect() for _ in range(2)]
+    fixture = ServerFixture(max_connections=2)
+    async with fixture.open():
+        inside = [await fixture.connect() for _ in range(2)]
         for peer in inside:
             assert (await peer.ask(NOP)).code == ""
         told = []
-        outside = [await house.connect() for _ in range(100)]
+        outside = [await fixture.connect() for _ in range(100)]
         for peer in outside:
             try:
                 told.append(await peer.reply())
@@ -500,10 +500,10 @@ SLOW_SCAN = request(
 async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
+    fixture = ServerFixture()
     begun, goes_on = hold_matches(monkeypatch)
-    async with house.open():
-        busy, other = await house.connect(), await house.connect()
+    async with fixture.open():
+        busy, other = await fixture.connect(), await fixture.connect()
         keys = [b"a" * 100 + b"%d" % number + b"b" * (number % 2) for number in range(40)]
         for key in keys:
             assert (await busy.ask(set_(key))).error == ""
@@ -536,12 +536,12 @@ async def test_range_scan_waits_for_no_thread_that_matches_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "SCANS_MAX", 2)
-    house = ServerFixture()
+    fixture = ServerFixture()
     begun, goes_on = hold_matches(monkeypatch)
-    async with house.open():
-        peer = await house.connect()
+    async with fixture.open():
+        peer = await fixture.connect()
         plain = await set_many(peer)
-        busy = [await house.connect() for _ in range(6)]
+        busy = [await fixture.connect() for _ in range(6)]
         for each in busy:
             await each.send(EXPENSIVE)
         assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
@@ -557,9 +557,9 @@ async def test_range_scan_waits_for_no_thread_that_matches_for_others(
             assert reply.error == ""
 
 
-async def wait_scans(house: ServerFixture, number: int) -> None:
+async def wait_scans(fixture: ServerFixture, number: int) -> None:
     with trio.fail_after(SILENCE_S):
-        while house.server.runtime.counters.scans != number:  # noqa: ASYNC110 - a figure of metrics
+        while fixture.server.runtime.counters.scans != number:  # noqa: ASYNC110 - a figure of metrics
             await trio.sleep(0.001)
 
 
@@ -567,7 +567,7 @@ async def wait_scans(house: ServerFixture, number: int) -> None:
 async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    house = ServerFixture()
+    fixture = ServerFixture()
     begun, goes_on = hold_matches(monkeypatch)
     matched: list[bytes] = []
     held = LongMatches.run
@@ -577,17 +577,17 @@ async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
         held(matches)
 
     monkeypatch.setattr(LongMatches, "run", run)
-    async with house.open():
-        peer, last = await house.connect(), await house.connect()
+    async with fixture.open():
+        peer, last = await fixture.connect(), await fixture.connect()
         await set_many(peer)
-        gone = [await house.connect() for _ in range(20)]
+        gone = [await fixture.connect() for _ in range(20)]
         await peer.send(EXPENSIVE)
         assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
         for each in gone:
             await each.send(request(Function.GET, b"x" + EXPENSIVE.key, flags=EXPENSIVE.flags))
-        await wait_scans(house, 1 + len(gone))
+        await wait_scans(fixture, 1 + len(gone))
         await last.send(EXPENSIVE)
-        await wait_scans(house, 2 + len(gone))
+        await wait_scans(fixture, 2 + len(gone))
         for each in gone:
             if end == "reset":
                 linger = struct.pack("ii", 1, 0)
@@ -596,7 +596,7 @@ async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
         goes_on.set()
         assert await last.reply() is not None
         assert matched[:2] == [EXPENSIVE.key] * 2
-        await wait_scans(house, 0)
+        await wait_scans(fixture, 0)
         # one that has closed may only have ended its requests, and waits for replies
         assert len(matched) == 2 + (len(gone) if end == "close" else 0)
 
@@ -611,7 +611,7 @@ async def test_scan_that_holds_much_ends_its_page_where_others_wait(
     monkeypatch.setattr(limits, "SCAN_HELD_BYTES_MAX", 1000)
     monkeypatch.setattr(limits, "SCAN_PAGE_WORK", 2000)
     patch_module(monkeypatch, "SLICE_WORK", 100)
-    house = ServerFixture()
+    fixture = ServerFixture()
     everything = request(Function.GET, b"k", uri=b"l", count=0)
 
     async def pages(peer: Peer) -> list[list[bytes]]:
@@ -625,8 +625,8 @@ async def test_scan_that_holds_much_ends_its_page_where_others_wait(
             found.append([pair.key for pair in reply.pairs or ()])
         return found
 
-    async with house.open():
-        peers = [await house.connect() for _ in range(3)]
+    async with fixture.open():
+        peers = [await fixture.connect() for _ in range(3)]
         keys = [b"k%04d" % number for number in range(2000)]
         for key in keys:
             assert (await peers[0].ask(request(Function.SET, key, b"v"))).error == ""
@@ -649,9 +649,9 @@ async def test_sync_thread_takes_no_descriptor_once_the_server_serves(
 ) -> None:
     """Descriptors may have run out when the first sync is slow."""
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
 
         def run_out(*_arguments: int) -> int:
             raise OSError(errno.EMFILE, "Too many open files")

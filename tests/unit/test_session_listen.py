@@ -47,22 +47,22 @@ async def told_until(peer: Peer, value: bytes) -> list[bytes]:
 
 
 async def held_notification(
-    house: ServerFixture, monkeypatch: pytest.MonkeyPatch, value: bytes
+    fixture: ServerFixture, monkeypatch: pytest.MonkeyPatch, value: bytes
 ) -> tuple[Peer, HeldSync]:
     """Change a key that a client listens to: return the client, and the sync that holds it up."""
-    peer, other = await house.connect(), await house.connect()
+    peer, other = await fixture.connect(), await fixture.connect()
     await peer.ask(put(b"k"))
     await peer.ask(listen(b"k"))
-    held = HeldSync(house, monkeypatch)
+    held = HeldSync(fixture, monkeypatch)
     await other.send(put(b"k", value, at=START + 1))
     await held.wait_begun()
     return peer, held
 
 
 async def test_change_is_told_to_other_connections_and_to_ones_own() -> None:
-    house = ServerFixture()
-    async with house.open():
-        one, two = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        one, two = await fixture.connect(), await fixture.connect()
         assert (await one.ask(put(b"k"))).code == ""
         for peer in (one, two):
             assert (await peer.ask(listen(b"k"))).code == ""
@@ -75,16 +75,16 @@ async def test_change_is_told_to_other_connections_and_to_ones_own() -> None:
 
 
 async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k", timeout=START + SECOND))
         await peer.ask(put(b"d:1:0:x"))
         assert (await peer.ask(listen(b"k", 1))).code == ""
         assert (await peer.ask(listen(b"d:1:0:x", 2))).code == ""
         assert (await other.ask(request(Function.NEXT, b"d", flags=Flag.OVERWRITE))).pairs
         popped = await peer.reply()
-        house.clock.instant_us += SECOND
+        fixture.clock.instant_us += SECOND
         expired = await peer.reply()
         for told, identifier in ((popped, 2), (expired, 1)):
             assert told is not None
@@ -97,9 +97,9 @@ async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
 async def test_notification_leaves_only_when_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, held = await held_notification(house, monkeypatch, b"new")
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, held = await held_notification(fixture, monkeypatch, b"new")
         with trio.move_on_after(0.1) as scope:
             await peer.reply()
         assert scope.cancelled_caught, "told before it was durable"
@@ -112,12 +112,12 @@ async def test_notification_never_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the older value of the reply would be the last that the client hears of the key."""
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k", b"old"))
         await peer.ask(listen(b"k"))
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         asked = request(Function.GET, b"k", flags=Flag.DATA, identifier=5)
         await peer.send(put(b"elsewhere"), asked)
         await held.wait_begun()
@@ -136,11 +136,11 @@ async def test_notification_never_comes_between_a_request_and_its_reply(
 async def test_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k", b"old"))
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await peer.send(put(b"elsewhere"), listen(b"k"))
         await held.wait_begun()
         await other.send(put(b"k", b"new", at=START + 1))
@@ -151,10 +151,10 @@ async def test_reply_of_the_request_that_subscribed_comes_first(
 
 
 async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it() -> None:
-    house = ServerFixture()
-    house.disk.capacity_bytes = None
-    async with house.open():
-        slow, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    fixture.disk.capacity_bytes = None
+    async with fixture.open():
+        slow, other = await fixture.connect(), await fixture.connect()
         slow.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await other.ask(put(b"k", b"0"))
         await slow.ask(listen(b"k"))
@@ -174,10 +174,10 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000)
-    house = ServerFixture()
-    house.disk.capacity_bytes = None
-    async with house.open():
-        slow, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    fixture.disk.capacity_bytes = None
+    async with fixture.open():
+        slow, other = await fixture.connect(), await fixture.connect()
         slow.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         keys = [b"k%d" % number for number in range(60)]
         for number, key in enumerate(keys):
@@ -186,8 +186,8 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
         for round_ in range(1, 9):
             for key in keys:
                 assert (await other.ask(put(key, bytes(100_000), at=START + round_))).code == ""
-        assert house.server.runtime.counters.connections_closed["overrun"] == 1
-        assert len(house.engine.subscriptions) == 0
+        assert fixture.server.runtime.counters.connections_closed["overrun"] == 1
+        assert len(fixture.engine.subscriptions) == 0
         with trio.fail_after(SILENCE_S):
             try:
                 while await slow.stream.receive_some(65536):
@@ -208,13 +208,13 @@ async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
 
     async def counted(notifier: Notifier) -> None:
         nonlocal waits
-        waits += house.engine.notifications.behind
+        waits += fixture.engine.notifications.behind
         await wait_matched(notifier)
 
     monkeypatch.setattr(Notifier, "wait_matched", counted)
-    house = ServerFixture()
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k0"))
         await peer.ask(listen(b"k0"))
         for burst in range(1, 9):
@@ -227,21 +227,21 @@ async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
         # the last change was the eighth
         assert value_of(await peer.reply()) == b"v"
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert house.engine.notifications.unmatched == 0
+        assert fixture.engine.notifications.unmatched == 0
 
 
 async def test_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, gone = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, gone = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k"))
         await peer.ask(listen(b"k", 1))
         await gone.ask(listen(b"k", 1))
         assert (await peer.ask(request(Function.GET, b"k", identifier=1))).code == ""
-        assert len(house.engine.subscriptions) == 1
+        assert len(fixture.engine.subscriptions) == 1
         await gone.stream.aclose()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(house.engine.subscriptions) == 0
+        assert len(fixture.engine.subscriptions) == 0
         assert (await peer.ask(put(b"k", at=START + 1))).code == ""
         assert (await peer.ask(NOP)).flags & Flag.LISTEN == 0
 
@@ -249,10 +249,10 @@ async def test_subscription_ends_by_a_get_without_listen_and_with_the_connection
 async def test_listen_tells_known_changes_before_the_server_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        peer, held = await held_notification(house, monkeypatch, b"last")
-        house.stopped.set()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer, held = await held_notification(fixture, monkeypatch, b"last")
+        fixture.stopped.set()
         await trio.testing.wait_all_tasks_blocked(0.05)
         held.go_on()
         assert value_of(await peer.reply()) == b"last"
@@ -260,13 +260,13 @@ async def test_listen_tells_known_changes_before_the_server_stops(
 
 
 async def test_listener_is_not_idle() -> None:
-    house = ServerFixture(idle_timeout=1)
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture(idle_timeout=1)
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k"))
         await peer.ask(listen(b"k"))
         # who listens to nothing is closed meanwhile
         assert await other.reply() is None
-        again = await house.connect()
+        again = await fixture.connect()
         assert (await again.ask(put(b"k", b"new", at=START + 1))).code == ""
         assert value_of(await peer.reply()) == b"new"

@@ -48,9 +48,9 @@ async def test_request_alone_takes_no_further_turns_of_the_event_loop(
         # the poller has received from all others by then
         steps = 1
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         await peer.ask(NOP)
         await trio.testing.wait_all_tasks_blocked()
         counted = Steps()

@@ -40,12 +40,12 @@ def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
 
 
-def found_after_power_loss(house: ServerFixture, key: bytes = JOB) -> bool:
+def found_after_power_loss(fixture: ServerFixture, key: bytes = JOB) -> bool:
     """Whether work waits on what the disk has kept."""
     for seed in range(5):
-        disk = house.disk.crash(seed)
+        disk = fixture.disk.crash(seed)
         engine, writer = recover_engine(
-            disk, house.config, house.config.settings(), house.clock, seed=bytes(8)
+            disk, fixture.config, fixture.config.settings(), fixture.clock, seed=bytes(8)
         )
         entry = engine.store.find(key)
         writer.close()
@@ -97,11 +97,11 @@ async def test_undelivered_entries_of_more_than_one_go(autojump_clock: MockClock
 async def test_undelivered_reply_where_the_client_is_reset_during_a_sync(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = ServerFixture()
-    async with house.open():
-        gone, peer = await house.connect(), await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        gone, peer = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(JOB))).code == ""
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await gone.send(request_)
         await held.wait_begun()
         gone.stream.setsockopt(*LINGER_0)
@@ -121,14 +121,14 @@ async def test_undelivered_entries_go_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that hangs up during the sync of its lease loses the work to whoever waits."""
-    house = ServerFixture()
-    async with house.open():
-        gone, second, peer = [await house.connect() for _ in range(3)]
+    fixture = ServerFixture()
+    async with fixture.open():
+        gone, second, peer = [await fixture.connect() for _ in range(3)]
         for waiting in (gone, second):
             waits = listen(b"a")
             waits.flags |= flags
             assert (await waiting.ask(waits, NOP)).code == ""
-        held = HeldSync(house, monkeypatch)
+        held = HeldSync(fixture, monkeypatch)
         await peer.send(set_(JOB))
         await held.wait_begun()
         await gone.stream.send_eof()

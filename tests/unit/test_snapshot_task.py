@@ -23,7 +23,7 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
-    house = ServerFixture()
+    fixture = ServerFixture()
     begun, goes_on = threading.Semaphore(0), threading.Event()
     plain = SimulatedDisk._call
 
@@ -34,24 +34,24 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
         plain(disk, name)
 
     with trio.fail_after(SILENCE_S):
-        async with house.open():
-            peer = await house.connect()
+        async with fixture.open():
+            peer = await fixture.connect()
             for number in range(2):
                 key = b"k%d" % number
                 asked = request(Function.SET, key, b"v" * 100, flags=Flag.PERSIST)
                 assert (await peer.ask(asked)).code == ""
-                house.clock.instant_us += 1
+                fixture.clock.instant_us += 1
                 assert (await peer.ask(request(Function.SNAPSHOT))).code == ""
-            house.clock.instant_us += 1
+            fixture.clock.instant_us += 1
             monkeypatch.setattr(SimulatedDisk, "_call", held)
             await peer.send(request(Function.SNAPSHOT, count=1))
             await trio.to_thread.run_sync(begun.acquire)
-            house.stopped.set()
+            fixture.stopped.set()
             # the stop has cancelled the request: its thread goes on to the end
             await trio.testing.wait_all_tasks_blocked(0.05)
             goes_on.set()
     monkeypatch.undo()
-    disk = house.disk.kill()
+    disk = fixture.disk.kill()
     assert not [name for name in disk.listdir(SNAPSHOTS) if name.endswith(".partial")]
     snapshots = list_snapshots(disk, SNAPSHOTS)
     assert len(snapshots) == (3 if call in ("link", "create", "rename") else 1)
@@ -60,23 +60,23 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
 
 
 async def test_snapshot_taken_after_the_clock_was_set_back_stays_and_those_before_it_go() -> None:
-    house = ServerFixture()
+    fixture = ServerFixture()
     with trio.fail_after(SILENCE_S):
-        async with house.open():
-            peer = await house.connect()
+        async with fixture.open():
+            peer = await fixture.connect()
 
             async def taken(count: int | None = None) -> str:
-                house.clock.instant_us += 1
+                fixture.clock.instant_us += 1
                 reply = await peer.ask(request(Function.SNAPSHOT, count=count))
                 assert reply.code == ""
                 return reply.pairs[0].value.decode()
 
             before = [await taken() for _ in range(2)]
-            house.clock.instant_us -= 3600 * 1_000_000
+            fixture.clock.instant_us -= 3600 * 1_000_000
             first = await taken(2)
-            assert list_snapshots(house.disk, SNAPSHOTS) == [first, before[1]]
+            assert list_snapshots(fixture.disk, SNAPSHOTS) == [first, before[1]]
             second = await taken(2)
-            assert list_snapshots(house.disk, SNAPSHOTS) == [first, second]
+            assert list_snapshots(fixture.disk, SNAPSHOTS) == [first, second]
             third = await taken(1)
-            assert list_snapshots(house.disk, SNAPSHOTS) == [third]
-            verify_snapshot(house.disk, third)
+            assert list_snapshots(fixture.disk, SNAPSHOTS) == [third]
+            verify_snapshot(fixture.disk, third)

@@ -102,25 +102,25 @@ async def test_thread_can_be_closed_twice_and_used_again(thread: SyncThread) -> 
 
 async def test_sync_thread_ends_with_a_server_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
-    house = ServerFixture()
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture()
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(set_(b"k"))).error == ""
         assert len(running()) == 1
     assert not running()
-    assert house.writer.durable == house.writer.appended
+    assert fixture.writer.durable == fixture.writer.appended
 
 
 async def test_sync_thread_ends_with_a_server_whose_disk_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
-    house = ServerFixture()
+    fixture = ServerFixture()
     with pytest.RaisesGroup(LogFailedError, flatten_subgroups=True):
-        async with house.open():
-            peer = await house.connect()
+        async with fixture.open():
+            peer = await fixture.connect()
             assert (await peer.ask(set_(b"k"))).error == ""
-            house.disk.fail_at(1, "sync")
+            fixture.disk.fail_at(1, "sync")
             await peer.send(set_(b"l"))
             assert await peer.reply() is None
     assert not running()

@@ -29,8 +29,8 @@ def get(key: bytes) -> Request:
     return request(Function.GET, key, flags=Flag.DATA)
 
 
-def is_cold(house: ServerFixture, key: bytes) -> bool:
-    entry = house.engine.store.find(key)
+def is_cold(fixture: ServerFixture, key: bytes) -> bool:
+    entry = fixture.engine.store.find(key)
     assert entry is not None
     return isinstance(entry.value, Cold)
 
@@ -38,10 +38,10 @@ def is_cold(house: ServerFixture, key: bytes) -> bool:
 class HeldRead:
     """Holds the reads of values, in their threads, until the test lets them go on."""
 
-    def __init__(self, house: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, fixture: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._goes_on = threading.Semaphore(0), threading.Semaphore(0)
-        self._read_slice = house.disk.read_slice
-        monkeypatch.setattr(house.disk, "read_slice", self.read_slice)
+        self._read_slice = fixture.disk.read_slice
+        monkeypatch.setattr(fixture.disk, "read_slice", self.read_slice)
 
     def read_slice(self, path: str, offset: int, size: int) -> bytes:
         self._begun.release()
@@ -62,12 +62,12 @@ def get_all(first: bytes, last: bytes) -> Request:
 
 @pytest.mark.parametrize("policy", ["os", "interval", "always"])
 async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy: str) -> None:
-    house = ServerFixture(memory_limit=1, cmdlog_sync=policy, cmdlog_sync_int=3_600_000)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1, cmdlog_sync=policy, cmdlog_sync_int=3_600_000)
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(set_(b"key"))).code == ""
         with trio.fail_after(SILENCE_S):
-            while not is_cold(house, b"key"):  # noqa: ASYNC110 - nobody tells
+            while not is_cold(fixture, b"key"):  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
         pairs = (await peer.ask(get(b"key"))).pairs
         assert pairs
@@ -76,13 +76,13 @@ async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy:
 
 async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
-    house = ServerFixture(memory_limit=1)
+    fixture = ServerFixture(memory_limit=1)
     with trio.fail_after(SILENCE_S / 2):
-        async with house.open():
-            peer = await house.connect()
+        async with fixture.open():
+            peer = await fixture.connect()
             assert (await peer.ask(set_(b"key"), NOP)).code == ""
-            assert is_cold(house, b"key")
-            held = HeldRead(house, monkeypatch)
+            assert is_cold(fixture, b"key")
+            held = HeldRead(fixture, monkeypatch)
             await peer.send(get(b"key"))
             await held.wait_begun()
     held.go_on()
@@ -91,16 +91,16 @@ async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.Monk
 async def test_hanging_read_for_a_client_that_left_keeps_no_thread_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer = await fixture.connect()
         for key in (b"one", b"two"):
             assert (await peer.ask(set_(key))).code == ""
-        held = HeldRead(house, monkeypatch)
+        held = HeldRead(fixture, monkeypatch)
         default = trio.to_thread.current_default_thread_limiter()
         before = default.statistics().borrowed_tokens
         for key in (b"one", b"two"):
-            other = await house.connect()
+            other = await fixture.connect()
             await other.send(get(key))
             await held.wait_begun()
         assert default.statistics().borrowed_tokens == before
@@ -110,44 +110,44 @@ async def test_hanging_read_for_a_client_that_left_keeps_no_thread_from_others(
 async def test_record_that_is_gone_with_its_entry_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer, other = await house.connect(), await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer, other = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"key"), NOP)).code == ""
-        held = HeldRead(house, monkeypatch)
+        held = HeldRead(fixture, monkeypatch)
         await peer.send(get(b"key"))
         await held.wait_begun()
         assert (await other.ask(request(Function.DELETE, b"key"))).code == ""
         # as if cleaning had removed the segment meanwhile
-        house.disk.fail_at(1, "read_slice")
+        fixture.disk.fail_at(1, "read_slice")
         held.go_on()
         # of the NOP
         assert (await peer.reply()) is not None
         gone = await peer.reply()
         assert gone is not None
         assert gone.code == "not-found"
-        assert house.server.runtime.counters.values_unreadable == 0
+        assert fixture.server.runtime.counters.values_unreadable == 0
 
 
 async def test_workers_who_want_the_same_jobs_read_each_value_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = 10
-    house = ServerFixture(memory_limit=1)
-    values = house.engine.store.values
+    fixture = ServerFixture(memory_limit=1)
+    values = fixture.engine.store.values
     assert values is not None
     values.kept_bytes = 3 * workers * len(LONG)
-    async with house.open():
-        peer = await house.connect()
+    async with fixture.open():
+        peer = await fixture.connect()
         for number in range(3 * workers):
             # in memory for as long as the limit has room for it
             assert (await peer.ask(set_(b"a:1:0:%02d" % number))).code == ""
         values.kept_bytes = 0
-        house.server.evictor.evict()
+        fixture.server.evictor.evict()
         values.kept_bytes = 3 * workers * len(LONG)
         assert values.cold == 3 * workers
-        held = HeldRead(house, monkeypatch)
-        others = [await house.connect() for _ in range(workers)]
+        held = HeldRead(fixture, monkeypatch)
+        others = [await fixture.connect() for _ in range(workers)]
         asked = request(Function.NEXT, b"a", flags=Flag.DATA)
         for other in others:
             await other.send(asked)
@@ -163,47 +163,47 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
                 if left:
                     await other.send(asked)
         assert len(set(keys)) == 3 * workers
-        assert house.server.runtime.counters.values_read == 3 * workers
+        assert fixture.server.runtime.counters.values_read == 3 * workers
 
 
 async def test_single_flight_reads_once_what_several_requests_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peers = [await house.connect() for _ in range(3)]
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peers = [await fixture.connect() for _ in range(3)]
         assert (await peers[0].ask(set_(b"key"), NOP)).code == ""
         await peers[0].reply()
-        assert is_cold(house, b"key")
-        values = house.engine.store.values
+        assert is_cold(fixture, b"key")
+        values = fixture.engine.store.values
         assert values is not None
         values.kept_bytes = len(LONG)
-        held = HeldRead(house, monkeypatch)
+        held = HeldRead(fixture, monkeypatch)
         for peer in peers:
             await peer.send(get(b"key"))
         await held.wait_begun()
         with trio.fail_after(SILENCE_S):
-            while house.engine.context.fetching < len(peers):  # noqa: ASYNC110 - nobody tells
+            while fixture.engine.context.fetching < len(peers):  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
         held.go_on(10)
         for peer in peers:
             reply = await peer.reply()
             assert reply is not None
             assert reply.pairs
-        assert house.disk.calls["read_slice"] == 1
+        assert fixture.disk.calls["read_slice"] == 1
 
 
 async def test_scan_that_waits_for_the_disk_holds_up_no_other_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        cold, warm = await house.connect(), await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        cold, warm = await fixture.connect(), await fixture.connect()
         assert (await cold.ask(set_(b"cold"))).code == ""
         small = request(Function.SET, b"warm", b"v", flags=Flag.PERSIST)
         assert (await warm.ask(small)).code == ""
-        assert is_cold(house, b"cold")
-        held = HeldRead(house, monkeypatch)
+        assert is_cold(fixture, b"cold")
+        held = HeldRead(fixture, monkeypatch)
         await cold.send(get_all(b"c", b"d"))
         await held.wait_begun()
         assert len((await warm.ask(get_all(b"w", b"x"))).pairs or ()) == 1
@@ -216,11 +216,11 @@ async def test_scan_that_waits_for_the_disk_holds_up_no_other_scan(
 class LateTurn:
     """Comes when others have had so many requests that all values have left memory."""
 
-    def __init__(self, house: ServerFixture) -> None:
-        self._house = house
+    def __init__(self, fixture: ServerFixture) -> None:
+        self._fixture = fixture
 
     async def __aenter__(self) -> None:
-        self._house.server.evictor.evict()
+        self._fixture.server.evictor.evict()
 
     async def __aexit__(self, *_error: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -229,13 +229,13 @@ class LateTurn:
 async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer = await fixture.connect()
         for number in range(20):
             assert (await peer.ask(set_(b"key/%02d" % number))).code == ""
         assert (await peer.ask(NOP)).code == ""
-        monkeypatch.setattr(house.server.scan_runner, "_turn", LateTurn(house))
+        monkeypatch.setattr(fixture.server.scan_runner, "_turn", LateTurn(fixture))
         reply = await peer.ask(get_all(b"", b""))
         assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
 
@@ -243,14 +243,14 @@ async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn
 class OthersAsk:
     """Somebody else asks for a value between the read that a scan waited for and its slice."""
 
-    def __init__(self, house: ServerFixture) -> None:
-        self._house = house
+    def __init__(self, fixture: ServerFixture) -> None:
+        self._fixture = fixture
         self.answers: list[object] = []
 
     async def __aenter__(self) -> None:
-        engine = self._house.engine
-        self.answers.append(engine.handle("other", get(b"key"), self._house.clock.instant_us))
-        engine.handle("other", NOP, self._house.clock.instant_us)
+        engine = self._fixture.engine
+        self.answers.append(engine.handle("other", get(b"key"), self._fixture.clock.instant_us))
+        engine.handle("other", NOP, self._fixture.clock.instant_us)
 
     async def __aexit__(self, *_error: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -259,14 +259,14 @@ class OthersAsk:
 async def test_failed_read_counts_for_the_scan_that_waited_and_for_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(set_(b"key"))).code == ""
-        assert is_cold(house, b"key")
-        others = OthersAsk(house)
-        monkeypatch.setattr(house.server.scan_runner, "_turn", others)
-        house.disk.fail_at(1, "read_slice")
+        assert is_cold(fixture, b"key")
+        others = OthersAsk(fixture)
+        monkeypatch.setattr(fixture.server.scan_runner, "_turn", others)
+        fixture.disk.fail_at(1, "read_slice")
         assert (await peer.ask(get_all(b"", b""))).code == "not-readable"
         assert len(others.answers) >= 2
         assert all(isinstance(answer, Missing) for answer in others.answers)
@@ -286,15 +286,15 @@ async def test_failed_read_counts_for_the_scan_that_waited_and_for_nobody_else(
     ids=["GET", "PEEK", "scan", "KICK", "BURY"],
 )
 async def test_failed_read_is_told_to_whoever_asked_and_once(asked: Request) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer = await fixture.connect()
         for key in (b"a:1:0:buried", b"a:1:0:x"):
             assert (await peer.ask(set_(key), NOP)).code == ""
             await peer.reply()
         await peer.ask(request(Function.BURY, b"a:1:0:buried", b"why"))
-        assert is_cold(house, b"a:1:0:x")
-        house.disk.fail_at(1, "read_slice")
+        assert is_cold(fixture, b"a:1:0:x")
+        fixture.disk.fail_at(1, "read_slice")
         first = await peer.ask(asked)
         assert first.code == "not-readable"
         assert "its value cannot be read" in first.error
@@ -302,27 +302,27 @@ async def test_failed_read_is_told_to_whoever_asked_and_once(asked: Request) -> 
 
 
 async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on() -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer, waits = await house.connect(), await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer, waits = await fixture.connect(), await fixture.connect()
         for key in (b"a:1:%d:bad", b"a:2:%d:good"):
-            asked = set_(key % (house.clock.instant_us + 1))
+            asked = set_(key % (fixture.clock.instant_us + 1))
             assert (await peer.ask(asked, NOP)).code == ""
             await peer.reply()
         await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
         await waits.reply()
-        house.disk.fail_at(1, "read_slice")
-        house.clock.instant_us += 1
+        fixture.disk.fail_at(1, "read_slice")
+        fixture.clock.instant_us += 1
         woken = await waits.reply()
         assert woken is not None
         assert [pair.key[-4:] for pair in woken.pairs or ()] == [b"good"]
-        assert house.engine.store.scheduler.buried == 1
+        assert fixture.engine.store.scheduler.buried == 1
 
 
 async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one() -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer, hears = await house.connect(), await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer, hears = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"key"), NOP)).code == ""
         await peer.reply()
         all_keys = Query.RANGE << QUERY_SHIFT
@@ -330,40 +330,40 @@ async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one(
         codes = []
         for link in (b"link/1", b"link/2"):
             if not codes:
-                house.disk.fail_at(1, "read_slice")
-            assert is_cold(house, b"key")
+                fixture.disk.fail_at(1, "read_slice")
+            assert is_cold(fixture, b"key")
             await peer.ask(request(Function.LINK, b"key", uri=link, flags=Flag.PERSIST))
             told = await hears.reply()
             assert told is not None
             codes.append(told.code)
-            house.server.evictor.evict()
+            fixture.server.evictor.evict()
         assert codes == ["not-readable", ""]
 
 
 async def test_value_does_not_count_as_damaged_because_too_many_files_are_open() -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer = await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         assert (await peer.ask(NOP)).code == ""
-        assert is_cold(house, b"a:1:0:x")
+        assert is_cold(fixture, b"a:1:0:x")
         for count in (1, 2):
-            house.disk.fail_at(count, "read_slice", errno.EMFILE)
+            fixture.disk.fail_at(count, "read_slice", errno.EMFILE)
         assert (await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))).pairs
-        assert house.engine.store.scheduler.buried == 0
+        assert fixture.engine.store.scheduler.buried == 0
 
 
 async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nobody_asks() -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer, waits = await house.connect(), await house.connect()
-        key = b"a:1:%d:x" % (house.clock.instant_us + 1)
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer, waits = await fixture.connect(), await fixture.connect()
+        key = b"a:1:%d:x" % (fixture.clock.instant_us + 1)
         assert (await peer.ask(set_(key), NOP)).code == ""
         assert await peer.reply() is not None
-        assert is_cold(house, key)
+        assert is_cold(fixture, key)
         await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
         assert await waits.reply() is not None
-        house.clock.instant_us += 1
+        fixture.clock.instant_us += 1
         woken = await waits.reply()
         assert woken is not None
         assert [pair.value for pair in woken.pairs or ()] == [LONG]
@@ -372,32 +372,32 @@ async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nob
 async def test_failed_read_for_a_client_that_is_gone_counts_for_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = ServerFixture(memory_limit=1)
-    async with house.open():
-        peer, gone = await house.connect(), await house.connect()
-        key = b"a:1:%d:x" % (house.clock.instant_us + 1)
+    fixture = ServerFixture(memory_limit=1)
+    async with fixture.open():
+        peer, gone = await fixture.connect(), await fixture.connect()
+        key = b"a:1:%d:x" % (fixture.clock.instant_us + 1)
         assert (await peer.ask(set_(key))).code == ""
-        assert is_cold(house, key)
+        assert is_cold(fixture, key)
         waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
         await gone.send(waits, NOP)
         await gone.reply()
-        held = HeldRead(house, monkeypatch)
-        house.clock.instant_us += 1
+        held = HeldRead(fixture, monkeypatch)
+        fixture.clock.instant_us += 1
         assert (await peer.ask(NOP)).code == ""
         await held.wait_begun()
         await gone.stream.aclose()
         with trio.fail_after(SILENCE_S):
-            while house.engine.waiters:  # noqa: ASYNC110 - nobody tells
+            while fixture.engine.waiters:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
-        house.disk.fail_at(1, "read_slice")
+        fixture.disk.fail_at(1, "read_slice")
         held.go_on(9)
         with trio.fail_after(SILENCE_S):
-            while house.engine.dispatcher.awaited:  # noqa: ASYNC110 - nobody tells
+            while fixture.engine.dispatcher.awaited:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
-        assert house.server.runtime.counters.values_unreadable == 1
+        assert fixture.server.runtime.counters.values_unreadable == 1
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
         assert reply.pairs
-        assert house.engine.store.scheduler.buried == 0
+        assert fixture.engine.store.scheduler.buried == 0
 
 
 async def test_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
@@ -405,25 +405,25 @@ async def test_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhi
 ) -> None:
     evict, evicts = Evictor.evict, True
     monkeypatch.setattr(Evictor, "evict", lambda evictor: evicts and evict(evictor))
-    house = ServerFixture(memory_limit=1)
-    store = house.engine.store
-    async with house.open():
-        peer = await house.connect()
+    fixture = ServerFixture(memory_limit=1)
+    store = fixture.engine.store
+    async with fixture.open():
+        peer = await fixture.connect()
         for key in (b"a:1:0:x", b"a:1:0:y"):
             assert (await peer.ask(set_(key))).code == ""
         assert (await peer.ask(NOP)).code == ""
-        assert is_cold(house, b"a:1:0:y")
+        assert is_cold(fixture, b"a:1:0:y")
         first = store.find(b"a:1:0:x")
         assert first is not None
         # somebody else had this one read; whatever is in memory leaves it with the next read
         evicts = False
         fill_value(store, first, first.job_id, LONG)
-        read_slice = house.disk.read_slice
+        read_slice = fixture.disk.read_slice
 
         def read_and_evict(path: str, offset: int, size: int) -> bytes:
-            trio.from_thread.run_sync(evict_values, store, house.writer.durable_at, 1000)
+            trio.from_thread.run_sync(evict_values, store, fixture.writer.durable_at, 1000)
             return read_slice(path, offset, size)
 
-        monkeypatch.setattr(house.disk, "read_slice", read_and_evict)
+        monkeypatch.setattr(fixture.disk, "read_slice", read_and_evict)
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA, count=2))
         assert [pair.value for pair in reply.pairs or ()] == [LONG, LONG]
