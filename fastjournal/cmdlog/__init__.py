@@ -1,1 +1,1 @@
-"""The command log: workq's file format, and how entries live in it (docs/cmdlog.md)."""
+"""Command log: workq's file format, and how entries live in it (docs/cmdlog.md)."""

@@ -1,4 +1,4 @@
-"""The two lock files of a log directory.
+"""Lock files of a log directory: the append lock and the reader lock.
 
 ``append.lock`` is locked exclusively for the life of the one process that appends.
 ``read.lock`` is locked shared by who reads segments, and exclusively while a sealed segment is

@@ -1,4 +1,4 @@
-"""The segments in a log directory."""
+"""Log directory: which segments are in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value in one record of the log, found by its position, for values that left memory."""
+"""Value in one record of the log, read at its record location: for values that left memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault-injecting disk in memory: it fails on demand, and loses what was not synced.
+"""Fault-injecting disk in memory: it fails on demand, and loses what was not synced.
 
 It behaves like a real one under the loosest reading of POSIX:
 

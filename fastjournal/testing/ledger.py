@@ -1,4 +1,4 @@
-"""A daemon's memory for tests: what was asked, what was applied, and how often.
+"""Ledger of a scripted daemon: requests that came, writes that it applied, and how often.
 
 ledger = Ledger()
 with ScriptedDaemon(ledger.answer) as daemon:

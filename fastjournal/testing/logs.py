@@ -1,4 +1,4 @@
-"""Builds segments of a command log, record by record, for tests and benchmarks."""
+"""Segment builder: segments of a command log, record by record, for tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that answers as a test tells it to, over real sockets. For tests of clients.
+"""Scripted daemon: answers as a test says, over real sockets. For tests of clients.
 
 def answer(request):
     return [Reply(identifier=request.identifier)]

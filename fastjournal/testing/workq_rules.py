@@ -1,4 +1,4 @@
-"""The rules by which a real workq-server replays a log, in executable form.
+"""Replay rules of a real workq-server, in executable form.
 
 A model, compared with recorded logs of a real server (tests/format): it refuses what the server
 refuses at start, and otherwise has the same jobs in the same states. The logs of fastjournald are

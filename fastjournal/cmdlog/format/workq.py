@@ -1,4 +1,4 @@
-"""workq's names, limits and priorities, and how ours are put into them.
+"""Names, limits and priorities of workq, and how those of fastjournal are put into them.
 
 A real workq-server refuses to start on a log with one value outside these bounds, so everything
 written goes through here. The envelope has the exact value of all that is cut
