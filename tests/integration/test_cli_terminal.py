@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.lasting_daemon import lasting_daemon
 from tests.integration.programs import installed, run_program
 from tests.integration.terminal import on_terminal as run_on_terminal
 
@@ -49,10 +49,7 @@ SHOWING = {
 }
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path_factory.mktemp("daemon")) as daemon:
-        yield daemon
+daemon = lasting_daemon()
 
 
 @pytest.fixture(scope="module")

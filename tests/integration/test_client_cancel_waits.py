@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -27,17 +26,14 @@ from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.lasting_daemon import lasting_daemon
 
 WAIT_S = 60
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 JOB = build_journal_key("d", "1")
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    directory: Path = tmp_path_factory.mktemp("waits")
-    with DaemonProcess(directory) as daemon:
-        yield daemon
+daemon = lasting_daemon()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ the program's task has yielded for the first, the second, the third ... time, un
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -23,6 +22,7 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S, JOB_LEASE_S
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.lasting_daemon import lasting_daemon
 
 NAMES = ("1", "2", "3")
 
@@ -46,11 +46,7 @@ class CancelAtYield(trio.abc.Instrument):
                 self.scope.cancel()
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    directory: Path = tmp_path_factory.mktemp("cancellation")
-    with DaemonProcess(directory) as daemon:
-        yield daemon
+daemon = lasting_daemon()
 
 
 def key_of(name: str) -> bytes:

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,6 +28,7 @@ from fastjournal.client.sync.sockets import Channel
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.lasting_daemon import lasting_daemon
 from tests.integration.renewed_lease import renewed_lease
 
 WAIT_S = 60
@@ -36,11 +36,7 @@ JOB = build_journal_key("d", "1")
 OTHER = build_journal_key("other", "1")
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    directory: Path = tmp_path_factory.mktemp("interrupts")
-    with DaemonProcess(directory) as daemon:
-        yield daemon
+daemon = lasting_daemon()
 
 
 @pytest.fixture

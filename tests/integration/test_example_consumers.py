@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.example_programs import ExamplePrograms
+from tests.integration.lasting_daemon import lasting_daemon
 
 PATIENCE_S = 120
 EXAMPLES = [f"consumers/consumer.{suffix}" for suffix in ("js", "go", "c")]
@@ -30,11 +31,7 @@ printf '%s|%s\\n' "$FASTJOURNAL_URI" "$value" >>seen
 LEASE_S = 6
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    directory = tmp_path_factory.mktemp("consumers")
-    with DaemonProcess(directory, "--retry-delay", "3600000") as process:
-        yield process
+daemon = lasting_daemon("--retry-delay", "3600000")
 
 
 @pytest.fixture(scope="module")

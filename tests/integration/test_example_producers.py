@@ -25,6 +25,7 @@ from fastjournal.spool import DeadDirectory, list_slots
 from tests.bench.bench_drop_ins import make
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.example_programs import ExamplePrograms
+from tests.integration.lasting_daemon import lasting_daemon
 from tests.integration.programs import Program, installed
 from tests.unit.spool_files import requests_in
 
@@ -106,10 +107,7 @@ REFUSED = {
 """URIs that a producer refuses: the second one is short enough, but the key is not."""
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path_factory.mktemp("producers")) as process:
-        yield process
+daemon = lasting_daemon()
 
 
 @pytest.fixture(scope="module")

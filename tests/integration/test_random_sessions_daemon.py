@@ -6,9 +6,8 @@ is compared exactly; delays, leases, locks and lives are of hours, and end by re
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.lasting_daemon import lasting_daemon
 from tests.integration.raw_client import RawClient, build
 from tests.property.model import Model
 from tests.property.model_parts import Rules
@@ -75,11 +75,7 @@ class DaemonSubject:
         return token % 1000 + 1
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    directory: Path = tmp_path_factory.mktemp("daemon")
-    with DaemonProcess(directory, "--cmdlog-sync", "os") as started:
-        yield started
+daemon = lasting_daemon("--cmdlog-sync", "os")
 
 
 def run(steps: Sequence[Step], *, daemon: DaemonProcess, keys: Sequence[bytes]) -> None:
