@@ -1,19 +1,50 @@
 """Records of a beanstalkd binlog, versions 7 and 5: decoder and encoder. Little endian.
 
-A record is the length of a tube name, the name, the job record, and the body. A short record has
-no name and no body: it changes a job that has a full record. A record with job id 0 ends its file.
+A file begins with its version, i32. Records follow, up to one with job id 0 or the end of the file:
+beanstalkd allocates a file in advance, so zeros stand behind its records. *n* is the length of the
+tube name, at most 200.
+
+| bytes, version 7 | bytes, version 5 | content |
+| --- | --- | --- |
+| 4, i32 | 8, u64 | n; 0: a short record |
+| n | n | tube name |
+| 80 | 77 | job record |
+| body size | body size | body; full records only |
+
+A short record has neither name nor body: it changes a job that has a full record. A job record:
+
+| offset | bytes | content |
+| --- | --- | --- |
+| 0 | 8, u64 | job id |
+| 8 | 4, u32 | pri |
+| 12 | 4 | 0 |
+| 16, 24 | 8 each | delay, ttr |
+| 32 | 4, i32 | body size, with the final CR LF of the put command |
+| 36 | 4 | 0 |
+| 40, 48 | 8 each | created, deadline: instants since the Unix epoch |
+| 56, 60, 64, 68, 72 | 4 each, u32 | counts of reserves, timeouts, releases, buries, kicks |
+| 76 | 1, u8 | state |
+| 77 | 3 | 0; version 7 only |
+
+Delay, ttr and the instants are i64 nanoseconds in version 7, and u64 microseconds in version 5.
+
+beanstalkd 1.5 and later write version 7 and read both. 1.4.6 writes and reads version 5, in the
+layout of a 64-bit machine; a 32-bit one has another, which is not read here. Its reader takes full
+records of ready and delayed jobs only, and loses the rest of a file at another one. So a buried job
+is a full record of a ready one, and a short record that buries it. Source: the programs' sources.
 """
 
 from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from fastjournal.foreign.windowed_file import WindowedFile
 
-VERSION = 7
-VERSION_OLD = 5
+BinlogVersion: TypeAlias = Literal[7, 5]
+VERSION: BinlogVersion = 7
+VERSION_OLD: BinlogVersion = 5
 VERSION_BYTES = 4
 TUBE_BYTES_MAX = 200
 BODY_BYTES_MAX = 1 << 30
@@ -21,13 +52,20 @@ BODY_BYTES_MAX = 1 << 30
 BODY_END = b"\r\n"
 """The end of the put command, which stands in the file and counts in the size."""
 
-_FIELDS = "QI4xQQi4xQQIIIIIB"
-_JOB = struct.Struct(f"<{_FIELDS}3x")
-_JOB_OLD = struct.Struct(f"<{_FIELDS}")
-_NAME_SIZE = struct.Struct("<i")
-_NAME_SIZE_OLD = struct.Struct("<Q")
-END = bytes(_NAME_SIZE.size + _JOB.size)
-"""Record that ends a file."""
+
+class _Layout(NamedTuple):
+    """Layout of a version."""
+
+    name_size: struct.Struct
+    job: struct.Struct
+    time_units: int
+    """Units of its times that are a microsecond."""
+
+
+_LAYOUTS = {
+    VERSION: _Layout(struct.Struct("<i"), struct.Struct("<QI4xqqi4xqqIIIIIB3x"), 1000),
+    VERSION_OLD: _Layout(struct.Struct("<Q"), struct.Struct("<QI4xQQi4xQQIIIIIB"), 1),
+}
 
 
 class JobState(IntEnum):
@@ -76,7 +114,7 @@ class BrokenBinlogError(Exception):
         self.torn = torn
 
 
-def read_version(file: WindowedFile) -> int:
+def read_version(file: WindowedFile) -> BinlogVersion:
     """Return the version of a binlog.
 
     Raises:
@@ -86,18 +124,19 @@ def read_version(file: WindowedFile) -> int:
     if len(data) < VERSION_BYTES:
         raise BrokenBinlogError("the file ends before its version", torn=True)
     version = int.from_bytes(data, "little")
-    if version not in (VERSION, VERSION_OLD):
-        raise BrokenBinlogError(f"version {version} is none of 7 and 5")
-    return version
+    for known in _LAYOUTS:
+        if version == known:
+            return known
+    raise BrokenBinlogError(f"version {version} is none of 7 and 5")
 
 
-def read_record(file: WindowedFile, offset: int, version: int) -> BinlogRecord | None:
+def read_record(file: WindowedFile, offset: int, version: BinlogVersion) -> BinlogRecord | None:
     """Return the record at an offset before the end of a file; None: the file has no more.
 
     Raises:
         BrokenBinlogError: There is none.
     """
-    name_size, job = (_NAME_SIZE, _JOB) if version == VERSION else (_NAME_SIZE_OLD, _JOB_OLD)
+    name_size, job, units = _LAYOUTS[version]
     (tube_bytes,) = name_size.unpack(_read(file, offset, name_size.size))
     if not 0 <= tube_bytes <= TUBE_BYTES_MAX:
         raise BrokenBinlogError(f"a tube name of {tube_bytes} bytes; 200 at most")
@@ -109,8 +148,7 @@ def read_record(file: WindowedFile, offset: int, version: int) -> BinlogRecord |
     if fields[0] == 0:
         return None
     number, pri, delay, ttr, body_bytes, created, deadline, *counts, state = fields
-    if version == VERSION:
-        delay, ttr, created, deadline = (time // 1000 for time in (delay, ttr, created, deadline))
+    delay, ttr, created, deadline = (time // units for time in (delay, ttr, created, deadline))
     if not JobState.DELETED <= state <= JobState.DELAYED:
         raise BrokenBinlogError(f"job {number} has the state {state}, which no file holds")
     end = at
@@ -124,16 +162,38 @@ def read_record(file: WindowedFile, offset: int, version: int) -> BinlogRecord |
     return BinlogRecord._make((*head, *counts, state, at))
 
 
-def encode_job(record: BinlogRecord, body: bytes) -> bytes:
-    """Return a full record of version 7; the sizes in ``record`` do not count."""
-    job = _JOB.pack(
+def encode_version(version: BinlogVersion) -> bytes:
+    """Return the begin of a file."""
+    return version.to_bytes(VERSION_BYTES, "little")
+
+
+def encode_end(version: BinlogVersion) -> bytes:
+    """Return the record that ends a file."""
+    return bytes(_LAYOUTS[version].name_size.size + _LAYOUTS[version].job.size)
+
+
+def encode_job(record: BinlogRecord, body: bytes, version: BinlogVersion) -> bytes:
+    """Return a full record; ``body`` has no CR LF, and the size in ``record`` does not count."""
+    size = len(body) + len(BODY_END)
+    head = _encode_head(record.tube, record._replace(body_bytes=size), version)
+    return b"".join((head, body, BODY_END))
+
+
+def encode_change(record: BinlogRecord, version: BinlogVersion) -> bytes:
+    """Return a short record; the tube in ``record`` does not count, but the size of the body."""
+    return _encode_head(b"", record, version)
+
+
+def _encode_head(tube: bytes, record: BinlogRecord, version: BinlogVersion) -> bytes:
+    name_size, job, units = _LAYOUTS[version]
+    fields = job.pack(
         record.id,
         record.pri,
-        record.delay_us * 1000,
-        record.ttr_us * 1000,
-        len(body) + len(BODY_END),
-        record.created_us * 1000,
-        record.deadline_us * 1000,
+        record.delay_us * units,
+        record.ttr_us * units,
+        record.body_bytes,
+        record.created_us * units,
+        record.deadline_us * units,
         record.reserves,
         record.timeouts,
         record.releases,
@@ -141,7 +201,7 @@ def encode_job(record: BinlogRecord, body: bytes) -> bytes:
         record.kicks,
         record.state,
     )
-    return b"".join((_NAME_SIZE.pack(len(record.tube)), record.tube, job, body, BODY_END))
+    return b"".join((name_size.pack(len(tube)), tube, fields))
 
 
 def _read(file: WindowedFile, offset: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Writer of beanstalkd binlogs, version 7. Ids count up in the order of the work."""
+"""Writer of beanstalkd binlogs, version 7 or 5. Ids count up in the order of the work."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections import Counter
 from fastjournal.foreign.beanstalkd_records import (
     BODY_BYTES_MAX,
     BODY_END,
-    END,
     TUBE_BYTES_MAX,
     VERSION,
     VERSION_BYTES,
+    VERSION_OLD,
     BinlogRecord,
+    BinlogVersion,
     JobState,
+    encode_change,
+    encode_end,
     encode_job,
+    encode_version,
 )
 from fastjournal.foreign.journal_files import JournalFiles
 from fastjournal.foreign.names import FittedName, fit_name
@@ -42,7 +46,15 @@ class BeanstalkdWriter:
     A job that is due has its instant as the time at which it was put; attempts are timeouts.
     """
 
-    def __init__(self, files: JournalFiles, now_us: int, not_carried: Counter[str]) -> None:
+    def __init__(
+        self,
+        files: JournalFiles,
+        now_us: int,
+        not_carried: Counter[str],
+        version: BinlogVersion = VERSION,
+    ) -> None:
+        self._version = version
+        self._end = encode_end(version)
         self._files = files
         self._now_us = now_us
         self._not_carried = not_carried
@@ -61,20 +73,31 @@ class BeanstalkdWriter:
         self._not_carried["reasons"] += bool(entry.reason)
         self._largest = max(self._largest, len(entry.value))
         self._id += 1
-        self._write(encode_job(self._job(entry), entry.value))
+        self._write(self._records(entry))
 
     def finish(self) -> None:
         """End the journal."""
         if self._files.files == 0:
             self._begin()
-        self._files.write(END)
+        self._files.write(self._end)
         self._files.end()
 
     def advice(self) -> str | None:
         """Return an option that the server needs; None: there is none."""
         if self._largest + len(BODY_END) <= BODY_BYTES_DEFAULT:
             return None
-        return f"start beanstalkd with -z {self._largest + len(BODY_END)}, or it drops large jobs"
+        server = "beanstalkd" if self._version == VERSION else "beanstalkd 1.5 or later"
+        return f"start {server} with -z {self._largest + len(BODY_END)}, or it drops large jobs"
+
+    def _records(self, entry: SnapshotEntry) -> bytes:
+        """Return the records of an entry, which stand in one file."""
+        job = self._job(entry)
+        if self._version == VERSION or job.state != JobState.BURIED:
+            return encode_job(job, entry.value, self._version)
+        # release 1.4.6 loses the rest of a file at a full record of a buried job
+        ready = job._replace(state=JobState.READY, buries=0)
+        buried = job._replace(body_bytes=len(entry.value) + len(BODY_END))
+        return encode_job(ready, entry.value, VERSION_OLD) + encode_change(buried, VERSION_OLD)
 
     def _job(self, entry: SnapshotEntry) -> BinlogRecord:
         due = min(entry.not_before, _TIME_US_MAX)
@@ -93,14 +116,14 @@ class BeanstalkdWriter:
             state=state if entry.reason is None else JobState.BURIED,
         )
 
-    def _write(self, record: bytes) -> None:
-        size = self._files.file_bytes + len(record) + len(END)
+    def _write(self, records: bytes) -> None:
+        size = self._files.file_bytes + len(records) + len(self._end)
         if self._files.files == 0 or (size > FILE_BYTES and self._files.file_bytes > VERSION_BYTES):
             self._begin()
-        self._files.write(record)
+        self._files.write(records)
 
     def _begin(self) -> None:
         if self._files.files:
-            self._files.write(END)
+            self._files.write(self._end)
         self._files.begin(f"binlog.{self._files.files + 1}")
-        self._files.write(VERSION.to_bytes(VERSION_BYTES, "little"))
+        self._files.write(encode_version(self._version))

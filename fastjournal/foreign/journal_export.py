@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from fastjournal.cmdlog.snapshot import MANIFEST_NAME, enclosing_snapshot
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogFailedError
+from fastjournal.foreign.beanstalkd_records import VERSION, BinlogVersion
 from fastjournal.foreign.beanstalkd_writer import BeanstalkdWriter
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.items import OnProgress
@@ -63,13 +65,6 @@ class JournalExport(msgspec.Struct, frozen=True):
     """Option that the server needs."""
 
 
-_WRITERS: dict[Format, Callable[[JournalFiles, int, Counter[str]], JournalWriter]] = {
-    Format.BEANSTALKD: BeanstalkdWriter,
-    Format.KESTREL: KestrelWriter,
-    Format.WORKQ: WorkqWriter,
-}
-
-
 def export_journal(
     disk: Disk,
     snapshot: str,
@@ -77,6 +72,7 @@ def export_journal(
     to: Format,
     *,
     now_us: int,
+    binlog_version: BinlogVersion = VERSION,
     on_progress: OnProgress | None = None,
 ) -> JournalExport:
     """Write the waiting and buried entries of a snapshot as the journal of another queue.
@@ -87,6 +83,7 @@ def export_journal(
         destination: Directory that does not exist.
         to: Format of the journal.
         now_us: The present, in microseconds since the Unix epoch.
+        binlog_version: Version of the binlogs of beanstalkd; other formats have one version.
         on_progress: Called a few times a second while the snapshot is read.
 
     Raises:
@@ -111,19 +108,19 @@ def export_journal(
             "the destination exists", code="exists", hint=f"name a directory that does not: {to}"
         )
     entries = SnapshotEntries(disk, snapshot, now_us, on_progress)
-    partial = f"{destination}.partial-{os.getpid()}"
-    disk.mkdir(partial, like=snapshot)
-    files = JournalFiles(disk, partial, like=f"{snapshot}/{MANIFEST_NAME}")
-    writer = _WRITERS[to](files, now_us, entries.not_carried)
+    temporary = f"{destination}.partial-{os.getpid()}"
+    disk.mkdir(temporary, like=snapshot)
+    files = JournalFiles(disk, temporary, like=f"{snapshot}/{MANIFEST_NAME}")
+    writer = _writer(to, binlog_version)(files, now_us, entries.not_carried)
     try:
         written = _write(writer, entries)
         writer.finish()
-        disk.sync_directory(partial)
-        disk.rename(partial, destination)
+        disk.sync_directory(temporary)
+        disk.rename(temporary, destination)
     except BaseException:  # also an interrupt
         with suppress(LogFailedError):
             files.close()
-            _remove(disk, partial)
+            _remove(disk, temporary)
         raise
     disk.sync_directory(os.path.dirname(os.path.abspath(destination)))
     return JournalExport(
@@ -136,6 +133,14 @@ def export_journal(
         bytes=files.bytes,
         advice=writer.advice(),
     )
+
+
+def _writer(
+    to: Format, binlog_version: BinlogVersion
+) -> Callable[[JournalFiles, int, Counter[str]], JournalWriter]:
+    if to is Format.BEANSTALKD:
+        return partial(BeanstalkdWriter, version=binlog_version)
+    return KestrelWriter if to is Format.KESTREL else WorkqWriter
 
 
 def _write(writer: JournalWriter, entries: SnapshotEntries) -> int:

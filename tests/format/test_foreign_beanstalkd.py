@@ -14,15 +14,25 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign import open_beanstalkd
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal
-from fastjournal.foreign.beanstalkd_records import END, BinlogRecord, JobState, encode_job
+from fastjournal.foreign.beanstalkd_records import (
+    VERSION,
+    VERSION_OLD,
+    BinlogRecord,
+    BinlogVersion,
+    JobState,
+    encode_change,
+    encode_end,
+    encode_job,
+    encode_version,
+)
 from fastjournal.keys import parse_journal_key
+from fastjournal.limits import INSTANT_MAX
 from fastjournal.testing.disk import SimulatedDisk
 
 CORPUS = Path(__file__).parent / "data" / "beanstalkd"
 LOG = "/log"
 HEADER = b"\7\0\0\0"
 NOW = 1_795_165_389_000_000
-JOB_BYTES = 80
 
 
 def a_disk(*binlogs: bytes, first: int = 1) -> SimulatedDisk:
@@ -33,16 +43,22 @@ def a_disk(*binlogs: bytes, first: int = 1) -> SimulatedDisk:
     return disk
 
 
-def put(number: int, body: bytes = b"body", tube: bytes = b"tube", **fields: int) -> bytes:
-    """Return a full record."""
+def job(number: int, tube: bytes, **fields: int) -> BinlogRecord:
+    """Return a job record; times in microseconds."""
     values = {"pri": 100, "ttr_us": 60_000_000, "created_us": NOW, "state": JobState.READY}
     empty = BinlogRecord._make(0 for _ in BinlogRecord._fields)
-    return encode_job(empty._replace(id=number, tube=tube, **(values | fields)), body)
+    return empty._replace(id=number, tube=tube, **(values | fields))
+
+
+def put(number: int, body: bytes = b"body", tube: bytes = b"tube", **fields: int) -> bytes:
+    """Return a full record."""
+    return encode_job(job(number, tube, **fields), body, VERSION)
 
 
 def change(number: int, state: int, body: bytes = b"body", **fields: int) -> bytes:
     """Return a short record: it has no tube and no body."""
-    return put(number, body, b"", state=state, **fields)[: 4 + JOB_BYTES]
+    size = len(body) + 2
+    return encode_change(job(number, b"", body_bytes=size, state=state, **fields), VERSION)
 
 
 def read(*binlogs: bytes) -> BeanstalkdJournal:
@@ -88,7 +104,12 @@ def test_replay_gives_the_jobs_that_beanstalkd_has_after_a_restart(
 def test_records_without_a_tube_change_a_job_or_are_ignored() -> None:
     first = HEADER + put(1) + put(2) + change(9, JobState.READY) + put(3)
     second = HEADER + change(1, JobState.BURIED, pri=7) + change(2, JobState.DELETED)
-    second += change(3, JobState.RESERVED) + change(8, JobState.DELETED) + END + b"rubbish"
+    second += (
+        change(3, JobState.RESERVED)
+        + change(8, JobState.DELETED)
+        + encode_end(VERSION)
+        + b"rubbish"
+    )
     journal = read(first, second)
     assert journal.faults == []
     buried, reserved = journal.items()
@@ -189,3 +210,25 @@ def test_error_for_a_directory_of_another_format_names_it() -> None:
     disk.create(f"{LOG}/000000001.log").write(b"")
     with pytest.raises(BadRequestError, match="workq"), open_beanstalkd(disk, LOG):
         pass
+
+
+def test_replay_reads_each_file_in_its_version() -> None:
+    old = encode_version(VERSION_OLD) + b"".join(
+        encode_job(job(number, b"tube"), b"old", VERSION_OLD) for number in (1, 2)
+    )
+    journal = read(old, HEADER + change(1, JobState.BURIED, b"old") + put(3, b"new"))
+    assert journal.faults == []
+    assert found(journal) == {b"1": b"old", b"2": b"old", b"3": b"new"}
+    assert [item.reason is not None for item in journal.items()] == [True, False, False]
+
+
+@pytest.mark.parametrize("version", [VERSION, VERSION_OLD])
+def test_replay_keeps_extremes_of_a_job(version: BinlogVersion) -> None:
+    most = INSTANT_MAX if version == VERSION_OLD else (2**63 - 1) // 1000
+    times = {"created_us": most, "deadline_us": most, "ttr_us": most, "delay_us": most}
+    record = job(2**64 - 1, b"t" * 200, pri=2**32 - 1, state=JobState.DELAYED, **times)
+    journal = read(encode_version(version) + encode_job(record, b"\r\n", version))
+    (item,) = journal.items()
+    parts = parse_journal_key(item.key)
+    assert parts == (b"t" * 200, 255, most, b"beanstalkd-18446744073709551615")
+    assert (item.value, item.timestamp) == (b"\r\n", most)

@@ -6,77 +6,35 @@ import os
 import random
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from fastjournal.cmdlog.recovery.inspect_log import inspect_log
-from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.snapshot import take_snapshot
-from fastjournal.disk import Disk, OsDisk
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.foreign import open_beanstalkd, open_kestrel, open_workq
+from fastjournal.foreign import open_workq
+from fastjournal.foreign.beanstalkd_records import VERSION
 from fastjournal.foreign.formats import Format
-from fastjournal.foreign.journal_export import JournalExport, export_journal
-from fastjournal.keys import parse_journal_key
+from fastjournal.foreign.journal_export import export_journal
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
+from tests.format.foreign_exports import (
+    NOW,
+    Target,
+    Work,
+    each_target,
+    export,
+    exported,
+    snapshot_of,
+)
 
-NOW = START_US + 3_600_000_000
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
-READERS: dict[Format, Any] = {
-    Format.BEANSTALKD: open_beanstalkd,
-    Format.KESTREL: open_kestrel,
-    Format.WORKQ: open_workq,
-}
 RENAMED = b"renamed"
-FORMATS = list(READERS)
-each_format = pytest.mark.parametrize("to", FORMATS)
 
 
-class Work(NamedTuple):
-    domain: bytes
-    priority: int
-    instant: int
-    value: bytes
-    expires: int
-    buried: bool
-
-
-def snapshot_of(disk: Disk, *segments: SegmentBuilder, directory: str = "") -> str:
-    log = f"{directory}/log"
-    disk.mkdir(log)
-    for number, segment in enumerate(segments, 1):
-        file = disk.create(f"{log}/{number:09d}.log")
-        file.write(bytes(segment))
-        file.close()
-    found = inspect_log(disk, log, ReplayState())
-    assert found.diagnostics == []
-    return take_snapshot(disk, log, f"{directory}/snapshots", found.segments, NOW)
-
-
-def exported(
-    to: Format, *segments: SegmentBuilder
-) -> tuple[JournalExport, list[Work], SimulatedDisk]:
-    disk = SimulatedDisk()
-    snapshot = snapshot_of(disk, *segments)
-    done = export_journal(disk, snapshot, "/out", to, now_us=NOW)
-    with READERS[to](disk, "/out") as journal:
-        assert journal.faults == []
-        return done, [work_of(item) for item in journal.items()], disk
-
-
-def work_of(item: Any) -> Work:
-    parts = parse_journal_key(item.key)
-    assert parts is not None
-    buried = item.reason is not None
-    return Work(*parts[:3], item.value, item.expires, buried)
-
-
-def segments_of(disk: Disk) -> list[bytes]:
+def segments_of(disk: SimulatedDisk) -> list[bytes]:
     names = [name for name in disk.listdir("/out") if name.endswith(".log")]
     return [disk.read(f"/out/{name}") for name in names]
 
@@ -109,18 +67,18 @@ def a_log(chance: random.Random, expected: list[Work]) -> list[SegmentBuilder]:
     return segments
 
 
-def fits(domain: bytes, to: Format) -> bool:
+def fits(domain: bytes, to: Target) -> bool:
     """Whether a format holds the name of a domain of ``a_log``."""
-    return (b"." if to is Format.KESTREL else b"%") not in domain and b"_" not in domain
+    return (b"." if to.format is Format.KESTREL else b"%") not in domain and b"_" not in domain
 
 
-def as_held(work: Work, to: Format) -> Work:
+def as_held(work: Work, to: Target) -> Work:
     """Return work as far as a format holds it."""
     domain = work.domain if fits(work.domain, to) else RENAMED
-    if to is Format.KESTREL:
+    if to.format is Format.KESTREL:
         instant = min(work.instant, NOW) // 1000 * 1000
         return work._replace(domain=domain, priority=128, instant=instant)
-    if to is Format.BEANSTALKD:
+    if to.format is Format.BEANSTALKD:
         # a buried job has no deadline in beanstalkd
         instant = 0 if work.buried else work.instant
         return work._replace(domain=domain, instant=instant, expires=0)
@@ -129,27 +87,27 @@ def as_held(work: Work, to: Format) -> Work:
     return work._replace(domain=domain, instant=max(work.instant, 1), expires=expires)
 
 
-@each_format
+@each_target
 @pytest.mark.parametrize("seed", range(4))
-def test_export_is_read_back_as_the_entries_of_the_snapshot(to: Format, seed: int) -> None:
+def test_export_is_read_back_as_the_entries_of_the_snapshot(to: Target, seed: int) -> None:
     expected: list[Work] = []
     done, found, disk = exported(to, *a_log(random.Random(seed), expected))
-    if to is Format.KESTREL:
+    if to.format is Format.KESTREL:
         buried = sum(work.buried for work in expected)
         assert done.left_out["buried"] == buried > 0
         expected = [work for work in expected if not work.buried]
     assert done.written == len(found) == len(expected)
     assert done.read == done.written + sum(done.left_out.values())
     found = [w if fits(w.domain, to) else w._replace(domain=RENAMED) for w in found]
-    if to is Format.BEANSTALKD:
+    if to.format is Format.BEANSTALKD:
         found = [w._replace(instant=0) if w.buried else w for w in found]
     assert sorted(found) == sorted(as_held(work, to) for work in expected)
-    if to is Format.WORKQ:
+    if to.format is Format.WORKQ:
         assert_workq_accepts(segments_of(disk))
 
 
-@each_format
-def test_export_counts_what_a_format_does_not_hold(to: Format) -> None:
+@each_target
+def test_export_counts_what_a_format_does_not_hold(to: Target) -> None:
     log = SegmentBuilder(0)
     log.entry(b"plain")
     log.entry(b"q:128:0:1", uri=b"u", links=[b"x"], value=b"v" * 70_000, attempts=2)
@@ -159,7 +117,7 @@ def test_export_counts_what_a_format_does_not_hold(to: Format) -> None:
     log.fail(log.entry(b"-:7:0:4"), b"why")
     done, found, _ = exported(to, log)
     common = {"plain_entries": 1, "expired": 1}
-    assert done.left_out == common | ({"buried": 1} if to is Format.KESTREL else {})
+    assert done.left_out == common | ({"buried": 1} if to.format is Format.KESTREL else {})
     assert (
         done.not_carried
         == {"uris": 1, "further_keys": 1, "leases": 1}
@@ -167,18 +125,19 @@ def test_export_counts_what_a_format_does_not_hold(to: Format) -> None:
             Format.BEANSTALKD: {"expiries": 1, "reasons": 1, "domains_renamed": 1},
             Format.KESTREL: {"priorities": 1, "delays": 1, "attempts": 1},
             Format.WORKQ: {"lives_cut_to_30_days": 2, "attempts": 1},
-        }[to]
+        }[to.format]
     )
     assert (done.read, done.written) == (5, len(found))
-    advice = "start beanstalkd with -z 70002, or it drops large jobs"
-    assert done.advice == (advice if to is Format.BEANSTALKD else None)
+    server = "beanstalkd" if to.binlog_version == VERSION else "beanstalkd 1.5 or later"
+    advice = f"start {server} with -z 70002, or it drops large jobs"
+    assert done.advice == (advice if to.format is Format.BEANSTALKD else None)
 
 
-@each_format
-def test_export_of_nothing_is_a_journal(to: Format) -> None:
+@each_target
+def test_export_of_nothing_is_a_journal(to: Target) -> None:
     disk = SimulatedDisk()
     snapshot = snapshot_of(disk, SegmentBuilder(0))
-    done = export_journal(disk, snapshot, "/out", to, now_us=NOW)
+    done = export(disk, snapshot, to)
     assert (done.read, done.written) == (0, 0)
     assert (
         disk.listdir("/out")
@@ -186,13 +145,13 @@ def test_export_of_nothing_is_a_journal(to: Format) -> None:
             Format.BEANSTALKD: ["binlog.1"],
             Format.KESTREL: [],
             Format.WORKQ: ["000000001.log"],
-        }[to]
+        }[to.format]
     )
 
 
-@each_format
+@each_target
 def test_export_leaves_values_on_the_disk_and_rotates_files(
-    to: Format, monkeypatch: pytest.MonkeyPatch
+    to: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastjournal.foreign import beanstalkd_writer, snapshot_entries, workq_writer
 
@@ -207,21 +166,23 @@ def test_export_leaves_values_on_the_disk_and_rotates_files(
     done, found, disk = exported(to, *logs)
     assert sorted(work.value for work in found) == sorted(values)
     assert done.files == len(disk.listdir("/out"))
-    assert done.files == 1 if to is Format.KESTREL else done.files > 3
+    assert done.files == 1 if to.format is Format.KESTREL else done.files > 3
     assert done.bytes == sum(disk.size(f"/out/{name}") for name in disk.listdir("/out"))
 
 
-@each_format
-def test_export_that_fails_leaves_nothing(to: Format) -> None:
+@each_target
+def test_export_that_fails_leaves_nothing(to: Target) -> None:
     for count in range(1, 4):
         disk = SimulatedDisk()
         log = SegmentBuilder(0)
         for name in (b"a", b"b", b"c"):
             log.entry(name + b":128:0:1")
         snapshot = snapshot_of(disk, log)
-        disk.fail_at(count, "write" if to is Format.KESTREL else "sync" if count == 1 else "rename")
+        disk.fail_at(
+            count, "write" if to.format is Format.KESTREL else "sync" if count == 1 else "rename"
+        )
         try:
-            export_journal(disk, snapshot, "/out", to, now_us=NOW)
+            export(disk, snapshot, to)
         except LogFailedError:
             assert not disk.exists("/out")
             assert disk.listdir("/") == ["log", "snapshots"]
@@ -250,9 +211,9 @@ def test_export_refuses_a_destination_that_exists_and_a_log_that_is_no_snapshot(
     assert not disk.exists("/new")
 
 
-@each_format
+@each_target
 def test_export_has_modes_that_are_no_wider_than_those_of_the_snapshot(
-    to: Format, tmp_path: Path
+    to: Target, tmp_path: Path
 ) -> None:
     log = SegmentBuilder(0)
     log.entry(b"q:128:0:1")
@@ -261,7 +222,7 @@ def test_export_has_modes_that_are_no_wider_than_those_of_the_snapshot(
     for name in os.listdir(snapshot):
         os.chmod(f"{snapshot}/{name}", 0o600)
     os.chmod(snapshot, 0o700)
-    export_journal(disk, snapshot, str(tmp_path / "out"), to, now_us=NOW)
+    export(disk, snapshot, to, str(tmp_path / "out"))
     assert stat.S_IMODE(os.stat(tmp_path / "out").st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
     assert modes == {0o600}

@@ -28,6 +28,11 @@ needs_beanstalkd = pytest.mark.skipif(
     BEANSTALKD is None, reason="beanstalkd is not installed here (Debian: apt install beanstalkd)"
 )
 CORPUS = Path(__file__).parent.parent / "format" / "data"
+VERSIONS = {
+    7: ["--to", "beanstalkd"],
+    5: ["--to", "beanstalkd", "--binlog-version", "5"],
+}
+"""Options of an export, by the version of its binlogs."""
 DONE, REFUSED, USAGE = 0, 1, 2
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -112,11 +117,15 @@ def take_snapshot(directory: Path) -> str:
 
 
 @needs_beanstalkd
-def test_export_to_beanstalkd_starts_there_and_its_own_binlog_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_export_to_beanstalkd_starts_there_and_its_own_binlog_comes_back(
+    version: int, tmp_path: Path
+) -> None:
     snapshot, binlog = take_snapshot(tmp_path), tmp_path / "binlog"
     cli = Cli(tmp_path, None)
-    (done,) = cli.json("export", snapshot, str(binlog), "--to", "beanstalkd")
+    (done,) = cli.json("export", snapshot, str(binlog), *VERSIONS[version])
     assert (done["read"], done["written"], done["left_out"]) == (7, 6, {"plain_entries": 1})
+    assert (binlog / "binlog.1").read_bytes()[0] == version
     with beanstalkd(binlog) as client:
         assert client.line("watch mail")[0] == "WATCHING"
         bodies = [client.data("reserve-with-timeout 0") for _ in range(4)]
@@ -195,6 +204,11 @@ def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Pa
     written = {"beanstalkd": 6, "kestrel": 5, "workq": 6}
     for to, number in written.items():
         out = tmp_path / to
+        if to != "beanstalkd":
+            wrong = cli("export", snapshot, str(out), "--to", to, "--binlog-version", "5")
+            assert wrong.returncode == USAGE
+            assert b"Error: --binlog-version needs --to beanstalkd\n" in wrong.stderr
+            assert not out.exists()
         done = cli("export", snapshot, str(out), "--to", to, "--table")
         assert done.returncode == DONE, done.stderr.decode()
         lines = done.stdout.decode().splitlines()

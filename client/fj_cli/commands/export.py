@@ -30,8 +30,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="Format: Parquet files, or the journal of another queue.",
 )
+@click.option(
+    "--binlog-version",
+    type=click.Choice(["7", "5"]),
+    help="Version of the binlog of --to beanstalkd; 5: of release 1.4.6.  [default: 7]",
+)
 @json_option
-def command(snapshot: str, destination: str, to: str, as_json: bool | None) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    snapshot: str,
+    destination: str,
+    to: str,
+    binlog_version: str | None,
+    as_json: bool | None,
+) -> None:
     """Write the live entries of SNAPSHOT as Parquet, or as the journal of another queue.
 
     SNAPSHOT is the path that 'fj-cli snapshot' printed. Parquet goes into the directory URI or
@@ -40,10 +53,13 @@ def command(snapshot: str, destination: str, to: str, as_json: bool | None) -> N
     snapshot, and _SUCCESS is written last. Needs no Java.
 
     A journal goes into the directory PATH, which must not exist: its server starts on it. Ends with
-    counts of what the format does not hold.
+    counts of what the format does not hold. beanstalkd 1.5 and later start on a binlog of either
+    version, release 1.4.6 on version 5.
     """
+    if binlog_version is not None and to != "beanstalkd":
+        raise click.UsageError("--binlog-version needs --to beanstalkd", ctx)
     if to != "parquet":
-        _export_journal(snapshot, destination, to, as_json)
+        _export_journal(snapshot, destination, to, binlog_version, as_json)
         return
     export_snapshot = _load()
     with unwound(), ProgressBar("exporting", unit="bytes") as bar:
@@ -57,9 +73,12 @@ def command(snapshot: str, destination: str, to: str, as_json: bool | None) -> N
         )
 
 
-def _export_journal(snapshot: str, destination: str, to: str, as_json: bool | None) -> None:
+def _export_journal(
+    snapshot: str, destination: str, to: str, binlog_version: str | None, as_json: bool | None
+) -> None:
     from fastjournal.clock import SystemClock
     from fastjournal.disk import OsDisk
+    from fastjournal.foreign.beanstalkd_records import VERSION, VERSION_OLD
     from fastjournal.foreign.formats import Format
     from fastjournal.foreign.journal_export import export_journal
 
@@ -70,6 +89,7 @@ def _export_journal(snapshot: str, destination: str, to: str, as_json: bool | No
             destination,
             Format(to),
             now_us=SystemClock().now_us(),
+            binlog_version=VERSION_OLD if binlog_version == str(VERSION_OLD) else VERSION,
             on_progress=bar.update,
         )
     if done.advice is not None:
