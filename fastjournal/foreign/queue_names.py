@@ -9,7 +9,7 @@ from fastjournal.foreign.names import FittedName
 
 
 class QueueNames:
-    """Names of queues for entries that come sorted by domain.
+    """Names of queues for entries that come sorted by domain; no two domains have one.
 
     Args:
         fit: Returns the name of the queue of a domain.
@@ -20,6 +20,7 @@ class QueueNames:
         self._fit = fit
         self._not_carried = not_carried
         self._domain: bytes | None = None
+        self._names = set[bytes]()
         self.name = b""
         """Name of the queue of the last entry."""
 
@@ -29,6 +30,11 @@ class QueueNames:
             return False
         self._domain = domain
         fitted = self._fit(domain)
-        self._not_carried["domains_renamed"] += not fitted.exact
-        self.name = fitted.name
+        self.name, number = fitted.name, 1
+        while self.name in self._names:
+            # the name that another domain was given; no domain holds a colon
+            number += 1
+            self.name = self._fit(b"%b:%d" % (domain, number)).name
+        self._names.add(self.name)
+        self._not_carried["domains_renamed"] += not fitted.exact or number > 1
         return True

@@ -240,3 +240,17 @@ def test_export_to_workq_keeps_the_ids_of_its_jobs_and_none_is_there_twice() -> 
         first, second = (item.key.rpartition(b":")[2] for item in journal.items())
     assert first.decode() == job_id
     assert second != first
+
+
+@each_target
+def test_export_gives_no_two_domains_one_queue_also_where_one_has_the_new_name_of_the_other(
+    to: Target,
+) -> None:
+    domains = [b"-x", b"_x_b597a201", b"a.b", b"a_b_e8a9d8d4", b"t" * 300]
+    log = SegmentBuilder(0)
+    for domain in domains:
+        log.entry(domain + b":128:0:1", value=domain)
+    _, found, _ = exported(to, log)
+    queues = {work.domain for work in found}
+    assert sorted(work.value for work in found) == sorted(domains)
+    assert len(queues) == len(domains)
