@@ -13,7 +13,8 @@ from fastjournal.foreign.queue_names import QueueNames
 from fastjournal.foreign.snapshot_entries import SnapshotEntry
 from fastjournal.limits import PRIORITY_DEFAULT
 
-NAME_BYTES_MAX = 255
+NAME_BYTES_MAX = 255 - len(".1795168989000.pack")
+"""Kestrel makes names of files that are so much longer: those of older files, and of their pack."""
 _NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]")
 _MS_MAX = 2**63 - 1
 

@@ -21,6 +21,7 @@ from fastjournal.testing.logs import START_US, SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.format.foreign_exports import (
     NOW,
+    TARGETS,
     Target,
     Work,
     each_target,
@@ -254,3 +255,11 @@ def test_export_gives_no_two_domains_one_queue_also_where_one_has_the_new_name_o
     queues = {work.domain for work in found}
     assert sorted(work.value for work in found) == sorted(domains)
     assert len(queues) == len(domains)
+
+
+def test_export_to_kestrel_leaves_room_in_names_for_those_of_its_packs() -> None:
+    log = SegmentBuilder(0)
+    for size in (236, 237):
+        log.entry(b"%b:128:0:1" % (b"q" * size))
+    _, _, disk = exported(TARGETS["kestrel"], log)
+    assert [len(name) for name in disk.listdir("/out")] == [236, 236]
