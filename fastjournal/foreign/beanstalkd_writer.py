@@ -30,7 +30,9 @@ FILE_BYTES = 10 * 1024 * 1024
 BODY_BYTES_DEFAULT = 65_535
 """beanstalkd's default of the option -z."""
 _TTR_US_MIN = 1_000_000
-_TIME_US_MAX = (2**63 - 1) // 1000
+_SPAN_US_MAX = (2**32 - 1) * 1_000_000
+"""Longest delay and time to run of the put command, 136 years. The end of a lease of 250 years is
+beyond beanstalkd's 64 bits of nanoseconds: it answers DEADLINE_SOON to the worker at once."""
 _COUNT_MAX = 2**32 - 1
 _NOT_ALLOWED = re.compile(rb"\A-|[^A-Za-z0-9+/;.$_()-]")
 _EMPTY = BinlogRecord._make(0 for _ in BinlogRecord._fields)
@@ -100,7 +102,10 @@ class BeanstalkdWriter:
         return encode_job(ready, entry.value, VERSION_OLD) + encode_change(buried, VERSION_OLD)
 
     def _job(self, entry: SnapshotEntry) -> BinlogRecord:
-        due = min(entry.not_before, _TIME_US_MAX)
+        latest = self._now_us + _SPAN_US_MAX
+        self._not_carried["delays_cut_to_136_years"] += entry.not_before > latest
+        self._not_carried["leases_cut_to_136_years"] += entry.lease_us > _SPAN_US_MAX
+        due = min(entry.not_before, latest)
         delayed = due > self._now_us
         state = JobState.DELAYED if delayed else JobState.READY
         return _EMPTY._replace(
@@ -108,7 +113,7 @@ class BeanstalkdWriter:
             id=self._id,
             pri=entry.priority,
             delay_us=due - self._now_us if delayed else 0,
-            ttr_us=min(max(entry.lease_us, _TTR_US_MIN), _TIME_US_MAX),
+            ttr_us=min(max(entry.lease_us, _TTR_US_MIN), _SPAN_US_MAX),
             created_us=min(entry.timestamp, self._now_us) if delayed else due,
             deadline_us=due if delayed else 0,
             timeouts=min(entry.attempts, _COUNT_MAX),

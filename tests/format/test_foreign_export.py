@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.foreign import open_workq
+from fastjournal.foreign import open_beanstalkd, open_workq
 from fastjournal.foreign.beanstalkd_records import VERSION
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.journal_export import export_journal
@@ -263,3 +264,22 @@ def test_export_to_kestrel_leaves_room_in_names_for_those_of_its_packs() -> None
         log.entry(b"%b:128:0:1" % (b"q" * size))
     _, _, disk = exported(TARGETS["kestrel"], log)
     assert [len(name) for name in disk.listdir("/out")] == [236, 236]
+
+
+@pytest.mark.parametrize("name", ["beanstalkd", "beanstalkd-5"])
+def test_export_to_beanstalkd_cuts_times_that_no_put_command_has(name: str) -> None:
+    most = (2**32 - 1) * SECOND
+    log = SegmentBuilder(0)
+    log.operation(Limit(b"a", 0, 0, most + 1, 0))
+    log.operation(Limit(b"b", 0, 0, most, 0))
+    log.entry(b"a:128:%d:1" % INSTANT_MAX, not_before=INSTANT_MAX)
+    log.entry(b"b:128:%d:1" % (NOW + most), not_before=NOW + most)
+    done, found, disk = exported(TARGETS[name], log)
+    assert done.not_carried == {
+        "limited_domains": 2,
+        "delays_cut_to_136_years": 1,
+        "leases_cut_to_136_years": 1,
+    }
+    assert [work.instant for work in found] == [NOW + most, NOW + most]
+    with open_beanstalkd(disk, "/out") as journal:
+        assert [queue.ttr_us for queue in journal.queues] == [(most, most, most)] * 2

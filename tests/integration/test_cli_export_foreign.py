@@ -156,6 +156,31 @@ def test_export_to_beanstalkd_starts_there_and_its_own_binlog_comes_back(
 
 
 @needs_beanstalkd
+@pytest.mark.parametrize("version", VERSIONS)
+def test_export_of_extreme_entries_is_served_by_a_beanstalkd(version: int, tmp_path: Path) -> None:
+    long, values = "t" * 200, [b"", b"\r\n", b"\0" * 1000]
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        for number, value in enumerate(values):
+            client.set(build_journal_key(long, f"{number}", priority=255), value)
+        # one that waits longer than a put command can ask for
+        client.set(build_journal_key(long, "far", not_before_us=2**64 - 1), b"far")
+        client.set(build_journal_key("-x", "renamed", not_before_us=1, priority=0), b"x")
+        snapshot = client.snapshot()
+    binlog = tmp_path / "binlog"
+    (done,) = Cli(tmp_path, None).json("export", snapshot, str(binlog), *VERSIONS[version])
+    assert done["not_carried"] == {"domains_renamed": 1, "delays_cut_to_136_years": 1}
+    with beanstalkd(binlog) as client:
+        for tube in (long, "_x_b597a201"):
+            assert client.line(f"watch {tube}")[0] == "WATCHING"
+        found = [client.data("reserve-with-timeout 0") for _ in range(5)]
+        assert [job and job[1] for job in found] == [b"x", *values, None]
+        assert client.line(f"use {long}")[0] == "USING"
+        delayed = client.data("peek-delayed")
+        assert delayed is not None
+        assert delayed[1] == b"far"
+
+
+@needs_beanstalkd
 @pytest.mark.parametrize("name", ["killed", "stopped-v5"])
 def test_import_of_recorded_binlogs_gives_what_a_beanstalkd_serves(
     name: str, tmp_path: Path
