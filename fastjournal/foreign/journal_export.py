@@ -1,7 +1,7 @@
 """Export of a snapshot as the journal of another queue: atomic, with counts of what it lacks.
 
-The journal is written into a directory ``<destination>.partial-<pid>``, synced, and renamed. An
-export that fails removes that directory; one that is killed leaves it, and it can be deleted.
+The journal is written into a directory ``<destination>.partial-<random>``, synced, and renamed.
+An export that fails removes that directory; one that is killed leaves it, and it can be deleted.
 Files and directory are readable by nobody who may not read the snapshot.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from fastjournal.cmdlog.snapshot import MANIFEST_NAME, enclosing_snapshot
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME, enclosing_snapshot, read_manifest
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogFailedError
 from fastjournal.foreign.beanstalkd_records import VERSION, BinlogVersion
@@ -105,14 +106,17 @@ def export_journal(
         )
     if disk.exists(destination):
         raise BadRequestError(
-            "the destination exists", code="exists", hint=f"name a directory that does not: {to}"
+            f"the destination {destination} exists",
+            code="exists",
+            hint="name a directory that does not",
         )
-    entries = SnapshotEntries(disk, snapshot, now_us, on_progress)
-    temporary = f"{destination}.partial-{os.getpid()}"
+    read_manifest(disk, snapshot)
+    temporary = f"{destination}.partial-{secrets.token_hex(4)}"
     disk.mkdir(temporary, like=snapshot)
     files = JournalFiles(disk, temporary, like=f"{snapshot}/{MANIFEST_NAME}")
-    writer = _writer(to, binlog_version)(files, now_us, entries.not_carried)
     try:
+        entries = SnapshotEntries(disk, snapshot, now_us, on_progress)
+        writer = _writer(to, binlog_version)(files, now_us, entries.not_carried)
         written = _write(writer, entries)
         writer.finish()
         disk.sync_directory(temporary)
@@ -120,6 +124,7 @@ def export_journal(
     except BaseException:  # also an interrupt
         with suppress(LogFailedError):
             files.close()
+        with suppress(LogFailedError):
             _remove(disk, temporary)
         raise
     disk.sync_directory(os.path.dirname(os.path.abspath(destination)))

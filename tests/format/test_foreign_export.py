@@ -12,7 +12,7 @@ import pytest
 from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.foreign import open_beanstalkd, open_workq
+from fastjournal.foreign import open_beanstalkd, open_workq, snapshot_entries
 from fastjournal.foreign.beanstalkd_records import VERSION
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.journal_export import export_journal
@@ -28,6 +28,7 @@ from tests.format.foreign_exports import (
     each_target,
     export,
     exported,
+    read_items,
     snapshot_of,
 )
 
@@ -283,3 +284,52 @@ def test_export_to_beanstalkd_cuts_times_that_no_put_command_has(name: str) -> N
     assert [work.instant for work in found] == [NOW + most, NOW + most]
     with open_beanstalkd(disk, "/out") as journal:
         assert [queue.ttr_us for queue in journal.queues] == [(most, most, most)] * 2
+
+
+@each_target
+def test_export_is_refused_before_the_snapshot_is_read_where_nothing_can_be_written(
+    to: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk()
+    snapshot = snapshot_of(disk, SegmentBuilder(0))
+    disk.create("/file").write(b"")
+    monkeypatch.delattr(snapshot_entries, "inspect_log")
+    with pytest.raises(LogFailedError, match="cannot create directory"):
+        export(disk, snapshot, to, "/file/out")
+
+
+@each_target
+def test_export_that_fails_anywhere_leaves_nothing_or_all(to: Target) -> None:
+    log = SegmentBuilder(0)
+    for name in (b"a", b"b", b"c"):
+        log.entry(name + b":128:0:1")
+    for count in range(1, 100):
+        disk = SimulatedDisk()
+        snapshot = snapshot_of(disk, log)
+        before = disk.listdir("/")
+        disk.fail_at(count)
+        try:
+            export(disk, snapshot, to)
+        except (LogFailedError, LogCorruptError):
+            if disk.exists("/out"):
+                # the last call makes a name durable that is there already
+                assert len(read_items(disk, to)) == 3
+            else:
+                assert disk.listdir("/") == before
+        else:
+            break
+    assert 10 < count < 99
+
+
+@each_target
+def test_export_takes_nothing_of_one_that_was_killed_with_the_same_process_id(to: Target) -> None:
+    disk = SimulatedDisk()
+    log = SegmentBuilder(0)
+    log.entry(b"q:128:0:1")
+    snapshot = snapshot_of(disk, log)
+    left = f"/out.partial-{os.getpid()}"
+    disk.mkdir(left)
+    disk.create(f"{left}/binlog.2").write(b"old")
+    done = export(disk, snapshot, to)
+    assert len(disk.listdir("/out")) == done.files == 1
+    assert disk.listdir(left) == ["binlog.2"]

@@ -243,7 +243,7 @@ def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Pa
         assert stat.S_IMODE(out.stat().st_mode) == 0o700
         again = cli("export", snapshot, str(out), "--to", to)
         assert again.returncode == USAGE
-        assert b"the destination exists" in again.stderr
+        assert f"the destination {out} exists (".encode() in again.stderr
         for place, told in (
             ("s3://bucket/key", b"is no path of a directory on this machine (a journal of "),
             ("", b"is no path of a directory on this machine"),
