@@ -162,6 +162,8 @@ def _tell_queues(journal: Journal, *, set_limits: bool) -> None:
         text += f", time to run {times}"
         if queue.attempts:
             text += f", at most {counted(queue.attempts, 'attempt')}"
+        if set_limits and queue.ttr_us[-1] > DURATION_US_MAX:
+            text += f"; the lease is cut to {format_duration(DURATION_US_MAX)}"
         if set_limits and queue.others:
             text += f"; not carried over: other values of {counted(queue.others, 'job')}"
         note(text)
@@ -273,7 +275,7 @@ class Importer:
             counts.already_there += 1
         else:
             counts.refused += 1
-            note(f"{item.path} at offset {item.offset}: refused: {answer.code}: {answer}")
+            note(f"{item.path} at offset {item.offset}: refused: {answer}")
 
     def _ask(self, many: list[Call[Any]]) -> list[Any]:
         """Send all; a value over the daemon's max-value ends the connection, so make another."""

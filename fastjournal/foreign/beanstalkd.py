@@ -21,6 +21,7 @@ from fastjournal.errors import LogCorruptError, LogLockedError
 from fastjournal.foreign.beanstalkd_records import (
     BODY_BYTES_MAX,
     BODY_END,
+    TTR_US_MIN,
     VERSION_BYTES,
     BinlogRecord,
     BrokenBinlogError,
@@ -146,9 +147,10 @@ class BeanstalkdJournal:
             self._shared.setdefault(tube, tube),
             *at,
             record.pri,
-            record.ttr_us,
-            record.created_us,
-            record.deadline_us,
+            max(record.ttr_us, TTR_US_MIN),
+            # version 7 has signed times: a negative instant has passed
+            max(record.created_us, 0),
+            max(record.deadline_us, 0),
             record.state,
             self._shared.setdefault(counts, counts),
         )

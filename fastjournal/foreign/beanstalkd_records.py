@@ -47,6 +47,8 @@ VERSION: BinlogVersion = 7
 VERSION_OLD: BinlogVersion = 5
 VERSION_BYTES = 4
 TUBE_BYTES_MAX = 200
+TTR_US_MIN = 1_000_000
+"""Time to run of a put command that asks for less. Release 1.4.6 writes 1 us for one with 0."""
 BODY_BYTES_MAX = 1 << 30
 """The largest that beanstalkd's option -z allows."""
 BODY_END = b"\r\n"

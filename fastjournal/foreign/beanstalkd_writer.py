@@ -8,6 +8,7 @@ from collections import Counter
 from fastjournal.foreign.beanstalkd_records import (
     BODY_BYTES_MAX,
     BODY_END,
+    TTR_US_MIN,
     TUBE_BYTES_MAX,
     VERSION,
     VERSION_BYTES,
@@ -29,7 +30,6 @@ FILE_BYTES = 10 * 1024 * 1024
 """beanstalkd's default of the option -s. A larger record is alone in its file."""
 BODY_BYTES_DEFAULT = 65_535
 """beanstalkd's default of the option -z."""
-_TTR_US_MIN = 1_000_000
 _SPAN_US_MAX = (2**32 - 1) * 1_000_000
 """Longest delay and time to run of the put command, 136 years. The end of a lease of 250 years is
 beyond beanstalkd's 64 bits of nanoseconds: it answers DEADLINE_SOON to the worker at once."""
@@ -113,7 +113,7 @@ class BeanstalkdWriter:
             id=self._id,
             pri=entry.priority,
             delay_us=due - self._now_us if delayed else 0,
-            ttr_us=min(max(entry.lease_us, _TTR_US_MIN), _SPAN_US_MAX),
+            ttr_us=min(max(entry.lease_us, TTR_US_MIN), _SPAN_US_MAX),
             created_us=min(entry.timestamp, self._now_us) if delayed else due,
             deadline_us=due if delayed else 0,
             timeouts=min(entry.attempts, _COUNT_MAX),

@@ -222,6 +222,23 @@ def test_replay_reads_each_file_in_its_version() -> None:
     assert [item.reason is not None for item in journal.items()] == [True, False, False]
 
 
+def test_replay_takes_negative_times_of_version_7_as_passed() -> None:
+    times = {"created_us": -5, "ttr_us": -6, "deadline_us": -7, "state": JobState.DELAYED}
+    journal = read(HEADER + put(1, **times))
+    (item,) = journal.items()
+    assert item.key == b"tube:100:0000000000000000:beanstalkd-1"
+    assert item.timestamp == 1
+
+
+def test_replay_raises_a_time_to_run_to_a_second_as_the_put_command_does() -> None:
+    times = [0, 1, 999_999, 1_000_001]
+    data = b"".join(
+        encode_job(job(1 + n, b"tube", ttr_us=times[n]), b"", VERSION_OLD) for n in range(4)
+    )
+    (queue,) = read(encode_version(VERSION_OLD) + data).queues
+    assert queue.ttr_us == (1_000_000, 1_000_000, 1_000_001)
+
+
 @pytest.mark.parametrize("version", [VERSION, VERSION_OLD])
 def test_replay_keeps_extremes_of_a_job(version: BinlogVersion) -> None:
     most = INSTANT_MAX if version == VERSION_OLD else (2**63 - 1) // 1000

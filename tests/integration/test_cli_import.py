@@ -338,6 +338,7 @@ def test_import_names_refused_items_with_their_places_and_goes_on(tmp_path: Path
     for line, record, code in codes:
         place = f"{directory}/000000001.log at offset {log.offsets[record]}"
         assert line.startswith(f"{place}: refused: {code}: ")
+        assert line.count(f"{code}: ") == 1
 
 
 def test_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path, cli: Cli) -> None:

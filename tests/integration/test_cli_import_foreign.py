@@ -165,3 +165,26 @@ def test_import_names_wrong_formats_and_a_running_beanstalkd_is_no_source(
         assert done.returncode == REFUSED
         assert b"lock: a beanstalkd runs on this binlog (stop it first)" in done.stderr
     assert cli.json("import", "beanstalkd", str(binlog))[0]["imported"] == 42
+
+
+def test_import_of_version_5_sets_limits_also_where_a_put_asked_for_no_or_for_endless_time(
+    tmp_path: Path, daemon: DaemonProcess, cli: Cli
+) -> None:
+    # release 1.4.6 writes 1 us for a put with a time to run of 0
+    times = {b"none": 1, b"usual": 60 * SECOND, b"endless": (2**32 - 1) * SECOND}
+    empty = beanstalkd_records.BinlogRecord._make(
+        0 for _ in beanstalkd_records.BinlogRecord._fields
+    )
+    data = beanstalkd_records.encode_version(5)
+    for number, (tube, ttr) in enumerate(times.items(), 1):
+        job = empty._replace(id=number, tube=tube, ttr_us=ttr, created_us=NOW - DAY, state=1)
+        data += beanstalkd_records.encode_job(job, b"body", 5)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "binlog.1").write_bytes(data)
+    done = cli("import", "beanstalkd", str(tmp_path / "log"), "--set-limits")
+    assert done.returncode == DONE, done.stderr.decode()
+    assert json.loads(done.stdout)["imported"] == 3
+    assert b"endless: 1 job, time to run 7101w 3d; the lease is cut to 52w 2d\n" in (done.stderr)
+    with SyncClient(daemon.address) as client:
+        leases = [client.domain_stats(tube).lease_us for tube in times]
+    assert leases == [SECOND, 60 * SECOND, 366 * DAY]
