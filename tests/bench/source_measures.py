@@ -101,13 +101,9 @@ def imports_of(module: Module) -> set[str]:
     return (found & known.keys()) - {module.name}
 
 
-def import_cycles(package: str = DAEMON) -> list[str]:
-    """Return the groups of modules of a package in which each imports all others, in the end."""
-    graph = {
-        name: imports_of(module)
-        for name, module in modules().items()
-        if name == package or name.startswith(f"{package}.")
-    }
+def import_cycles() -> list[str]:
+    """Return the groups of modules in which each imports all others, in the end."""
+    graph = {name: imports_of(module) for name, module in modules().items()}
     reached = {name: _reached(graph, name) for name in graph}
     groups = {
         frozenset(other for other in reached[name] if name in reached[other]) for name in graph
@@ -120,7 +116,7 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     left = [start]
     while left:
         for name in graph[left.pop()]:
-            if name in graph and name not in reached:
+            if name not in reached:
                 reached.add(name)
                 left.append(name)
     return reached

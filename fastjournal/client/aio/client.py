@@ -20,7 +20,7 @@ from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.jobs import BodyFailure, failure_of
-from fastjournal.client.core.pipeline import raw, several, single
+from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
@@ -219,7 +219,7 @@ class Client(AsyncMethods):
             attempts_max=attempts_max,
             patience=patience,
         )
-        return JobLoop(self, options)
+        return JobLoop(self.connection, options, self.pools)
 
     def mirror(self, prefix: str | bytes) -> Mirror:
         """Local copy of the entries under a prefix: ``async with client.mirror("color:") as copy``.
@@ -233,7 +233,7 @@ class Client(AsyncMethods):
             RefusedError: From the block: ``forbidden``, ``busy`` (too many listen).
             CannotConnectError: From the block: the daemon stays away.
         """
-        return Mirror(self, prefix)
+        return Mirror(self.connection, prefix)
 
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
         """Start a task that ends with this client and raises nothing.
@@ -252,7 +252,7 @@ class Client(AsyncMethods):
         self._scopes.discard(scope)
 
     def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
-        return Listener(self, call)
+        return Listener(self.connection, call)
 
     # --- many at once ---------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Client(AsyncMethods):
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.core.calls``; return its result."""
-        return await self.connection.exchange(*single(call))
+        return await self.connection.call(call)
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""

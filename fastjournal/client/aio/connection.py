@@ -16,10 +16,11 @@ from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import copy_error, is_waited_for_at_start, not_connected
 from fastjournal.client.core.in_flight import InFlightRequest
 from fastjournal.client.core.multiplexer import Multiplexer
-from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw
+from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
 from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
@@ -42,7 +43,7 @@ class AsyncConnection:
         reply_timeout_s: Seconds without an answer after which a connection counts as lost.
         reply_bytes_max: Bytes of the largest reply to accept.
         rng: Draws the pauses.
-        start_soon: Starts tasks, while ``is_open``.
+        start_soon: Starts tasks, while ``is_open``; they end with the client and raise nothing.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class AsyncConnection:
         self._access = access
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
-        self._start_soon = start_soon
+        self.start_soon = start_soon
         self._connecting = anyio.Lock()
         self._effort: _SharedEffort | None = None
         self._owed: list[Request] = []
@@ -103,17 +104,17 @@ class AsyncConnection:
             effort = self._effort
             if effort is None:
                 effort = self._effort = _SharedEffort(self.plan, self.rng)
-                self._start_soon(functools.partial(self._reconnect, effort))
+                self.start_soon(functools.partial(self._reconnect, effort))
             await effort.over.wait()
             if effort.failure is not None:
                 raise copy_error(effort.failure)
         return self.transport
 
-    async def exchange(
-        self,
-        requests: list[Undoable],
-        read: Read[T],
-    ) -> T:
+    async def call(self, call: Call[T]) -> T:
+        """Send a call; return its result."""
+        return await self.exchange(*single(call))
+
+    async def exchange(self, requests: list[Undoable], read: Read[T]) -> T:
         """Send requests; return what ``read`` makes of their replies.
 
         Where that fails, or is cancelled, the leases and locks of the replies are released.
@@ -178,7 +179,7 @@ class AsyncConnection:
             self.transport.owe(releases)
         elif releases:
             self._owed += releases
-            self._start_soon(self.pay)
+            self.start_soon(self.pay)
 
     # --- connecting -----------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class AsyncConnection:
             )
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
             self.transport = AsyncTransport(stream, multiplexer, self.address)
-            self._start_soon(self.transport.run)
+            self.start_soon(self.transport.run)
 
     async def _reconnect(self, effort: _SharedEffort) -> None:
         """Connect in place of a lost connection, trying for a while.

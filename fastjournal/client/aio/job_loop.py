@@ -12,12 +12,12 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.aio.jobs import Job, let_go
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
@@ -27,26 +27,38 @@ from fastjournal.errors import FastjournalError, LeaseLostError
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.numeric import check_integer
 
-if TYPE_CHECKING:
-    from fastjournal.client.aio.client import Client
-
 _log = logging.getLogger(__name__)
 
 
 class LeasePool:
-    """Leases of a loop; it outlives the loop by the time that giving back takes."""
+    """Leases of a loop; it outlives the loop by the time that giving back takes.
 
-    def __init__(self, client: Client, options: WorkerOptions) -> None:
-        self.client = client
+    Args:
+        connection: Connection of the client.
+        options: Options of the loop.
+        pools: Pools of the client, which releases their leases when it ends.
+    """
+
+    def __init__(
+        self, connection: AsyncConnection, options: WorkerOptions, pools: set[LeasePool]
+    ) -> None:
         self.options = options
-        self.plan = client.connection.plan
-        self.rng = client.connection.rng
+        self._connection = connection
+        self._pools = pools
         self.held: deque[Job] = deque()
         """Jobs that were delivered and have not ended: of a loop, first the one whose body runs,
         then those behind it."""
         self.stopped = False
         self._search: anyio.CancelScope | None = None
         self._was_answered = False
+
+    def register(self) -> None:
+        """Have the client release the leases when it ends."""
+        self._pools.add(self)
+
+    def unregister(self) -> None:
+        """Say that there is nothing to release."""
+        self._pools.discard(self)
 
     def stop(self) -> None:
         """Find no more work; a search that is under way ends."""
@@ -63,8 +75,8 @@ class LeasePool:
         """
         polling = PollLoop(
             self.options,
-            self.plan,
-            self.rng,
+            self._connection.plan,
+            self._connection.rng,
             anyio.current_time(),
             was_answered=self._was_answered,
             beside_work=beside_work,
@@ -73,15 +85,16 @@ class LeasePool:
         with anyio.CancelScope() as self._search:
             while not (found or self.stopped):
                 try:
-                    entries = await self.client.call(polling.call(anyio.current_time(), count))
+                    call = polling.call(anyio.current_time(), count)
+                    entries = await self._connection.call(call)
                 except FastjournalError as error:
                     await anyio.sleep(polling.failed(error, anyio.current_time()))
                     continue
                 polling.answered()
                 self._was_answered = True
-                found = [Job(entry, self) for entry in entries]
+                found = [Job(entry, self._connection, self.options) for entry in entries]
                 for job in found:
-                    self.client.start_soon(job.keep)
+                    self._connection.start_soon(job.keep)
                 self.held.extend(found)
                 if not found and polling.is_over(anyio.current_time()):
                     break
@@ -100,18 +113,20 @@ class LeasePool:
 
     def abandon(self) -> None:
         """Have all leases released by a task of the client."""
-        self.client.start_soon(self._let_go_of_dropped)
+        self._connection.start_soon(self._let_go_of_dropped)
 
     async def _let_go_of_dropped(self) -> None:
         await self.let_go(PERHAPS_FAILED)
-        self.client.pools.discard(self)
+        self.unregister()
 
 
 class JobLoop:
     """Jobs one after the other, or side by side with ``run``; see ``Client.jobs``."""
 
-    def __init__(self, client: Client, options: WorkerOptions) -> None:
-        self._pool = LeasePool(client, options)
+    def __init__(
+        self, connection: AsyncConnection, options: WorkerOptions, pools: set[LeasePool]
+    ) -> None:
+        self._pool = LeasePool(connection, options, pools)
         self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         """None before it begins, and after its end."""
 
@@ -168,10 +183,10 @@ class JobLoop:
     def _begin(self) -> None:
         if self._call_in_loop is None:
             self._call_in_loop = running_loop().call_soon
-            self._pool.client.pools.add(self._pool)
+            self._pool.register()
 
     def _end(self) -> None:
-        self._pool.client.pools.discard(self._pool)
+        self._pool.unregister()
         self._call_in_loop = None
 
     # --- side by side ---------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
@@ -22,12 +23,10 @@ from fastjournal.client.core.jobs import (
     lost_lease,
 )
 from fastjournal.client.core.results import Entry, EntryStats
+from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration
-
-if TYPE_CHECKING:
-    from fastjournal.client.aio.job_loop import LeasePool
 
 
 class Job(LeasedJob):
@@ -41,11 +40,11 @@ class Job(LeasedJob):
     reconnects at all. An end that is refused for good ends nothing: the lease goes on.
     """
 
-    def __init__(self, entry: Entry, pool: LeasePool) -> None:
-        super().__init__(entry, pool.options, anyio.current_time())
+    def __init__(self, entry: Entry, connection: AsyncConnection, options: WorkerOptions) -> None:
+        super().__init__(entry, options, anyio.current_time())
         self.lost = anyio.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
-        self._pool = pool
+        self._connection = connection
         self._mutex = anyio.Lock()
         self._ending = False
         self._renewal = anyio.CancelScope()
@@ -65,7 +64,7 @@ class Job(LeasedJob):
             RefusedError: ``not-found``: the entry is gone.
             CannotConnectError: The daemon stayed away.
         """
-        return (await self._pool.client.call(self._state())).last_error
+        return (await self._connection.call(self._state())).last_error
 
     async def complete(self) -> None:
         """The work is done: the entry goes.
@@ -111,11 +110,11 @@ class Job(LeasedJob):
 
     async def _settled(self, failed: FailedAttempt) -> FailedAttempt:
         """Return the outcome of a failure that the daemon has taken, which may have buried."""
-        client = self._pool.client
-        answer: EntryStats | FastjournalError = no_answer_before_lease_end(client.address)
+        connection = self._connection
+        answer: EntryStats | FastjournalError = no_answer_before_lease_end(connection.address)
         with anyio.CancelScope(deadline=self._lease_ends_s + CLIENT_LAST_WORDS_S):
             try:
-                answer = await client.call(self._state())
+                answer = await connection.call(self._state())
             except FastjournalError as error:
                 answer = error
         return learn_burial(failed, answer)
@@ -167,12 +166,12 @@ class Job(LeasedJob):
         self._finish()
 
     async def _send_until_lease_end(self, call: Call[Any]) -> None:
-        pool = self._pool
-        policy = EndPolicy(call, pool.plan, pool.rng, lease_ends_s=self._lease_ends_s)
+        connection = self._connection
+        policy = EndPolicy(call, connection.plan, connection.rng, lease_ends_s=self._lease_ends_s)
         with anyio.CancelScope(deadline=self._lease_ends_s + CLIENT_LAST_WORDS_S):
             while True:
                 try:
-                    await self._pool.client.call(call)
+                    await connection.call(call)
                 except FastjournalError as error:
                     pause_s = policy.pause_s(error, anyio.current_time())
                     if pause_s is None:
@@ -181,7 +180,7 @@ class Job(LeasedJob):
                 else:
                     return
         # A client with more patience than the lease has still waits for the daemon.
-        unanswered = no_answer_before_lease_end(self._pool.client.address)
+        unanswered = no_answer_before_lease_end(connection.address)
         unanswered.maybe_done = True
         raise unanswered
 
@@ -191,7 +190,7 @@ class Job(LeasedJob):
             with contextlib.suppress(FastjournalError):
                 async with self._mutex:
                     self._finish()
-                    await self._pool.client.call(build())
+                    await self._connection.call(build())
         self._finish()
 
     def _finish(self) -> None:
@@ -240,7 +239,7 @@ class Job(LeasedJob):
         with self._renewal:
             while self.loss is None:
                 now_s = anyio.current_time()
-                await anyio.sleep(self._renewal_pause_s(failure, now_s, self._pool.rng))
+                await anyio.sleep(self._renewal_pause_s(failure, now_s, self._connection.rng))
                 # A renewal that is under way is seen through: its reply has the token.
                 async with self._mutex:
                     if self.finished:
@@ -254,11 +253,11 @@ class Job(LeasedJob):
         Args:
             failure: Why the one before failed.
         """
-        pool, asked_s, ttl_us = self._pool, anyio.current_time(), self._options.lease_us
-        failure = failure or no_answer_before_lease_end(pool.client.address)
+        asked_s, ttl_us = anyio.current_time(), self._options.lease_us
+        failure = failure or no_answer_before_lease_end(self._connection.address)
         with anyio.CancelScope(deadline=self._lease_ends_s):
             try:
-                lease = await pool.client.call(self._renewal_call(ttl_us))
+                lease = await self._connection.call(self._renewal_call(ttl_us))
             except FastjournalError as error:
                 failure = error
             else:

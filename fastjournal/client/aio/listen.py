@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.transport import AsyncTransport
+from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_REPEATS_MAX, LISTENER_PING_S
-
-if TYPE_CHECKING:
-    from fastjournal.client.aio.client import Client
 
 
 class Listener:
@@ -28,8 +26,8 @@ class Listener:
     (``busy``) where the daemon ended the subscription, because it costs too much.
     """
 
-    def __init__(self, client: Client, call: Call[Page[Entry]]) -> None:
-        self._client = client
+    def __init__(self, connection: AsyncConnection, call: Call[Page[Entry]]) -> None:
+        self._connection = connection
         self._call = call
         self._woken = anyio.Event()
         self._changes = ChangeBuffer(self._wake)
@@ -41,7 +39,7 @@ class Listener:
         try:
             await self._subscribe()
         except FastjournalError as error:
-            error.address = str(self._client.address)
+            error.address = str(self._connection.address)
             raise
         return self
 
@@ -57,7 +55,7 @@ class Listener:
         try:
             return await self._next()
         except FastjournalError as error:
-            error.address = str(self._client.address)
+            error.address = str(self._connection.address)
             raise
 
     async def _next(self) -> Change:
@@ -72,7 +70,7 @@ class Listener:
                 await self._woken.wait()
             if quiet.cancelled_caught:
                 with contextlib.suppress(CannotConnectError):
-                    await self._client.nop()
+                    await self._connection.call(calls.nop())
             self._quiet_until = anyio.current_time() + LISTENER_PING_S
         return change
 
@@ -80,7 +78,7 @@ class Listener:
         self._woken.set()
 
     async def _subscribe(self) -> None:
-        connection, losses = self._client.connection, 0
+        connection, losses = self._connection, 0
         while True:
             transport = await connection.usable_transport()
             self._changes.lost = False

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import anyio
 
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.failures import IN_VAIN, NOT_NOW, mirror_left
 from fastjournal.client.core.results import Change, ChangeKind, Entry
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-
-if TYPE_CHECKING:
-    from fastjournal.client.aio.client import Client
 
 
 class Mirror(Mapping[bytes, Entry]):
@@ -29,8 +26,8 @@ class Mirror(Mapping[bytes, Entry]):
     while ``is_current`` is False by more. Each entry has its metadata.
     """
 
-    def __init__(self, client: Client, prefix: str | bytes) -> None:
-        self._client = client
+    def __init__(self, connection: AsyncConnection, prefix: str | bytes) -> None:
+        self._connection = connection
         self._scan = calls.prefix(prefix, meta=True)
         self._prefix = prefix
         self._listener: Listener | None = None
@@ -76,7 +73,7 @@ class Mirror(Mapping[bytes, Entry]):
         except BaseException:  # cancelled too: the subscription ends
             await self._unsubscribe()
             raise
-        self._client.start_soon(self._keep)
+        self._connection.start_soon(self._keep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -112,7 +109,7 @@ class Mirror(Mapping[bytes, Entry]):
     async def _recover(self, error: FastjournalError) -> None:
         """Pause before the next attempt, or end where that has no sense."""
         self.is_current = False
-        plan = self._client.connection.plan
+        plan = self._connection.plan
         again = error.code in NOT_NOW
         if isinstance(error, RefusedError):
             await self._unsubscribe()
@@ -127,14 +124,14 @@ class Mirror(Mapping[bytes, Entry]):
         pause_s = None
         while pause_s is None:
             if self._backoff is None:
-                self._backoff = Backoff(plan, self._client.connection.rng, anyio.current_time())
+                self._backoff = Backoff(plan, self._connection.rng, anyio.current_time())
             pause_s = self._backoff.pause_s(anyio.current_time())
             if pause_s is None:  # its patience is over, the copy's is not
                 self._backoff = None
         return pause_s
 
     async def _subscribe(self) -> Listener:
-        listener = Listener(self._client, calls.listening(prefix=self._prefix))
+        listener = Listener(self._connection, calls.listening(prefix=self._prefix))
         self._listener = await listener.__aenter__()
         return listener
 
@@ -148,7 +145,7 @@ class Mirror(Mapping[bytes, Entry]):
         entries: dict[bytes, Entry] = {}
         call = self._scan.first
         while True:
-            page = await self._client.call(call)
+            page = await self._connection.call(call)
             entries.update((entry.key, entry) for entry in page)
             if page.cursor is None:
                 break

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.calls.base import duration
-from fastjournal.client.core.results import Jobs
+from fastjournal.client.core.results import Entry, Jobs
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN
 from fastjournal.numeric import check_integer
+from fastjournal.protocol import Meta
 from fastjournal.times import (
     Duration,
     duration_s,
@@ -22,10 +23,43 @@ from fastjournal.times import (
     to_timedelta_or_none,
 )
 
-if TYPE_CHECKING:
-    from fastjournal.client.core.jobs import LeasedJob
 
-RetryDelay: TypeAlias = Duration | Callable[["LeasedJob"], Duration | None] | None
+class JobToRetry(Protocol):
+    """Job whose attempt has failed, as a function for ``retry_delay`` sees it."""
+
+    @property
+    def entry(self) -> Entry:
+        """The entry as it was delivered, with its metadata."""
+
+    @property
+    def key(self) -> bytes:
+        """The journal key."""
+
+    @property
+    def domain(self) -> bytes:
+        """Domain (queue) that it is of."""
+
+    @property
+    def uri(self) -> bytes:
+        """Resource that the work is about; empty if there is none."""
+
+    @property
+    def value(self) -> bytes:
+        """The value's bytes as they are stored."""
+
+    @property
+    def meta(self) -> Meta:
+        """The metadata, as it was when the entry was delivered."""
+
+    @property
+    def attempts(self) -> int:
+        """Failed attempts before this one."""
+
+    def decoded(self) -> Any:
+        """Return the value in the type that it was set with."""
+
+
+RetryDelay: TypeAlias = Duration | Callable[[JobToRetry], Duration | None] | None
 
 _RENEWALS_PER_LEASE = 3
 """Two may fail before the lease ends."""

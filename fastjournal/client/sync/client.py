@@ -11,7 +11,7 @@ from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.pipeline import raw, several, single
+from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
@@ -190,7 +190,7 @@ class SyncClient(SyncMethods):
             attempts_max=attempts_max,
             patience=patience,
         )
-        return SyncJobLoop(self, options, self._dialer, renew=renew)
+        return SyncJobLoop(self.connection, options, renew=renew)
 
     def waiting(self, call: Call[T]) -> SyncWaiting[T]:
         """Have a call wait beside an event loop of others, by its descriptor.
@@ -234,7 +234,7 @@ class SyncClient(SyncMethods):
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.core.calls``; return its result."""
-        return self.connection.exchange(*single(call))
+        return self.connection.call(call)
 
     def call_until(self, call: Call[T], stop: StopSignal) -> T:
         """Send a call, and abandon it when ``stop`` is set.
@@ -242,7 +242,7 @@ class SyncClient(SyncMethods):
         Raises:
             Stopped: It was set; leases and locks of the reply are released.
         """
-        return self.connection.exchange(*single(call), stop)
+        return self.connection.call(call, stop)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""

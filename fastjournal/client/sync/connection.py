@@ -91,6 +91,14 @@ class SyncConnection:
             self._lock.release()
         self.settle()
 
+    def call(self, call: Call[T], stop: StopSignal | None = None) -> T:
+        """Send a call in this thread's turn; return its result.
+
+        Raises:
+            Stopped: ``stop`` was set; leases and locks of the reply are released.
+        """
+        return self.exchange(*single(call), stop)
+
     def exchange(
         self,
         requests: list[Undoable],

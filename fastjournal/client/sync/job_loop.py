@@ -9,38 +9,31 @@ from __future__ import annotations
 import atexit
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection
-from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.jobs import SyncJob, let_go, releases_of
 from fastjournal.client.sync.lease_keeper import LeaseKeeper
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import FastjournalError
 
-if TYPE_CHECKING:
-    from fastjournal.client.sync.client import SyncClient
-
 
 class SyncJobLoop:
     """Jobs one after the other; see ``SyncClient.jobs``."""
 
-    def __init__(
-        self, client: SyncClient, options: WorkerOptions, dialer: Dialer, *, renew: bool
-    ) -> None:
-        self._client = client
+    def __init__(self, connection: SyncConnection, options: WorkerOptions, *, renew: bool) -> None:
+        self._connection = connection
         self._options = options
-        self._dialer = dialer
+        self._dialer = connection.dialer
         self._held: deque[SyncJob] = deque()
         self._keeper = LeaseKeeper(self._held) if renew else None
         self._was_answered = False
         self._stop = StopSignal()
         _loops.add(self)
-        _connections.add(client.connection)
+        _connections.add(connection)
 
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends, and leases nothing.
@@ -81,7 +74,7 @@ class SyncJobLoop:
         while not self._stop.is_set:
             try:
                 call = polling.call(now_s(), self._options.count)
-                found = self._client.call_until(call, self._stop)
+                found = self._connection.call(call, self._stop)
             except Stopped:
                 return
             except FastjournalError as error:
@@ -92,7 +85,7 @@ class SyncJobLoop:
             polling.answered()
             self._was_answered = True
             self._held.extend(
-                SyncJob(entry, self._client, self._options, dialer, self._keeper) for entry in found
+                SyncJob(entry, self._connection, self._options, self._keeper) for entry in found
             )
             if self._held and self._keeper is not None:
                 self._keeper.begin()
@@ -119,13 +112,13 @@ class SyncJobLoop:
         held = list(self._held)
         self._held.clear()
         if releases := releases_of(held, PERHAPS_FAILED):
-            self._client.connection.give_back_later(releases)
+            self._connection.give_back_later(releases)
 
     def _let_go(self, failure: BodyFailure | None) -> None:
         self._end_renewal()
         held = list(self._held)
         self._held.clear()
-        let_go(self._client.connection, held, failure)
+        let_go(self._connection, held, failure)
 
     def _end_renewal(self) -> None:
         if self._keeper is not None:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
@@ -23,15 +23,11 @@ from fastjournal.client.core.jobs import (
 from fastjournal.client.core.results import Entry
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import LastWord, SyncConnection
-from fastjournal.client.sync.dialer import Dialer
+from fastjournal.client.sync.lease_keeper import LeaseKeeper
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Request
 from fastjournal.times import Duration, lease_us
-
-if TYPE_CHECKING:
-    from fastjournal.client.sync.client import SyncClient
-    from fastjournal.client.sync.lease_keeper import LeaseKeeper
 
 
 class SyncJob(LeasedJob):
@@ -47,16 +43,15 @@ class SyncJob(LeasedJob):
     def __init__(
         self,
         entry: Entry,
-        client: SyncClient,
+        connection: SyncConnection,
         options: WorkerOptions,
-        dialer: Dialer,
         keeper: LeaseKeeper | None = None,
     ) -> None:
-        super().__init__(entry, options, dialer.now_s())
+        super().__init__(entry, options, connection.dialer.now_s())
         self.lost = threading.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
-        self._client = client
-        self._dialer = dialer
+        self._connection = connection
+        self._dialer = connection.dialer
         self._keeper = keeper
         self._process = os.getpid()
         self._mutex = threading.RLock()
@@ -88,7 +83,7 @@ class SyncJob(LeasedJob):
         with self._mutex:
             asked_s = self._now_s()
             try:
-                renewed = self._client.call(self._renewal_call(ttl_us))
+                renewed = self._connection.call(self._renewal_call(ttl_us))
             except RefusedError as error:
                 if error.code in LEASE_IS_OVER:
                     self._lose(error)
@@ -120,7 +115,7 @@ class SyncJob(LeasedJob):
         asked_s, ttl_us = self._now_s(), self._options.lease_us
         renewal = self._renewal_call(ttl_us)
         try:
-            lease = self._client.connection.exchange_beside(renewal, self._lease_ends_s)
+            lease = self._connection.exchange_beside(renewal, self._lease_ends_s)
         except FastjournalError as error:
             self._missed = error
             refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER
@@ -149,7 +144,7 @@ class SyncJob(LeasedJob):
             RefusedError: ``not-found``: the entry is gone.
             CannotConnectError: The daemon stayed away.
         """
-        return (self._client.call(self._state())).last_error
+        return (self._connection.call(self._state())).last_error
 
     def complete(self) -> None:
         """The work is done: the entry goes.
@@ -196,7 +191,7 @@ class SyncJob(LeasedJob):
     def _settled(self, failed: FailedAttempt) -> FailedAttempt:
         """Return the outcome of a failure that the daemon has taken, which may have buried."""
         try:
-            return learn_burial(failed, self._client.call(self._state()))
+            return learn_burial(failed, self._connection.call(self._state()))
         except FastjournalError as error:
             return learn_burial(failed, error)
 
@@ -214,7 +209,7 @@ class SyncJob(LeasedJob):
 
         Else it comes back when its lease ends. A job that has ended is left alone.
         """
-        let_go(self._client.connection, [self], None)
+        let_go(self._connection, [self], None)
 
     def __enter__(self) -> SyncJob:
         return self
@@ -226,7 +221,7 @@ class SyncJob(LeasedJob):
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            let_go(self._client.connection, [self], failure_of(error))
+            let_go(self._connection, [self], failure_of(error))
         elif not self.finished:
             try:
                 self.complete()
@@ -252,7 +247,7 @@ class SyncJob(LeasedJob):
         policy = EndPolicy(call, dialer.plan, dialer.rng, lease_ends_s=self._lease_ends_s)
         while True:
             try:
-                self._client.call(call)
+                self._connection.call(call)
             except FastjournalError as error:
                 try:
                     pause_s = policy.pause_s(error, self._now_s())

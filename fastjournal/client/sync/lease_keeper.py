@@ -6,10 +6,14 @@ import contextlib
 import threading
 from collections.abc import Collection
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from fastjournal.client.sync.jobs import SyncJob
+
+class RenewableLease(Protocol):
+    """A lease that is renewed from time to time."""
+
+    def keep(self) -> float:
+        """Renew the lease if it is time; return the seconds until the next look."""
 
 
 class LeaseKeeper:
@@ -22,7 +26,7 @@ class LeaseKeeper:
         held: The jobs; whoever owns them adds and removes some at any time.
     """
 
-    def __init__(self, held: Collection[SyncJob]) -> None:
+    def __init__(self, held: Collection[RenewableLease]) -> None:
         self._held = held
         self._orders: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -51,7 +55,7 @@ class LeaseKeeper:
         self._orders.put(False)
 
 
-def _keep(orders: SimpleQueue[bool], held: Collection[SyncJob]) -> None:
+def _keep(orders: SimpleQueue[bool], held: Collection[RenewableLease]) -> None:
     """Renew leases when it is time, until the order to end comes."""
     while True:
         pause_s = min([job.keep() for job in tuple(held)], default=None)
