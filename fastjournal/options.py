@@ -1,6 +1,7 @@
 """Shared options of programs: the version, and for access to a daemon TLS and the access token.
 
-Those for access have the names of arguments of ``fastjournal.client.core.access.load_access``.
+Those of a client have the names of the arguments of ``load_credentials``
+(``fastjournal.client.core.client_credentials``).
 """
 
 from __future__ import annotations

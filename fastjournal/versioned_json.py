@@ -19,7 +19,7 @@ Crc32cDigits: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 Contents = TypeVar("Contents")
 
 
-class _Head(msgspec.Struct):
+class _VersionHead(msgspec.Struct):
     format: str
     version: int
 
@@ -50,7 +50,7 @@ def decode_versioned(
         LogCorruptError: It is damaged, of another format, or of another version.
     """
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data, type=_VersionHead)
         if head.format == format_name and head.version in (version, *older):
             return msgspec.json.decode(data, type=contents)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

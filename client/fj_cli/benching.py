@@ -44,7 +44,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     persist: bool
 
 
-class Times:
+class RequestTimes:
     """Durations of the requests of one function, in microseconds."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Bench:
         self._left: set[bytes] = set()
         """Keys that may be there."""
         self._number = 0
-        self.times = {"set": Times(), "next": Times(), "delete": Times()}
+        self.times = {"set": RequestTimes(), "next": RequestTimes(), "delete": RequestTimes()}
         self.seconds = 0.0
         self._failure: FastjournalError | None = None
         self.signal: int | None = None

@@ -10,7 +10,7 @@ import click
 from fastjournal.options import version_option
 from fastjournal.stdio import drop
 from fj_cli.lazy import LazyGroup
-from fj_cli.options import DONE, server_option
+from fj_cli.shared_options import DONE, server_option
 
 _C = "fj_cli.commands."
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from fastjournal.errors import ProtocolError, SpoolFailedError
-from fj_cli.asking import confirm
+from fj_cli.confirmation import confirm
 from fj_cli.output import counted, put_bytes
 
 if TYPE_CHECKING:

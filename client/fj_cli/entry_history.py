@@ -65,7 +65,7 @@ _REMOVALS = {
 }
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event of an entry, or of its domain."""
 
     time_us: int | None
@@ -83,7 +83,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 def entry_history(
     disk: Disk, directory: str, numbers: list[int], key: bytes, domain: bytes | None
-) -> Iterator[Event]:
+) -> Iterator[HistoryEvent]:
     """Yield the events of the entries under a key, or with it as URI or link, oldest first.
 
     Args:
@@ -99,13 +99,13 @@ def entry_history(
     parts = parse_journal_key(key)
     if domain is None and parts is not None:
         domain = parts.domain
-    search = _Search(key, domain)
+    search = _HistorySearch(key, domain)
     for number in numbers:
         data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
         yield from search.events_of(data, segment_name(number))
 
 
-class _Search:
+class _HistorySearch:
     """Keys and job ids that lead to records of the entry, as they become known."""
 
     def __init__(self, key: bytes, domain: bytes | None) -> None:
@@ -118,7 +118,7 @@ class _Search:
         self._buried: set[bytes] = set()
         """Keys of entries that are buried."""
 
-    def events_of(self, data: bytes, segment: str) -> Iterator[Event]:
+    def events_of(self, data: bytes, segment: str) -> Iterator[HistoryEvent]:
         spans = list(scan_segment(data).spans())
         starts = [offset for offset, _, _ in spans]
         for place in self._matches(data, spans, starts):
@@ -163,7 +163,7 @@ class _Search:
         keys = (envelope.key, envelope.uri, *envelope.links)
         return envelope if self._key in keys else None
 
-    def _event_of(self, record: Record, replaced: int, token: int | None) -> Event | None:
+    def _event_of(self, record: Record, replaced: int, token: int | None) -> HistoryEvent | None:
         envelope = self._envelope_of(record)
         if envelope is not None:
             return self._written(record, envelope)
@@ -194,7 +194,7 @@ class _Search:
                 return _event(record, _REMOVALS[replaced], key=key)
         return None  # removed because a copy takes its place
 
-    def _written(self, record: Record, entry: Envelope) -> Event | None:
+    def _written(self, record: Record, entry: Envelope) -> HistoryEvent | None:
         again = self._timestamps.get(entry.key, -1) >= entry.timestamp
         self._timestamps[entry.key] = entry.timestamp
         buried_before = entry.key in self._buried
@@ -214,7 +214,7 @@ class _Search:
         text = f"buried: {show_bytes(entry.reason)}" if entry.reason is not None else ""
         return _event(record, "copied by compaction", key=entry.key, until_us=due, text=text)
 
-    def _of_operation(self, record: Record, operation: Operation) -> Event | None:
+    def _of_operation(self, record: Record, operation: Operation) -> HistoryEvent | None:
         if isinstance(operation, Tombstone | Erasure):
             if operation.key != self._key:
                 return None
@@ -226,7 +226,7 @@ class _Search:
             return _change(record, operation, self._jobs[operation.job_id].key)
         return None
 
-    def _of_domain(self, record: Record, operation: Pause | Limit) -> Event | None:
+    def _of_domain(self, record: Record, operation: Pause | Limit) -> HistoryEvent | None:
         if operation.domain != self._domain:
             return None
         if isinstance(operation, Pause):
@@ -237,7 +237,7 @@ class _Search:
         return _event(record, "domain limited", text=text)
 
 
-def _change(record: Record, operation: Change, key: bytes) -> Event:
+def _change(record: Record, operation: Change, key: bytes) -> HistoryEvent:
     match operation:
         case Extend():
             return _event(record, "lease renewed", key=key, until_us=operation.token)
@@ -260,8 +260,8 @@ def _change(record: Record, operation: Change, key: bytes) -> Event:
 
 def _event(
     record: Record, what: str, *, key: bytes = b"", until_us: int | None = None, text: str = ""
-) -> Event:
-    return Event(
+) -> HistoryEvent:
+    return HistoryEvent(
         time_us=record.time_us,
         what=what,
         key=key,

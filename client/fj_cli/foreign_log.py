@@ -12,7 +12,6 @@ from fastjournal.foreign.items import Fault, ForeignRecord
 from fastjournal.foreign.journal_stat import journal_files
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
 from fastjournal.limits import VALUE_BYTES_MAX
-from fj_cli.options import DONE, REFUSED
 from fj_cli.output import (
     counted,
     note,
@@ -24,6 +23,7 @@ from fj_cli.output import (
     write_table,
 )
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, REFUSED
 
 _VALUE_CHARACTERS = 60
 _RECORDS: dict[Format, Callable[..., Iterator[ForeignRecord]]] = {

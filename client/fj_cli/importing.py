@@ -30,13 +30,13 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import Function
 from fastjournal.times import format_duration, to_timedelta
-from fj_cli.options import DONE, REFUSED, Decorated, json_option, open_client, server_option
 from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, REFUSED, Decorated, json_option, open_client, server_option
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-    from fastjournal.foreign import Item, Journal
+    from fastjournal.foreign import ForeignJournal, Item
 
 _THE_DAEMON_STOPS = ("read-only", "busy", "shutting-down")
 """Refusals that every further item would get too."""
@@ -62,7 +62,7 @@ def import_options(command: Decorated) -> Decorated:
     )(command)
 
 
-class Counts(msgspec.Struct):
+class ImportCounts(msgspec.Struct):
     """Counts of an import."""
 
     read: int = 0
@@ -78,7 +78,7 @@ class Counts(msgspec.Struct):
 
 def read_and_import(
     ctx: click.Context,
-    open_journal: Callable[..., AbstractContextManager[Journal]],
+    open_journal: Callable[..., AbstractContextManager[ForeignJournal]],
     directory: str,
     *,
     uri_from_body: bool,
@@ -127,8 +127,8 @@ def read_and_import(
 
 
 def _import_all(
-    client: SyncClient, journal: Journal, bar: ProgressBar, *, uri_from_body: bool
-) -> Counts:
+    client: SyncClient, journal: ForeignJournal, bar: ProgressBar, *, uri_from_body: bool
+) -> ImportCounts:
     importer = Importer(client, SystemClock().now_us, uri_from_body=uri_from_body)
     counts = importer.counts
     counts.damaged = sum(fault.damage for fault in journal.faults)
@@ -143,7 +143,7 @@ def _import_all(
     return counts
 
 
-def _set_limits(client: SyncClient, journal: Journal) -> None:
+def _set_limits(client: SyncClient, journal: ForeignJournal) -> None:
     for queue in journal.queues:
         if queue.ttr_us is not None:
             attempts = min(queue.attempts, LIMIT_MAX) or None
@@ -151,7 +151,7 @@ def _set_limits(client: SyncClient, journal: Journal) -> None:
             client.limit(queue.domain, lease=lease, attempts=attempts)
 
 
-def _tell_queues(journal: Journal, *, set_limits: bool) -> None:
+def _tell_queues(journal: ForeignJournal, *, set_limits: bool) -> None:
     """Tell the times to run, and what no entry holds."""
     for queue in journal.queues:
         if queue.ttr_us is None:
@@ -183,7 +183,7 @@ class Importer:
     def __init__(
         self, client: SyncClient, now_us: Callable[[], int], *, uri_from_body: bool
     ) -> None:
-        self.counts = Counts()
+        self.counts = ImportCounts()
         self._client = client
         self._now_us = now_us
         self._uri_from_body = uri_from_body

@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 
-class _Step(NamedTuple):
+class _TimeUnit(NamedTuple):
     unit: str
     size: int
     """Microseconds."""
@@ -20,12 +20,12 @@ class _Step(NamedTuple):
 
 
 _STEPS = (
-    _Step("ms", 1_000, 1_000),
-    _Step("s", 1_000_000, 60),
-    _Step("m", 60_000_000, 60),
-    _Step("h", 3_600_000_000, 24),
+    _TimeUnit("ms", 1_000, 1_000),
+    _TimeUnit("s", 1_000_000, 60),
+    _TimeUnit("m", 60_000_000, 60),
+    _TimeUnit("h", 3_600_000_000, 24),
 )
-_DAYS = _Step("d", 86_400_000_000, inf)
+_DAYS = _TimeUnit("d", 86_400_000_000, inf)
 
 
 def show_relative(us: int, now_us: int) -> str:
@@ -41,7 +41,7 @@ def show_relative(us: int, now_us: int) -> str:
     return f"in {text}" if us > now_us else f"{text} ago"
 
 
-def _nearest(distance: int, step: _Step) -> int:
+def _nearest(distance: int, step: _TimeUnit) -> int:
     """Return a distance in a unit; a half counts down."""
     return (distance + (step.size - 1) // 2) // step.size
 

@@ -22,7 +22,7 @@ from fj_cli.child import (
     run_child,
 )
 from fj_cli.notes import Notes
-from fj_cli.reports import Ended, Outcome
+from fj_cli.reports import CommandOutcome, Ended
 
 _START_AGAIN_S = 1.0
 """Pause before a command is started again where the system lacks something."""
@@ -109,7 +109,7 @@ class JobCommand:
         self._remark = self._error = f"timeout after {format_duration(plan.timeout_us or 0)}"
         return -signal.SIGTERM
 
-    async def tell_end(self, code: int | None) -> Outcome:
+    async def tell_end(self, code: int | None) -> CommandOutcome:
         """End the job: complete it on exit code 0, give it back, or count a failed attempt.
 
         Raises:
@@ -119,17 +119,17 @@ class JobCommand:
         job = self._job
         if code is None:
             await job.abandon()
-            return Outcome(Ended.STOPPED, remark=self._remark)
+            return CommandOutcome(Ended.STOPPED, remark=self._remark)
         if code == 0:
             await job.complete()
-            return Outcome(Ended.DONE, 0)
+            return CommandOutcome(Ended.DONE, 0)
         failed = await job.fail(self._error or _failure(code))
         if failed.buried:
-            return Outcome(Ended.BURIED, code, remark=failed.reason)
+            return CommandOutcome(Ended.BURIED, code, remark=failed.reason)
         remark = self._remark
         if failed.buried is None:
             remark = "; ".join(filter(None, (remark, _BURIAL_UNKNOWN)))
-        return Outcome(Ended.FAILED, code, failed.delay_us, remark=remark)
+        return CommandOutcome(Ended.FAILED, code, failed.delay_us, remark=remark)
 
     def _environment(self) -> dict[str, str]:
         job = self._job

@@ -18,8 +18,8 @@ from fastjournal.errors import (
 )
 from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
-from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 from fj_cli.output import note, put_bytes
+from fj_cli.shared_options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 from fj_cli.text import json_text
 
 _INTERRUPTED = 130

@@ -28,7 +28,7 @@ class Ended(StrEnum):
     """The worker had to end at once, or could not start the command; the lease is released."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandOutcome(msgspec.Struct, frozen=True):
     """Outcome of the work on an entry, and why."""
 
     ended: Ended
@@ -52,7 +52,7 @@ class Reports:
         self._as_json = as_json
         self._counts: Counter[Ended] = Counter()
 
-    def add(self, entry: Entry, outcome: Outcome, seconds: float) -> None:
+    def add(self, entry: Entry, outcome: CommandOutcome, seconds: float) -> None:
         """Report an entry."""
         self._counts[outcome.ended] += 1
         if self._as_json:

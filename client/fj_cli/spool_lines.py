@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 2 * SPOOL_FRAME_BYTES_MAX
 """A longer line holds more than a frame may, however its bytes are escaped."""
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class SpoolLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One line: an object; the names are those of ``fj-cli set``."""
 
     value: str | int | float | bool | None = ""
@@ -44,21 +44,21 @@ class BadLine(NamedTuple):
     error: str
 
 
-class Batch(NamedTuple):
+class LineBatch(NamedTuple):
     """Records of some lines, and the lines that are none."""
 
     records: list[bytes]
     bad: list[BadLine]
 
 
-def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[Batch]:
+def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[LineBatch]:
     """Read lines until the end; whatever has come is given at once.
 
     Args:
         source: Lines; one without a newline at the end counts.
         now_us: The instant from which ``+10m`` counts.
     """
-    encoder, decoder, number = WorkEncoder(), msgspec.json.Decoder(Line), 0
+    encoder, decoder, number = WorkEncoder(), msgspec.json.Decoder(SpoolLine), 0
     for chunk in _chunks(source):
         records: list[bytes] = []
         bad: list[BadLine] = []
@@ -84,7 +84,7 @@ def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[Batch]
                     bad.append(BadLine(number, text, str(error)))
         else:
             number += chunk.count(b"\n")
-        yield Batch(records, bad)
+        yield LineBatch(records, bad)
 
 
 def _chunks(source: BinaryIO) -> Iterator[bytes]:
@@ -112,7 +112,7 @@ def _chunks(source: BinaryIO) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _record(encoder: WorkEncoder, line: Line, now_us: Callable[[], int]) -> bytes:
+def _record(encoder: WorkEncoder, line: SpoolLine, now_us: Callable[[], int]) -> bytes:
     value: str | int | float | bool | bytes | None = line.value
     if line.value_b64 is not None:
         if value != "":

@@ -19,7 +19,7 @@ class TerminatedError(BaseException):
     """A signal asks the process to end."""
 
 
-class _Asked:
+class _EndSignal:
     """Signal that has come, and whether it has to wait."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _Asked:
             raise TerminatedError
 
 
-_asked = _Asked()
+_asked = _EndSignal()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Microseconds(int):
         self.text = text
 
 
-class _Written(timedelta):
+class _WrittenDuration(timedelta):
     """A duration that errors show as it was written."""
 
     text = ""
@@ -59,7 +59,7 @@ def to_duration(us: int) -> timedelta:
     if not isinstance(us, Microseconds):
         return to_timedelta(us)
     try:
-        written = _Written(microseconds=us)
+        written = _WrittenDuration(microseconds=us)
     except OverflowError as error:
         raise BadRequestError(f"{us.text} is too long", hint=WRITE_DURATION) from error
     written.text = us.text

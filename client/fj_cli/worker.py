@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from fastjournal.client import Client, Job, JobLoop, Reconnect
-from fastjournal.client.core.access import Access
+from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.client.core.failures import IN_VAIN
 from fastjournal.errors import (
     BadRequestError,
@@ -28,8 +28,8 @@ from fastjournal.errors import (
 from fastjournal.limits import DURATION_US_MAX
 from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.notes import Notes
-from fj_cli.options import DONE, NOTHING_TO_DO
-from fj_cli.reports import Ended, Outcome, Reports
+from fj_cli.reports import CommandOutcome, Ended, Reports
+from fj_cli.shared_options import DONE, NOTHING_TO_DO
 from fj_cli.times import to_duration, to_wait
 
 _PATIENCE_S = 300.0
@@ -44,7 +44,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a worker. Times are microseconds."""
 
     server: str
-    access: Access
+    credentials: Credentials
     daemon: dict[str, str]
     """Environment variables of both, for the commands."""
     domain: bytes
@@ -85,7 +85,7 @@ def find_program(name: str) -> str:
     )
 
 
-class Worker:
+class ExecWorker:
     """Works entries off until there are none, the wait for more is over, or it is stopped."""
 
     def __init__(self, plan: WorkerPlan) -> None:
@@ -155,12 +155,12 @@ class Worker:
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> Client:
         """Return a connected client; a daemon that is away is waited for."""
-        access = self._plan.access
+        credentials = self._plan.credentials
         for at_start in (False, True):
             client = Client(
                 self._plan.server,
-                tls=access.tls,
-                auth=access.auth,
+                tls=credentials.tls,
+                auth=credentials.auth,
                 reconnect=msgspec.structs.replace(_RECONNECT, at_start=at_start),
             )
             try:
@@ -184,7 +184,7 @@ class Worker:
             stop=self._ending,
             daemon=self._plan.daemon,
         )
-        outcome = Outcome(Ended.STOPPED)
+        outcome = CommandOutcome(Ended.STOPPED)
         try:
             code = await command.run()
             outcome = await self._tell_end(job, command, code)
@@ -196,9 +196,11 @@ class Worker:
             self._reports.add(job.entry, outcome, trio.current_time() - started)
             self._running -= 1
 
-    async def _tell_end(self, job: Job, command: JobCommand, code: int | None) -> Outcome:
+    async def _tell_end(self, job: Job, command: JobCommand, code: int | None) -> CommandOutcome:
         """Tell the daemon how a job ended, also where commands are being ended."""
-        outcome = Outcome(Ended.LOST, code, remark="the daemon did not take the end of it in time")
+        outcome = CommandOutcome(
+            Ended.LOST, code, remark="the daemon did not take the end of it in time"
+        )
         with trio.CancelScope(shield=True) as telling:
             self._telling.add(telling)
             try:
@@ -246,11 +248,11 @@ class Worker:
             telling.deadline = min(telling.deadline, trio.current_time() + _LAST_WORDS_S)
 
 
-def _lost_outcome(error: FastjournalError, code: int | None) -> Outcome:
+def _lost_outcome(error: FastjournalError, code: int | None) -> CommandOutcome:
     """Return the outcome of a job whose end the daemon has not taken."""
     if isinstance(error, RefusedError):
-        return Outcome(Ended.LOST, code, remark=f"{error.code}: {error.message}")
-    return Outcome(Ended.LOST, remark=error.message)
+        return CommandOutcome(Ended.LOST, code, remark=f"{error.code}: {error.message}")
+    return CommandOutcome(Ended.LOST, remark=error.message)
 
 
 def _signals() -> list[signal.Signals]:

@@ -18,8 +18,8 @@ import trio
 from anyio.abc import ByteStream
 
 from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
-from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
+from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.errors import (
     ProtocolError,
     SpoolFailedError,
@@ -59,7 +59,7 @@ class Settings:
     slot_seconds: int = SLOT_SECONDS
     once: bool = False
     seed: int | None = None
-    load_access: Callable[[], Access] = Access
+    load_credentials: Callable[[], Credentials] = Credentials
     """Reads certificates and token, anew for every connection: they may be renewed meanwhile."""
 
 
@@ -95,7 +95,7 @@ class Forwarder:
         )
         self._connection = Connection(settings.servers)
         self.reporter = Reporter(settings.spool, self._delivery, self._engine, self._connection)
-        self._servers = Servers(settings.servers, settings.load_access)
+        self._servers = Servers(settings.servers, settings.load_credentials)
         self._woken = trio.Event()
         self._stopping = False
         self._last_look = 0.0

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import trio
 
-from fastjournal.client.core.access import load_access
 from fastjournal.client.core.address import Address, parse_address
+from fastjournal.client.core.client_credentials import load_credentials
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import LogFormat, configure_log
@@ -138,7 +138,7 @@ def command(
     """
     configure_log(log_level, "%(levelname)s %(message)s", log_format)
     try:
-        load_access(**files)
+        load_credentials(**files)
         shared_by = group_id(group)
         place = None if http is None else _http_place(http)
     except (BadRequestError, ConfigError) as wrong:
@@ -151,7 +151,7 @@ def command(
         slot_seconds=slot_seconds,
         once=once,
         seed=seed,
-        load_access=partial(load_access, **files),
+        load_credentials=partial(load_credentials, **files),
     )
     status = 0
     try:

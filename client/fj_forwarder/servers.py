@@ -9,8 +9,8 @@ from typing import Final
 from anyio.abc import ByteStream
 
 from fastjournal.client.aio.streams import open_stream
-from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
+from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 
@@ -24,12 +24,14 @@ class Servers:
 
     Args:
         addresses: In the order in which they are tried.
-        load_access: Reads certificates and token, anew for every connection.
+        load_credentials: Reads certificates and token, anew for every connection.
     """
 
-    def __init__(self, addresses: tuple[Address, ...], load_access: Callable[[], Access]) -> None:
+    def __init__(
+        self, addresses: tuple[Address, ...], load_credentials: Callable[[], Credentials]
+    ) -> None:
         self._addresses = addresses
-        self._load_access = load_access
+        self._load_credentials = load_credentials
         self._turn = 0
 
     def __len__(self) -> int:
@@ -53,7 +55,7 @@ class Servers:
         for _ in self._addresses:
             address = self.current
             try:
-                stream = await open_stream(address, self._load_access(), CONNECT_SECONDS_MAX)
+                stream = await open_stream(address, self._load_credentials(), CONNECT_SECONDS_MAX)
             except (CannotConnectError, ConfigError) as error:
                 advise_of_options(error)
                 log.warning("%s", error)

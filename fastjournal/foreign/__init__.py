@@ -1,14 +1,15 @@
 """Journals of other queues, as items that a daemon can be given.
 
-A reader opens the journals of one queue as a ``Journal`` (``items``), whatever its files look like;
-who imports one knows nothing else of it. ``formats`` recognises the format of a directory.
+A reader opens the journals of one queue as a ``ForeignJournal`` (``items``), whatever its files
+look like; who imports one knows nothing else of it. ``formats`` recognises the format of a
+directory.
 """
 
 from __future__ import annotations
 
 from fastjournal.foreign.beanstalkd import open_beanstalkd
-from fastjournal.foreign.items import Fault, Item, Journal
+from fastjournal.foreign.items import Fault, ForeignJournal, Item
 from fastjournal.foreign.kestrel import open_kestrel
 from fastjournal.foreign.workq import open_workq
 
-__all__ = ["Fault", "Item", "Journal", "open_beanstalkd", "open_kestrel", "open_workq"]
+__all__ = ["Fault", "ForeignJournal", "Item", "open_beanstalkd", "open_kestrel", "open_workq"]

@@ -42,7 +42,7 @@ REASON_BURIED = "buried in beanstalkd"
 _COUNTS = ("reserves", "timeouts", "releases", "buries", "kicks")
 
 
-class _Job(msgspec.Struct, gc=False):
+class _BinlogJob(msgspec.Struct, gc=False):
     """A live job: its last record, and where its body is."""
 
     tube: bytes
@@ -72,7 +72,7 @@ class BeanstalkdJournal:
     def __init__(self, disk: Disk, directory: str, on_progress: OnProgress | None = None) -> None:
         self.faults: list[Fault] = []
         self._disk = disk
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, _BinlogJob] = {}
         self._shared: dict[Any, Any] = {}
         """Tube names and counts, which many jobs have in common."""
         for path, record in _read_binlogs(disk, directory, self.faults, on_progress):
@@ -143,7 +143,7 @@ class BeanstalkdJournal:
             at = (job.path, job.offset, job.body_at, job.body_bytes)
             tube = job.tube
         counts = tuple(getattr(record, name) for name in _COUNTS)
-        self._jobs[record.id] = _Job(
+        self._jobs[record.id] = _BinlogJob(
             self._shared.setdefault(tube, tube),
             *at,
             record.pri,

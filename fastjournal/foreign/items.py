@@ -86,7 +86,7 @@ class ReadProgress:
             self._tell(self._done, self._size)
 
 
-class Journal(Protocol):
+class ForeignJournal(Protocol):
     """A foreign journal that was read to its end: what is still to be done is known."""
 
     @property

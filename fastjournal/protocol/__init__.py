@@ -11,7 +11,7 @@ The contract is docs/protocol.md.
 """
 
 from fastjournal.errors import BadRequestError, ProtocolError
-from fastjournal.protocol.connection import (
+from fastjournal.protocol.connection_ends import (
     CONNECTION_CLOSED,
     NEED_DATA,
     ClientConnection,

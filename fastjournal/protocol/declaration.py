@@ -32,7 +32,7 @@ class Scope(Enum):
     EVERYTHING = "everything"
 
 
-class Access(msgspec.Struct, frozen=True):
+class RequiredRights(msgspec.Struct, frozen=True):
     """Rights that a function needs, and for what."""
 
     rights: Right
@@ -79,7 +79,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     """Its row of the table in docs/protocol.md."""
-    access: Access | None
+    access: RequiredRights | None
     """None: it needs neither AUTH nor a right."""
     retry: Retry
     log: LogEffect = LogEffect.NONE

@@ -11,7 +11,14 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Self
 
-from fastjournal.protocol.declaration import Access, Declaration, LogEffect, Retry, Right, Scope
+from fastjournal.protocol.declaration import (
+    Declaration,
+    LogEffect,
+    RequiredRights,
+    Retry,
+    Right,
+    Scope,
+)
 
 _READ: Final = Retry(repeat=True, changes=False)
 _AGAIN: Final = Retry(repeat=True)
@@ -22,9 +29,9 @@ def _done(*codes: str) -> Retry:
     return Retry(repeat=True, done_codes=frozenset(codes))
 
 
-_WRITE_KEY: Final = Access(Right.WRITE, Scope.KEY)
-_WRITE_OR_TOKEN: Final = Access(Right.WRITE, Scope.KEY, with_token=Right.NEXT)
-_WRITE_TWO_KEYS: Final = Access(Right.WRITE, Scope.TWO_KEYS)
+_WRITE_KEY: Final = RequiredRights(Right.WRITE, Scope.KEY)
+_WRITE_OR_TOKEN: Final = RequiredRights(Right.WRITE, Scope.KEY, with_token=Right.NEXT)
+_WRITE_TWO_KEYS: Final = RequiredRights(Right.WRITE, Scope.TWO_KEYS)
 
 
 class Function(IntEnum):
@@ -57,7 +64,7 @@ class Function(IntEnum):
             text="set key to value. Exists and no OVERWRITE: `exists`. TIMEOUT: expiry instant (0 "
             "never). TTL: touch duration. PERSIST. LISTEN. Query RANGE: the second key is a "
             "further, unique key (the URI), see below",
-            access=Access(Right.WRITE, Scope.KEY_AND_URI, with_listen=Right.READ),
+            access=RequiredRights(Right.WRITE, Scope.KEY_AND_URI, with_listen=Right.READ),
             retry=_done("stale"),
             log=LogEffect.GROWS,
             locked=True,
@@ -68,7 +75,7 @@ class Function(IntEnum):
         3,
         Declaration(
             text="see below",
-            access=Access(
+            access=RequiredRights(
                 Right.READ,
                 Scope.KEY_OR_SCAN,
                 with_lease=Right.NEXT,
@@ -164,7 +171,7 @@ class Function(IntEnum):
         11,
         Declaration(
             text="see below",
-            access=Access(Right.NEXT, Scope.DOMAIN_OR_ALL),
+            access=RequiredRights(Right.NEXT, Scope.DOMAIN_OR_ALL),
             retry=_ONCE,
             log=LogEffect.GROWS,
         ),
@@ -186,7 +193,7 @@ class Function(IntEnum):
             text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl. "
             "With a value (string, at most 4,096 bytes) the attempt failed; COUNT: max-attempts "
             "of the worker. See below",
-            access=Access(Right.NEXT, Scope.KEY),
+            access=RequiredRights(Right.NEXT, Scope.KEY),
             retry=_done("lease-lost", "not-found"),
             log=LogEffect.SHRINKS_WITHOUT_VALUE,
             locked=True,
@@ -224,7 +231,7 @@ class Function(IntEnum):
             text="make buried entries ready again: by key, or with an empty key and second key = "
             "domain up to count of them; reply timeout absent, ttl = how many (what is not buried "
             "does not count); domain KICK goes in work order. See below",
-            access=Access(Right.WRITE, Scope.KEY_OR_DOMAIN),
+            access=RequiredRights(Right.WRITE, Scope.KEY_OR_DOMAIN),
             retry=_ONCE,
             log=LogEffect.GROWS,
             locked=True,
@@ -235,7 +242,7 @@ class Function(IntEnum):
         17,
         Declaration(
             text="see below",
-            access=Access(Right.READ, Scope.KEY_DOMAIN_OR_DAEMON),
+            access=RequiredRights(Right.READ, Scope.KEY_DOMAIN_OR_DAEMON),
             retry=_READ,
         ),
     )
@@ -244,7 +251,7 @@ class Function(IntEnum):
         Declaration(
             text="key: domain; NEXT returns nothing of it for ttl; ttl 0 resumes. See below",
             # a worker of a domain may slow it
-            access=Access(Right.NEXT, Scope.DOMAIN, or_admin=True),
+            access=RequiredRights(Right.NEXT, Scope.DOMAIN, or_admin=True),
             retry=_AGAIN,
             log=LogEffect.GROWS,
             spoolable=True,
@@ -264,7 +271,7 @@ class Function(IntEnum):
         Declaration(
             text="the domains that hold entries, a limit or a pause, in byte order: key = prefix "
             "of their names (may be empty), count and cursor as for GET. See below",
-            access=Access(Right.READ, Scope.NAMES),
+            access=RequiredRights(Right.READ, Scope.NAMES),
             retry=_READ,
         ),
     )
@@ -273,7 +280,7 @@ class Function(IntEnum):
         Declaration(
             text="delete the entries of a domain that nobody works on (waiting, delayed, buried), "
             "at most count of them; reply ttl = how many; OVERWRITE: no tombstones. See below",
-            access=Access(Right.WRITE, Scope.DOMAIN),
+            access=RequiredRights(Right.WRITE, Scope.DOMAIN),
             retry=_ONCE,
             log=LogEffect.SHRINKS,
         ),
@@ -286,7 +293,7 @@ class Function(IntEnum):
             "domain's default lease), `attempts` (its max-attempts); 0: the daemon's default; what "
             "is not named stays. Always persistent. An unknown name or a bad number: `bad-value`. "
             "See below",
-            access=Access(Right.NEXT, Scope.DOMAIN, or_admin=True),
+            access=RequiredRights(Right.NEXT, Scope.DOMAIN, or_admin=True),
             retry=_AGAIN,
             log=LogEffect.GROWS,
             spoolable=True,
@@ -298,7 +305,7 @@ class Function(IntEnum):
             text="count: the identifier of a NEXT that waits, or of a LISTEN, on this connection: "
             "that NEXT is answered with count 0, the subscription ends. Nothing of that "
             "identifier: `not-found`, and nothing changes. See below",
-            access=Access(Right(0), Scope.CONNECTION),
+            access=RequiredRights(Right(0), Scope.CONNECTION),
             retry=_ONCE,
         ),
     )
@@ -307,7 +314,7 @@ class Function(IntEnum):
         Declaration(
             text="what NEXT would deliver now, in its order and with the same domain, count, "
             "DATA and META; nothing is leased, and nothing changes. See below",
-            access=Access(Right.READ, Scope.DOMAIN_OR_ALL),
+            access=RequiredRights(Right.READ, Scope.DOMAIN_OR_ALL),
             retry=_READ,
         ),
     )
@@ -316,7 +323,7 @@ class Function(IntEnum):
         Declaration(
             text="take a snapshot of the command log, see below",
             # it holds everything, and fills the disk
-            access=Access(Right.ADMIN, Scope.EVERYTHING),
+            access=RequiredRights(Right.ADMIN, Scope.EVERYTHING),
             retry=_ONCE,
             by_engine=False,
         ),

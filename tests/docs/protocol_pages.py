@@ -13,7 +13,7 @@ from types import ModuleType
 
 from fastjournal.protocol import constants
 from fastjournal.protocol.constants import ErrorCode
-from fastjournal.protocol.declaration import Access, Right
+from fastjournal.protocol.declaration import RequiredRights, Right
 from fastjournal.protocol.functions import Function
 from tests.docs import protocol_rules
 from tests.docs.protocol_rules import DOCS
@@ -69,7 +69,7 @@ def errors_table() -> list[str]:
     return ["| code | meaning |", "| --- | --- |", *rows]
 
 
-def rights_text(access: Access) -> str:
+def rights_text(access: RequiredRights) -> str:
     """Return the rights in words."""
 
     def told(rights: Right) -> str:

@@ -11,8 +11,8 @@ import pytest
 from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
 from fastjournal.testing.workq_rules import (
-    JobState,
     WorkqJob,
+    WorkqJobState,
     WorkqRefusalError,
     assert_workq_accepts,
 )
@@ -33,7 +33,7 @@ def jobs_of(log: Path, now_us: int) -> dict[str, dict[bytes, WorkqJob]]:
     """Return the jobs that workq has, by name and value."""
     found: dict[str, dict[bytes, WorkqJob]] = {}
     for job in assert_workq_accepts(log, now_us=now_us).jobs.values():
-        if job.state is not JobState.COMPLETED:
+        if job.state is not WorkqJobState.COMPLETED:
             found.setdefault(job.record.name, {})[value_of(job)] = job
     return found
 

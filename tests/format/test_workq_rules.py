@@ -24,8 +24,8 @@ from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.testing.workq_rules import (
-    JobState,
     WorkqJob,
+    WorkqJobState,
     WorkqRefusalError,
     WorkqState,
     assert_workq_accepts,
@@ -116,7 +116,7 @@ def results_of(state: WorkqState) -> dict[str, dict[str, Any]]:
         str(number): {
             "len": len(job.result),
             "sha256": hashlib.sha256(job.result).hexdigest(),
-            "success": int(job.state is JobState.COMPLETED),
+            "success": int(job.state is WorkqJobState.COMPLETED),
         }
         for number, job in state.jobs.items()
         if job.result is not None

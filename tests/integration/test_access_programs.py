@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.client.core.access import make_context
+from fastjournal.client.core.client_credentials import make_context
 from fastjournal.spool import Spool
 from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli

@@ -24,7 +24,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError
-from fastjournal.foreign import Journal, open_workq
+from fastjournal.foreign import ForeignJournal, open_workq
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
@@ -283,7 +283,7 @@ def test_import_is_finished_by_the_next_whatever_step_a_connection_ends_at(
     assert seen == {(True, 4), (True, 2), (False, 0)}
 
 
-def import_all(client: SyncClient, journal: Journal) -> Importer:
+def import_all(client: SyncClient, journal: ForeignJournal) -> Importer:
     importer = Importer(client, lambda: NOW, uri_from_body=False)
     importer.add_all(journal.items(), lambda: None)
     return importer

@@ -12,7 +12,7 @@ from typing import Any
 from fastjournal.client import SyncClient
 from fastjournal.disk import OsDisk
 from fastjournal.foreign import (
-    Journal,
+    ForeignJournal,
     beanstalkd_records,
     kestrel_records,
     open_beanstalkd,
@@ -77,7 +77,7 @@ def shift(data: bytearray, form: str, at: int, unit: float, recorded_us: int) ->
         struct.pack_into(form, data, at, time_ + int((NOW - DAY - recorded_us) * unit))
 
 
-def assert_imported(client: SyncClient, journal: Journal) -> None:
+def assert_imported(client: SyncClient, journal: ForeignJournal) -> None:
     """Compare the entries of a daemon with the items that have not expired."""
     for item in journal.items():
         if 0 < item.expires <= NOW:

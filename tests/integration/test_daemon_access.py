@@ -18,8 +18,8 @@ import pytest
 import trio
 
 from fastjournal.client import Client, SyncClient
-from fastjournal.client.core.access import make_context
 from fastjournal.client.core.address import parse_address
+from fastjournal.client.core.client_credentials import make_context
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 from fastjournal.limits import HANDSHAKES_MAX
 from fastjournal.protocol import (

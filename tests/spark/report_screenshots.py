@@ -20,8 +20,8 @@ from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.inputs import Night
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_OPTIONS, start_session
-from fj_cli.demo.changes import Change, load_changes
 from fj_cli.demo.history import DAYS, Ledger, Simulation
+from fj_cli.demo.page_changes import PageChange, load_changes
 from fj_cli.demo.weeks import CHANGES
 from tests.integration.browser import Browser
 
@@ -57,7 +57,7 @@ class Weeks(NamedTuple):
     snapshot: str
 
 
-def simulate(directory: Path, changes: list[Change], days: int) -> Weeks:
+def simulate(directory: Path, changes: list[PageChange], days: int) -> Weeks:
     """Return the simulation of some days, with their archive and a snapshot."""
     log, archive = directory / "log", directory / "archive"
     ledger = Simulation(log, changes, until_us=UNTIL_US, days=days).run()

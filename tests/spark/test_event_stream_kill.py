@@ -18,8 +18,8 @@ import pytest
 from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
 from fj_cli.demo import history
-from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import Simulation
+from fj_cli.demo.page_changes import load_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

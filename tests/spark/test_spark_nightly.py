@@ -32,8 +32,8 @@ from fastjournal.spark.nightly.report.texts import count, duration, share
 from fastjournal.spark.nightly.report.texts import instant as instant_text
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
-from fj_cli.demo.changes import load_changes
 from fj_cli.demo.history import ERROR, SLOW_US, Ledger
+from fj_cli.demo.page_changes import load_changes
 from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed

@@ -16,7 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from fj_cli.demo.changes import Change, Slice, expected_executions, load_changes, slices
+from fj_cli.demo.page_changes import (
+    ChangeSlice,
+    PageChange,
+    expected_executions,
+    load_changes,
+    slices,
+)
 from fj_cli.demo.services import installed
 from tests.spark.java_machine import JavaMachine
 
@@ -26,10 +32,10 @@ EVENTS = 20_000
 """Events of the file that the test plays, the first ones; `make demo` plays all."""
 
 PLAY_FIRST_EVENTS = f"""
-from fj_cli.demo import changes
+from fj_cli.demo import page_changes
 from fj_cli.main import main
-whole = changes.load_changes()
-changes.load_changes = lambda: whole[:{EVENTS}]
+whole = page_changes.load_changes()
+page_changes.load_changes = lambda: whole[:{EVENTS}]
 main()
 """
 
@@ -40,7 +46,7 @@ PLAY_NOTHING = f"""
 import msgspec
 from fj_cli.demo import play, weeks
 from fj_cli.main import main
-played = play.Result(**dict.fromkeys(play.Result.__struct_fields__, 1))
+played = play.DemoResult(**dict.fromkeys(play.DemoResult.__struct_fields__, 1))
 played = msgspec.structs.replace(played, lost=0, doubled=0)
 play.Play.run = lambda _: played
 weeks.CHANGES, weeks.DAYS = {FEW_EVENTS}, 7
@@ -48,8 +54,8 @@ main()
 """
 
 
-def change(at_s: int, path: bytes) -> Change:
-    return Change(at_s, b"example.org", b"M", path)
+def change(at_s: int, path: bytes) -> PageChange:
+    return PageChange(at_s, b"example.org", b"M", path)
 
 
 def test_demo_executes_changes_closer_than_the_delay_once_after_the_last() -> None:
@@ -70,7 +76,7 @@ def test_demo_pages_do_not_put_each_other_off() -> None:
 
 def test_demo_slice_ends_before_a_change_of_a_page_that_is_due() -> None:
     changes = [change(0, b"a"), change(5, b"b"), change(11, b"a"), change(12, b"b")]
-    assert list(slices(changes, 10)) == [Slice(0, 2, 11), Slice(2, 4, None)]
+    assert list(slices(changes, 10)) == [ChangeSlice(0, 2, 11), ChangeSlice(2, 4, None)]
 
 
 def test_demo_slices_cover_the_file_without_gap() -> None:

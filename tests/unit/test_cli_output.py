@@ -8,8 +8,8 @@ import pytest
 
 from fastjournal.client.core.results import Entry
 from fastjournal.protocol import Meta, State, ValueType
-from fj_cli.options import NAME
 from fj_cli.output import entry_fields, put_bytes, show_bytes, show_field
+from fj_cli.shared_options import NAME
 
 
 @pytest.mark.parametrize(

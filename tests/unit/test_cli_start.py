@@ -14,7 +14,7 @@ from fj_cli.cli import COMMANDS, cli
 from fj_cli.commands import log, spool
 from fj_cli.lazy import LazyGroup
 from fj_cli.main import run
-from fj_cli.options import IO_FAILED
+from fj_cli.shared_options import IO_FAILED
 
 GROUPS = {"": COMMANDS, "spool": spool.SUBCOMMANDS, "log": log.SUBCOMMANDS}
 LISTED = [(group, name) for group, commands in GROUPS.items() for name in commands]

@@ -10,7 +10,11 @@ import pytest
 import trio
 
 from fastjournal.client import Client, Reconnect, SyncClient
-from fastjournal.client.core.access import make_access, make_context, read_auth_file
+from fastjournal.client.core.client_credentials import (
+    make_context,
+    make_credentials,
+    read_auth_file,
+)
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
@@ -194,7 +198,7 @@ def test_token_is_bounded_and_stands_in_no_representation() -> None:
     for bad in ("", b"", "x" * 1025):
         with pytest.raises(BadRequestError):
             SyncClient(auth=bad)
-    assert TOKEN not in repr(make_access(auth=TOKEN))
+    assert TOKEN not in repr(make_credentials(auth=TOKEN))
 
 
 def test_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:

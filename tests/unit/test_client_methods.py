@@ -29,7 +29,7 @@ def test_call_is_a_method_with_its_arguments_and_docstring(client: type, name: s
     assert inspect.getdoc(method) == inspect.getdoc(build)
     parameters = inspect.signature(method).parameters
     assert list(parameters) == ["self", *inspect.signature(build).parameters]
-    scans = inspect.signature(build).return_annotation.startswith("Scan[")
+    scans = inspect.signature(build).return_annotation.startswith("PagedCall[")
     assert inspect.iscoroutinefunction(method) == (client is Client and not scans)
 
 

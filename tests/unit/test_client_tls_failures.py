@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from fastjournal.client import Client, Reconnect, SyncClient
-from fastjournal.client.core.access import make_context
+from fastjournal.client.core.client_credentials import make_context
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon

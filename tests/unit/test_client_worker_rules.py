@@ -11,7 +11,7 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Reconnect
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, replies
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, reply_readers
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
     decide_retry,
@@ -19,7 +19,7 @@ from fastjournal.client.core.failed_attempts import (
     learn_burial,
 )
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
-from fastjournal.client.core.jobs import LeasedJob
+from fastjournal.client.core.leased_job import LeasedJob
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.results import Entry, EntryStats, RenewedLease
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
@@ -232,7 +232,7 @@ def test_lease_ends_for_its_worker_as_the_daemon_says_whatever_its_clock_shows(
 
 
 def test_lease_that_is_over_by_the_daemon_has_no_time_left() -> None:
-    renewal = Call(calls.touch("k", 7, ttl=60).request, replies.renewed_lease)
+    renewal = Call(calls.touch("k", 7, ttl=60).request, reply_readers.renewed_lease)
     assert renewal.result(Reply(timestamp=9, timeout=8)) == RenewedLease(8, 0)
     with pytest.raises(ProtocolError):
         renewal.result(Reply(timestamp=9))

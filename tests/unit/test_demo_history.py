@@ -9,7 +9,7 @@ import pytest
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
-from fastjournal.testing.workq_rules import JobState, assert_workq_accepts
+from fastjournal.testing.workq_rules import WorkqJobState, assert_workq_accepts
 from fj_cli.demo.history_log import HistoryLog
 from tests.property.subject import SECOND, START
 
@@ -36,7 +36,7 @@ def test_log_of_a_page_that_changes_again_is_one_that_workq_accepts(
         for number, job in assert_workq_accepts(directory).jobs.items()
         if job.record.name == "a.example"
     }
-    assert jobs == {new: JobState.NEW} | ({} if buried else {old: JobState.COMPLETED})
+    assert jobs == {new: WorkqJobState.NEW} | ({} if buried else {old: WorkqJobState.COMPLETED})
     recovered = recover(OsDisk(), directory, now_us=now)
     assert list(recovered.state.jobs) == [new]
     assert recovered.state.tombstones[key(1)].timestamp == now

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fastjournal import BadRequestError, Client, Reconnect, Spool, SyncClient, build_journal_key
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Scan
+from fastjournal.client.core.calls import PagedCall
 from fastjournal.client.core.worker_options import worker_options
 from fastjournal.limits import DURATION_US_MAX, INSTANT_US_MAX, INSTANT_US_MIN
 from fastjournal.times import duration_us, expiry_us, instant_us, to_datetime, to_timedelta
@@ -145,7 +145,7 @@ def test_expiry_in_the_past_is_a_value_error(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in INSTANTS if name.endswith("expires")])
 def test_expiry_of_infinity_means_never(name: str) -> None:
     call = INSTANTS[name](math.inf)
-    if isinstance(call, Scan):
+    if isinstance(call, PagedCall):
         call = call.first
     assert isinstance(call, calls.Call)
     assert call.request.timeout == 0

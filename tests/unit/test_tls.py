@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal.client.core.access import make_context
+from fastjournal.client.core.client_credentials import make_context
 from fastjournal.limits import (
     HANDSHAKE_SECONDS_MAX,
     HANDSHAKE_STEPS_A_TURN,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import (
+from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.shared_options import (
     NAME,
     NumberParamType,
     b64_option,
@@ -13,7 +14,6 @@ from fj_cli.options import (
     plain_option,
     server_option,
 )
-from fj_cli.output import put_bytes, wants_json, write_json, write_line
 
 
 class Amount(NumberParamType):

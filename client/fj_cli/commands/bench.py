@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.times import format_duration
-from fj_cli.options import DONE, daemon_of, json_option, server_option
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
+from fj_cli.shared_options import DONE, daemon_of, json_option, server_option
 
 if TYPE_CHECKING:
-    from fj_cli.benching import Times
+    from fj_cli.benching import RequestTimes
 
 _QUANTILES = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "max_us": 1.0}
 
@@ -58,9 +58,11 @@ def command(
     from fastjournal.client import Client
     from fj_cli.benching import Bench, Load
 
-    address, access = daemon_of(ctx)
+    address, credentials = daemon_of(ctx)
     load = Load(connections=connections, jobs=count, value_bytes=size, persist=not no_persist)
-    bench = Bench(load, lambda: Client(address, tls=access.tls, auth=access.auth, reconnect=None))
+    bench = Bench(
+        load, lambda: Client(address, tls=credentials.tls, auth=credentials.auth, reconnect=None)
+    )
     try:
         trio.run(bench.run)
     finally:
@@ -74,7 +76,7 @@ def command(
     return DONE
 
 
-def _write(times: dict[str, Times], seconds: float, as_json: bool | None) -> None:
+def _write(times: dict[str, RequestTimes], seconds: float, as_json: bool | None) -> None:
     measured = {name: each for name, each in times.items() if len(each)}
     rows = []
     for name, each in measured.items():

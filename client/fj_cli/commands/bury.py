@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from fj_cli.options import NAME, b64_option, open_client, server_option
+from fj_cli.shared_options import NAME, b64_option, open_client, server_option
 
 
 @click.command("bury")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from fj_cli.options import REFUSED, Duration
 from fj_cli.output import note
+from fj_cli.shared_options import REFUSED, DurationType
 from fj_cli.termination import TerminatedError, unwound
 
 
@@ -21,7 +21,7 @@ from fj_cli.termination import TerminatedError, unwound
 )
 @click.option(
     "--delay",
-    type=Duration(),
+    type=DurationType(),
     default="90d",
     show_default=True,
     help="How long a page has to be left alone before it is worked on.",
@@ -74,7 +74,7 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: b
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from fj_cli.demo.changes import expected_executions, load_changes
+    from fj_cli.demo.page_changes import expected_executions, load_changes
     from fj_cli.demo.play import Play
     from fj_cli.demo.report import print_result
     from fj_cli.demo.weeks import Weeks

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastjournal.clock import SystemClock
-from fj_cli.completing import complete_domain
 from fj_cli.instants import show_relative
 from fj_cli.listing import limit_option, page_size, write_list
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, show_bytes, show_field
+from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
+from fj_cli.shell_completion import complete_domain
 
 if TYPE_CHECKING:
     from fastjournal.client import DomainStats

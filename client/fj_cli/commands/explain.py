@@ -8,7 +8,8 @@ import click
 
 from fastjournal.errors import RefusedError
 from fastjournal.keys import parse_journal_key
-from fj_cli.options import (
+from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.shared_options import (
     DONE,
     NAME,
     REFUSED,
@@ -17,12 +18,11 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 
 if TYPE_CHECKING:
     from fastjournal.client import EntryExplanation, SyncClient
-    from fastjournal.client.core.delivery_reasons import Reason
-    from fj_cli.entry_history import Event
+    from fastjournal.client.core.delivery_reasons import DeliveryReason
+    from fj_cli.entry_history import HistoryEvent
 
 
 @click.command("explain")
@@ -82,7 +82,7 @@ def _near(client: SyncClient, key: bytes) -> list[str]:
     return [f"{name} is a domain: fj-cli stats {name}, fj-cli peek {name}"]
 
 
-def _history(directory: str, key: bytes) -> list[Event]:
+def _history(directory: str, key: bytes) -> list[HistoryEvent]:
     from fastjournal.cmdlog.locks import lock_to_read
     from fastjournal.disk import OsDisk
     from fj_cli.entry_history import entry_history
@@ -93,20 +93,22 @@ def _history(directory: str, key: bytes) -> list[Event]:
         return list(entry_history(disk, directory, segments_in(disk, directory), key, None))
 
 
-def _missing(key: bytes, events: list[Event], log_directory: str | None, near: list[str]) -> Reason:
+def _missing(
+    key: bytes, events: list[HistoryEvent], log_directory: str | None, near: list[str]
+) -> DeliveryReason:
     """Return why there is no entry, as far as the log tells."""
-    from fastjournal.client.core.delivery_reasons import Reason
+    from fastjournal.client.core.delivery_reasons import DeliveryReason
 
     ended = next((event for event in reversed(events) if event.key), None)
     if ended is not None and ended.what == "expired":
-        return Reason(
+        return DeliveryReason(
             code="expired",
             text="its expiry is over: the daemon removed it without a tombstone",
             since_us=ended.time_us,
             advice=("set it again, with a later --expires, or without one",),
         )
     if ended is not None:
-        return Reason(
+        return DeliveryReason(
             code="gone",
             text=f"there is no entry any more; the last event of the log is: {ended.what}",
             since_us=ended.time_us,
@@ -118,7 +120,7 @@ def _missing(key: bytes, events: list[Event], log_directory: str | None, near: l
         # a tombstone has the primary key alone
         causes = f"its job was completed or deleted (a URI has no tombstone), {causes}"
         hint.append("or explain the journal key of the job")
-    return Reason(
+    return DeliveryReason(
         code="not-found",
         text=f"there is neither an entry nor a tombstone: {causes} tombstone-ttl",
         advice=(*near, *hint, "list keys: fj-cli list --prefix ..., domains: fj-cli domains"),
@@ -135,7 +137,7 @@ _BEGINS = {
 """By the code of a reason, the event with which it began."""
 
 
-def _with_history(reason: Reason, events: list[Event]) -> Reason:
+def _with_history(reason: DeliveryReason, events: list[HistoryEvent]) -> DeliveryReason:
     """Return a reason with the instant at which it began, where the log has that."""
     import msgspec
 
@@ -147,8 +149,8 @@ def _with_history(reason: Reason, events: list[Event]) -> Reason:
 def _fields(
     key: bytes,
     entry: EntryExplanation | None,
-    reasons: list[Reason],
-    events: list[Event],
+    reasons: list[DeliveryReason],
+    events: list[HistoryEvent],
     log_directory: str | None,
 ) -> dict[str, Any]:
     from fastjournal.client.core.delivery_reasons import state_of
@@ -181,7 +183,7 @@ def _fields(
     return fields
 
 
-def _event_fields(event: Event) -> dict[str, Any]:
+def _event_fields(event: HistoryEvent) -> dict[str, Any]:
     fields: dict[str, Any] = {"time_us": event.time_us, "event": event.what}
     if event.key:
         put_bytes(fields, "key", event.key)
@@ -192,8 +194,8 @@ def _event_fields(event: Event) -> dict[str, Any]:
 def _write_text(
     key: bytes,
     entry: EntryExplanation | None,
-    reasons: list[Reason],
-    events: list[Event],
+    reasons: list[DeliveryReason],
+    events: list[HistoryEvent],
     *,
     now_us: int,
     log_directory: str | None,
@@ -220,7 +222,7 @@ def _write_text(
         _write_history(events, now_us, log_directory)
 
 
-def _write_reason(reason: Reason, now_us: int, *, log_is_read: bool) -> None:
+def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> None:
     from fj_cli.instants import show_instant
 
     write_line(f"  {reason.text}")
@@ -237,7 +239,7 @@ def _write_reason(reason: Reason, now_us: int, *, log_is_read: bool) -> None:
         write_line(f"    > {advice}")
 
 
-def _write_history(events: list[Event], now_us: int, log_directory: str) -> None:
+def _write_history(events: list[HistoryEvent], now_us: int, log_directory: str) -> None:
     from fj_cli.instants import show_instant, show_local
 
     if not events:

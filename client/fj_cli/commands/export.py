@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from fastjournal.errors import ConfigError
-from fj_cli.options import json_option
 from fj_cli.output import counted, note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import json_option
 from fj_cli.termination import unwound
 
 if TYPE_CHECKING:

@@ -6,16 +6,6 @@ import sys
 
 import click
 
-from fj_cli.options import (
-    DURATION,
-    EXPIRY,
-    NAME,
-    b64_option,
-    json_option,
-    open_client,
-    server_option,
-    to_expiry,
-)
 from fj_cli.output import (
     entry_fields,
     show_field,
@@ -24,6 +14,16 @@ from fj_cli.output import (
     wants_json,
     write_fields,
     write_json,
+)
+from fj_cli.shared_options import (
+    DURATION,
+    EXPIRY,
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+    to_expiry,
 )
 from fj_cli.times import to_duration_or_none
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.limits import PAIRS_MAX
-from fj_cli.completing import complete_domain
-from fj_cli.options import (
+from fj_cli.output import note, show_bytes, wants_json, write_json
+from fj_cli.shared_options import (
     DONE,
     NAME,
     NOTHING_TO_DO,
@@ -18,7 +18,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import note, show_bytes, wants_json, write_json
+from fj_cli.shell_completion import complete_domain
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.completing import complete_domain
-from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_fields, write_json
+from fj_cli.shared_options import (
+    DURATION,
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.shell_completion import complete_domain
 from fj_cli.times import to_duration_or_none
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fj_cli.listing import limit_option, page_size, write_list
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import (
     entry_fields,
     put_bytes,
@@ -18,6 +17,7 @@ from fj_cli.output import (
     show_value,
     state_words,
 )
+from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.errors import BadRequestError, FastjournalError, RefusedError
-from fj_cli.options import (
+from fj_cli.output import note
+from fj_cli.shared_options import (
     DURATION,
     NAME,
     b64_option,
@@ -17,7 +18,6 @@ from fj_cli.options import (
     refuse_options,
     server_option,
 )
-from fj_cli.output import note
 from fj_cli.times import to_duration
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fj_cli.logdir import format_option, log_argument, segments_in
-from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, REFUSED, json_option
 
 if TYPE_CHECKING:
     from fastjournal.disk import OsDisk

@@ -10,9 +10,9 @@ import click
 
 from fastjournal.errors import BadRequestError
 from fj_cli.logdir import log_argument, segments_in
-from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, REFUSED, json_option
 from fj_cli.termination import unwound
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from fj_cli.logdir import format_option, log_argument
-from fj_cli.options import DONE, json_option
 from fj_cli.output import counted, note, put_bytes, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, json_option
 
 
 @click.command("stat")

@@ -9,9 +9,9 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
-from fj_cli.completing import complete_domain
 from fj_cli.instants import show_instant
-from fj_cli.options import (
+from fj_cli.output import note_nothing_due, write_jobs
+from fj_cli.shared_options import (
     DONE,
     DURATION,
     NAME,
@@ -25,13 +25,13 @@ from fj_cli.options import (
     refuse_options,
     server_option,
 )
-from fj_cli.output import note_nothing_due, write_jobs
+from fj_cli.shell_completion import complete_domain
 from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
 
 FOREVER = "forever"
 
 
-class Wait(IntParamType):
+class WaitType(IntParamType):
     """A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
 
     name = "duration"
@@ -88,7 +88,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     help="At most that many entries.  [default: 1; with --exec all]",
 )
 @lease_option
-@click.option("--wait", type=Wait(), help="Wait that long for work ('forever': without end).")
+@click.option("--wait", type=WaitType(), help="Wait that long for work ('forever': without end).")
 @click.option("--delete", is_flag=True, help="Delete the entries at once instead of leasing them.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, help="Commands at once.")
@@ -198,14 +198,14 @@ def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str,
 
     from fj_cli.config import variables_of
     from fj_cli.job import CommandPlan
-    from fj_cli.options import access_of, settings_of
-    from fj_cli.worker import Worker, WorkerPlan
+    from fj_cli.shared_options import credentials_of, settings_of
+    from fj_cli.worker import ExecWorker, WorkerPlan
 
     settings = settings_of(ctx)
-    server, access = access_of(settings)
+    server, credentials = credentials_of(settings)
     plan = WorkerPlan(
         server=server,
-        access=access,
+        credentials=credentials,
         daemon=variables_of(settings),
         domain=domain,
         command=CommandPlan(
@@ -222,4 +222,4 @@ def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str,
         retry_delay_us_max=options["retry_delay_max"],
         as_json=bool(options["as_json"]),
     )
-    return trio.run(Worker(plan).run)
+    return trio.run(ExecWorker(plan).run)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
 
 
 @click.command("not")

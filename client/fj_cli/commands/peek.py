@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from fastjournal.clock import SystemClock
-from fj_cli.completing import complete_domain
 from fj_cli.instants import show_instant
-from fj_cli.options import (
+from fj_cli.output import note, note_nothing_due, write_jobs
+from fj_cli.shared_options import (
     DONE,
     DURATION,
     LEASE,
@@ -18,7 +18,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import note, note_nothing_due, write_jobs
+from fj_cli.shell_completion import complete_domain
 from fj_cli.times import to_duration_or_none
 
 COUNT_MAX = 500

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from fastjournal.times import format_duration
-from fj_cli.options import DURATION, json_option, open_client, server_option
 from fj_cli.output import wants_json, write_json, write_line
+from fj_cli.shared_options import DURATION, json_option, open_client, server_option
 
 
 @click.command("ping")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import NAME, b64_option, open_client, plain_option, server_option
+from fj_cli.shared_options import NAME, b64_option, open_client, plain_option, server_option
 
 
 @click.command("rename")

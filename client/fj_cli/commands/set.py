@@ -19,8 +19,8 @@ from fastjournal.keys import (
 )
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.uris import domain_of
-from fj_cli.completing import complete_domain
-from fj_cli.options import (
+from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.shared_options import (
     DURATION,
     EXPIRY,
     INSTANT,
@@ -32,7 +32,7 @@ from fj_cli.options import (
     server_option,
     to_expiry,
 )
-from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.shell_completion import complete_domain
 from fj_cli.times import to_duration_or_none
 
 _TTL_US_MIN = 1_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fastjournal.limits import PAIRS_MAX
-from fj_cli.options import json_option, open_client, server_option
 from fj_cli.output import wants_json, write_json, write_line
+from fj_cli.shared_options import json_option, open_client, server_option
 
 
 @click.command("snapshot")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fj_cli.dead_pieces import Selection, selecting
-from fj_cli.options import DONE, NOTHING_TO_DO, json_option
 from fj_cli.output import note, wants_json, write_json
+from fj_cli.shared_options import DONE, NOTHING_TO_DO, json_option
 
 
 @click.command("drop")

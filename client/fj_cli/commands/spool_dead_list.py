@@ -7,8 +7,8 @@ import click
 from fastjournal.clock import SystemClock
 from fj_cli.dead_pieces import code_of, fields_of, request_of, spool_argument
 from fj_cli.instants import show_instant
-from fj_cli.options import DONE, NOTHING_TO_DO, json_option
 from fj_cli.output import show_bytes, wants_json, write_json, write_table
+from fj_cli.shared_options import DONE, NOTHING_TO_DO, json_option
 
 
 @click.command("list")

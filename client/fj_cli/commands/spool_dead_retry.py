@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fj_cli.dead_pieces import Selection, request_of, selecting
-from fj_cli.options import DONE, NOTHING_TO_DO, REFUSED, json_option
 from fj_cli.output import note, wants_json, write_json
+from fj_cli.shared_options import DONE, NOTHING_TO_DO, REFUSED, json_option
 
 _PIECES_MAX = 1000
 """Pieces of one drop-in."""

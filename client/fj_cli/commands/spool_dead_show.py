@@ -9,8 +9,8 @@ import click
 from fastjournal.clock import SystemClock
 from fj_cli.dead_pieces import chosen, code_of, fields_of, request_of, spool_argument
 from fj_cli.instants import show_instant
-from fj_cli.options import DONE, json_option
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_fields, write_json, write_line
+from fj_cli.shared_options import DONE, json_option
 
 _LINE_BYTES = 16
 _DUMPED_MAX = 4096

@@ -12,9 +12,9 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fj_cli.options import DONE, INSTANT, NAME, REFUSED, json_option
 from fj_cli.output import note, put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, json_option
 
 if TYPE_CHECKING:
     from fastjournal.spool.writer import Spool

@@ -19,8 +19,8 @@ from fastjournal.spool.slots import is_drop_in
 from fastjournal.times import format_duration
 from fj_cli.forwarder_fields import json_fields, shown_fields, some_of
 from fj_cli.instants import show_instant
-from fj_cli.options import DONE, DURATION, IO_FAILED, json_option
 from fj_cli.output import note, wants_json, write_fields, write_json, write_line, write_table
+from fj_cli.shared_options import DONE, DURATION, IO_FAILED, json_option
 from fj_cli.text import safe_text
 
 if TYPE_CHECKING:

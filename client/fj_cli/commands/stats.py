@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.completing import complete_domain
-from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import (
     INSTANTS,
     note,
@@ -15,6 +13,8 @@ from fj_cli.output import (
     write_fields,
     write_json,
 )
+from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
+from fj_cli.shell_completion import complete_domain
 
 _LABELS = {"worked_on": "leased", "jobs_max": "jobs"}
 """Words of the tables of other commands; JSON has the names of the protocol."""

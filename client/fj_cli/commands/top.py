@@ -15,8 +15,8 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import CannotConnectError, RefusedError
-from fj_cli.completing import complete_domain
-from fj_cli.options import (
+from fj_cli.output import put_bytes, wants_json, write_json
+from fj_cli.shared_options import (
     DONE,
     DURATION,
     NAME,
@@ -26,7 +26,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import put_bytes, wants_json, write_json
+from fj_cli.shell_completion import complete_domain
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -133,7 +133,7 @@ def _show(ctx: click.Context, prefix: bytes, interval_s: float, count: int | Non
     from fj_cli.top_screen import Screen
 
     screen, console = Screen(daemon_of(ctx)[0], prefix), Console()
-    source = _Source(ctx)
+    source = _SampleSource(ctx)
     with (
         unwound(),
         _keys() as keys,
@@ -155,7 +155,7 @@ def _show(ctx: click.Context, prefix: bytes, interval_s: float, count: int | Non
             source.close()
 
 
-class _Source:
+class _SampleSource:
     """Samples of the daemon, over a connection that is made anew where it is lost."""
 
     def __init__(self, ctx: click.Context) -> None:

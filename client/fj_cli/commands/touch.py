@@ -6,8 +6,15 @@ import click
 
 from fastjournal.clock import SystemClock
 from fj_cli.instants import show_instant
-from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.shared_options import (
+    DURATION,
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
 from fj_cli.times import to_duration
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from fj_cli.options import NAME, b64_option, daemon_of, json_option, server_option
 from fj_cli.output import wants_json
+from fj_cli.shared_options import NAME, b64_option, daemon_of, json_option, server_option
 
 
 @click.command("watch")
@@ -43,7 +43,7 @@ def command(
     from fastjournal.client import Client
     from fj_cli.watching import watch
 
-    address, access = daemon_of(ctx)
-    client = Client(address, tls=access.tls, auth=access.auth)
+    address, credentials = daemon_of(ctx)
+    client = Client(address, tls=credentials.tls, auth=credentials.auth)
     in_json = wants_json(as_json)
     trio.run(lambda: watch(client, query or {"prefix": b""}, as_json=in_json))

@@ -27,8 +27,8 @@ import msgspec
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.keys import build_journal_key
-from fj_cli.demo.changes import SECOND_US, Change
 from fj_cli.demo.history_log import HistoryLog
+from fj_cli.demo.page_changes import SECOND_US, PageChange
 
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
@@ -54,7 +54,7 @@ _PRIORITIES = {b"A": 64, b"M": 128, b"D": 192}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Work(msgspec.Struct, eq=False):
+class SimulatedWork(msgspec.Struct, eq=False):
     """An entry of the simulation."""
 
     job_id: bytes
@@ -72,7 +72,7 @@ class Work(msgspec.Struct, eq=False):
     buried: bool = False
 
 
-class Ledger(msgspec.Struct):
+class HistoryLedger(msgspec.Struct):
     """Counts of the simulation, by UTC day and domain. Durations are microseconds."""
 
     events: Counter[tuple[str, str, str]] = msgspec.field(default_factory=Counter)
@@ -93,7 +93,7 @@ class Ledger(msgspec.Struct):
     """Instants by day, domain and reason, of failed attempts."""
     changes: Counter[tuple[str, bytes]] = msgspec.field(default_factory=Counter)
     """Requests by day and URI."""
-    live: list[Work] = msgspec.field(default_factory=list)
+    live: list[SimulatedWork] = msgspec.field(default_factory=list)
     """Entries at the end."""
     segments: list[SegmentInfo] = msgspec.field(default_factory=list)
 
@@ -115,24 +115,24 @@ class Simulation:
     """
 
     def __init__(
-        self, directory: Path, changes: list[Change], *, until_us: int, days: int, seed: int = 1
+        self, directory: Path, changes: list[PageChange], *, until_us: int, days: int, seed: int = 1
     ) -> None:
         self._log = HistoryLog(directory, SEGMENT_BYTES)
         self._random = random.Random(seed)
         self._until = until_us
         self._begin = until_us - days * DAY_US
         self._changes = changes
-        self._waiting: dict[bytes, Work] = {}
-        self._working: dict[bytes, Work] = {}
-        self._put_off: dict[bytes, Change] = {}
-        self._ready: dict[bytes, list[tuple[int, int, Work]]] = defaultdict(list)
+        self._waiting: dict[bytes, SimulatedWork] = {}
+        self._working: dict[bytes, SimulatedWork] = {}
+        self._put_off: dict[bytes, PageChange] = {}
+        self._ready: dict[bytes, list[tuple[int, int, SimulatedWork]]] = defaultdict(list)
         self._free: Counter[bytes] = Counter()
-        self._agenda: list[tuple[int, int, Work | bytes]] = []
+        self._agenda: list[tuple[int, int, SimulatedWork | bytes]] = []
         self._serial = 0
-        self._buried: dict[bytes, Work] = {}
-        self.ledger = Ledger()
+        self._buried: dict[bytes, SimulatedWork] = {}
+        self.ledger = HistoryLedger()
 
-    def run(self) -> Ledger:
+    def run(self) -> HistoryLedger:
         """Run the simulation, and seal its log."""
         for domain in {change.domain for change in self._changes}:
             self._free[domain] = WORKERS
@@ -145,7 +145,7 @@ class Simulation:
         self.ledger.segments = self._log.close()
         return self.ledger
 
-    def _arrivals(self) -> Iterator[tuple[int, Change]]:
+    def _arrivals(self) -> Iterator[tuple[int, PageChange]]:
         first, last = self._changes[0].at_s, self._changes[-1].at_s
         scale = (self._until - self._begin - HOUR_US) / (last - first)
         for number, change in enumerate(self._changes):
@@ -160,17 +160,17 @@ class Simulation:
             else:
                 self._end(what, at)
 
-    def _later(self, at: int, what: Work | bytes) -> None:
+    def _later(self, at: int, what: SimulatedWork | bytes) -> None:
         self._serial += 1
         heapq.heappush(self._agenda, (at, self._serial, what))
 
-    def _count(self, kind: str, work: Work, now: int) -> None:
+    def _count(self, kind: str, work: SimulatedWork, now: int) -> None:
         self.ledger.events[day_of(now), work.domain.decode(), kind] += 1
         if kind not in ("set", "replaced"):
             attempt = day_of(now), work.domain.decode(), work.attempts + 1, kind
             self.ledger.attempts[attempt] += 1
 
-    def _change(self, change: Change, now: int) -> None:
+    def _change(self, change: PageChange, now: int) -> None:
         uri = change.uri
         if uri in self._working:
             # the request comes when the work on the page is over
@@ -185,7 +185,7 @@ class Simulation:
         old = self._waiting.pop(uri, None) or self._buried.pop(uri, None)
         replaces = None if old is None else (old.job_id, old.key, old.buried)
         job_id = self._log.set(key, uri, now, due, replaces)
-        work = Work(job_id, key, uri, change.domain, priority, now, due)
+        work = SimulatedWork(job_id, key, uri, change.domain, priority, now, due)
         self._count("set", work, now)
         self.ledger.changes[day_of(now), uri] += 1
         if old is not None:
@@ -193,7 +193,7 @@ class Simulation:
             self._count("replaced", old, now)
         self._wait(work)
 
-    def _wait(self, work: Work) -> None:
+    def _wait(self, work: SimulatedWork) -> None:
         self._waiting[work.uri] = work
         self._serial += 1
         heapq.heappush(self._ready[work.domain], (work.due, self._serial, work))
@@ -223,7 +223,7 @@ class Simulation:
             lost = self._random.random() < LOST or took >= LEASE_US
             self._later(now + (LEASE_US if lost else took), work)
 
-    def _end(self, work: Work, now: int) -> None:
+    def _end(self, work: SimulatedWork, now: int) -> None:
         start, work.lease_start = work.lease_start, 0
         del self._working[work.uri]
         self._free[work.domain] += 1
@@ -245,7 +245,7 @@ class Simulation:
             self._change(change, now)
         self._dispatch(work.domain, now)
 
-    def _fail(self, work: Work, now: int) -> None:
+    def _fail(self, work: SimulatedWork, now: int) -> None:
         if work.attempts + 1 >= ATTEMPTS_MAX:
             self._log.bury(work.job_id, ERROR, now)
             self._count("buried", work, now)

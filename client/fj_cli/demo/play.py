@@ -15,7 +15,7 @@ from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
 from fastjournal.spool import Spool
 from fastjournal.spool.status import spool_status
-from fj_cli.demo.changes import SECOND_US, expected_executions, load_changes, slices
+from fj_cli.demo.page_changes import SECOND_US, expected_executions, load_changes, slices
 from fj_cli.demo.players import Player, Spooled, Terms, Worked, produce, work
 from fj_cli.demo.services import POLL_SECONDS, Daemon, DemoError, Service, forwarder
 from fj_cli.termination import done_first
@@ -31,7 +31,7 @@ DRAIN_SECONDS = 60.0
 DAY_S = 24 * 3600
 
 
-class Result(msgspec.Struct):
+class DemoResult(msgspec.Struct):
     """Result of the play."""
 
     events: int
@@ -93,7 +93,7 @@ class Play:
         self._lost_leases = 0
         self._kills = 0
 
-    def run(self) -> Result:
+    def run(self) -> DemoResult:
         """Play everything.
 
         Raises:
@@ -136,7 +136,7 @@ class Play:
             with SyncClient(self._daemon.address) as client:
                 stats = client.stats()
                 snapshot = client.snapshot()
-        return Result(
+        return DemoResult(
             events=len(changes),
             expected=len(expected),
             executions=self._completed.total(),

@@ -14,7 +14,7 @@ from fastjournal.client import SyncClient, calls
 from fastjournal.client.core.calls import Call
 from fastjournal.errors import CannotConnectError, RefusedError
 from fastjournal.spool import Spool
-from fj_cli.demo.changes import SECOND_US, load_changes
+from fj_cli.demo.page_changes import SECOND_US, load_changes
 from fj_cli.demo.services import DemoError
 
 BATCH_MAX = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from fj_cli.demo.play import Result
+from fj_cli.demo.play import DemoResult
 
 
-def print_result(result: Result, console: Console) -> None:
+def print_result(result: DemoResult, console: Console) -> None:
     """Print what went in, what came out, and how fast."""
     seconds = result.seconds
     on_disk = result.log_bytes + result.spooled_bytes

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from fastjournal.clock import SystemClock
-from fj_cli.demo.changes import Change
 from fj_cli.demo.history import DAYS, Simulation
+from fj_cli.demo.page_changes import PageChange
 from fj_cli.demo.services import Daemon, DemoError, installed
 
 CHANGES = 10_000
@@ -22,7 +22,7 @@ class Weeks:
         changes: Events, oldest first.
     """
 
-    def __init__(self, directory: Path, changes: list[Change]) -> None:
+    def __init__(self, directory: Path, changes: list[PageChange]) -> None:
         self._directory = directory
         directory.mkdir()
         self._archive = directory / "archive"

@@ -19,7 +19,7 @@ import msgspec
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
-from fastjournal.protocol.declaration import Access, Right, Scope
+from fastjournal.protocol.declaration import RequiredRights, Right, Scope
 from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
@@ -231,7 +231,7 @@ class _Asked:
         )
 
 
-def _demanded(access: Access, grant: Grant, request: Request) -> int:
+def _demanded(access: RequiredRights, grant: Grant, request: Request) -> int:
     """Return the rights that a request needs."""
     flags = request.flags
     timed = request.timeout is not None

@@ -15,14 +15,14 @@ from fastjournal.client.aio.job_loop import JobLoop, LeasePool
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.methods import AsyncMethods
 from fastjournal.client.aio.mirror import Mirror
-from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.jobs import BodyFailure, failure_of
+from fastjournal.client.core.client_credentials import Tls, make_credentials
+from fastjournal.client.core.leased_job import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import Claims
+from fastjournal.client.core.shared_locks import LockClaims
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S
@@ -77,11 +77,11 @@ class Client(AsyncMethods):
         rng: Random | None = None,
     ) -> None:
         self.address = parse_address(address)
-        self._claims = Claims()
+        self._claims = LockClaims()
         timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self.connection = AsyncConnection(
             self.address,
-            make_access(tls, auth),
+            make_credentials(tls, auth),
             plan=reconnect,
             connect_timeout_s=timeouts.connect_s,
             reply_timeout_s=timeouts.reply_s,

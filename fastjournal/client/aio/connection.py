@@ -13,10 +13,10 @@ import anyio.lowlevel
 
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.aio.transport import AsyncTransport
-from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
+from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.client.core.failures import copy_error, is_waited_for_at_start, not_connected
 from fastjournal.client.core.in_flight import InFlightRequest
 from fastjournal.client.core.multiplexer import Multiplexer
@@ -37,7 +37,7 @@ class AsyncConnection:
 
     Args:
         address: The daemon's.
-        access: How to be let in.
+        credentials: How to be let in.
         plan: Plan for lost connections; None: they are not made again.
         connect_timeout_s: Seconds to establish a connection.
         reply_timeout_s: Seconds without an answer after which a connection counts as lost.
@@ -49,7 +49,7 @@ class AsyncConnection:
     def __init__(
         self,
         address: Address,
-        access: Access,
+        credentials: Credentials,
         *,
         plan: Reconnect | None,
         connect_timeout_s: float,
@@ -65,7 +65,7 @@ class AsyncConnection:
         self.transport: AsyncTransport | None = None
         self.is_open = False
         """The client is inside its block."""
-        self._access = access
+        self._credentials = credentials
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
         self.start_soon = start_soon
@@ -190,7 +190,7 @@ class AsyncConnection:
             if self.transport is not None and not self.transport.multiplexer.failed:
                 return
             stream = await open_stream(
-                self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
+                self.address, self._credentials, timeout_s or self._connect_timeout_s, prove=prove
             )
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
             self.transport = AsyncTransport(stream, multiplexer, self.address)

@@ -16,7 +16,7 @@ import anyio
 import sniffio
 
 
-class Event(Protocol):
+class LoopEvent(Protocol):
     """Event of any event loop."""
 
     def set(self) -> object:
@@ -42,7 +42,7 @@ class EventLoop(NamedTuple):
 
     now: Callable[[], float]
     """Seconds of its clock, which does not jump."""
-    new_event: Callable[[], Event]
+    new_event: Callable[[], LoopEvent]
     move_on_after: Callable[[float], AbstractContextManager[TimeoutScope]]
     """Cancels its block after so many seconds."""
     call_soon: Callable[[Callable[[], object]], None]

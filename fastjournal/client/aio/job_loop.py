@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.aio.jobs import Job, let_go
-from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
+from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError

@@ -14,7 +14,7 @@ from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
 from fastjournal.client.core.failures import no_answer_before_lease_end
-from fastjournal.client.core.jobs import (
+from fastjournal.client.core.leased_job import (
     LEASE_IS_OVER,
     BodyFailure,
     LeasedJob,

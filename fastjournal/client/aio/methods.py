@@ -14,10 +14,10 @@ import msgspec
 
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Call, CallMethods, Scan
-from fastjournal.client.core.calls.methods import AsyncCaller, add_methods, wrap
+from fastjournal.client.core.calls import Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.described_methods import AsyncCaller, add_methods, wrap
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import Claims
+from fastjournal.client.core.shared_locks import LockClaims
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration
@@ -38,12 +38,12 @@ def _method(
 
 
 def _iterator(
-    build: Callable[P, Scan[T]],
+    build: Callable[P, PagedCall[T]],
 ) -> Callable[Concatenate[AsyncMethods, P], AsyncIterator[T]]:
     """Return a method that gives what a scan finds, a page in memory at a time."""
 
     def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return _Found(self, build(*args, **kwargs))
+        return _PagedEntries(self, build(*args, **kwargs))
 
     return method
 
@@ -62,7 +62,7 @@ def _listener(
 class AsyncMethods(CallMethods, AsyncCaller):
     """Methods of ``Client``, for any object that can send a call."""
 
-    _claims: Claims
+    _claims: LockClaims
 
     @abstractmethod
     def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
@@ -118,16 +118,16 @@ class AsyncMethods(CallMethods, AsyncCaller):
                 await self.unlock(key)
 
 
-class _Found(Generic[T]):
+class _PagedEntries(Generic[T]):
     """Iterates over what a scan finds: the pages one after the other, one in memory."""
 
-    def __init__(self, client: AsyncMethods, scan: Scan[T]) -> None:
+    def __init__(self, client: AsyncMethods, scan: PagedCall[T]) -> None:
         self._client = client
         self._scan = scan
         self._call: Call[Page[T]] | None = scan.first
         self._page: deque[T] = deque()
 
-    def __aiter__(self) -> _Found[T]:
+    def __aiter__(self) -> _PagedEntries[T]:
         return self
 
     async def __anext__(self) -> T:

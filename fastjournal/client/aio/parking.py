@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from fastjournal.client.aio.event_loop import Event, EventLoop
+from fastjournal.client.aio.event_loop import EventLoop, LoopEvent
 
 
 class ParkingLot:
@@ -12,7 +12,7 @@ class ParkingLot:
 
     def __init__(self, loop: EventLoop) -> None:
         self._new_event = loop.new_event
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[LoopEvent] = deque()
         self.woken = 0
         """Tasks that were woken, and have not run since."""
 

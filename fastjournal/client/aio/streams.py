@@ -11,8 +11,8 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSStream
 
-from fastjournal.client.core.access import Access, FirstAnswer
 from fastjournal.client.core.address import Address, UnixAddress
+from fastjournal.client.core.client_credentials import Credentials, FirstAnswer
 from fastjournal.client.core.failures import cannot_connect
 from fastjournal.limits import RECEIVE_BYTES_MAX
 
@@ -24,13 +24,13 @@ _GOODBYE_S = 0.5
 
 
 async def open_stream(
-    address: Address, access: Access, timeout_s: float, *, prove: bool = False
+    address: Address, credentials: Credentials, timeout_s: float, *, prove: bool = False
 ) -> ByteStream:
     """Return a connected stream, on which AUTH has succeeded where there is a token.
 
     Args:
         address: The daemon's.
-        access: How to be let in.
+        credentials: How to be let in.
         timeout_s: Seconds for all of it.
         prove: Without a token too, wait until the daemon has answered something.
 
@@ -47,7 +47,7 @@ async def open_stream(
                 plain = await anyio.connect_tcp(address.host, address.port)
                 raw = plain.extra(SocketAttribute.raw_socket)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return await _enter(plain, address, access, prove)
+            return await _enter(plain, address, credentials, prove)
     except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
         cause = error.__cause__
         reason = cause if isinstance(cause, OSError) else OSError("the connection was lost")
@@ -85,17 +85,19 @@ async def close_stream(stream: ByteStream) -> None:
         await anyio.aclose_forcefully(stream)
 
 
-async def _enter(plain: SocketStream, address: Address, access: Access, prove: bool) -> ByteStream:
+async def _enter(
+    plain: SocketStream, address: Address, credentials: Credentials, prove: bool
+) -> ByteStream:
     """Do what comes before the first request, or close the stream."""
     stream: ByteStream = plain
     try:
-        context = access.context_for(address)
+        context = credentials.context_for(address)
         if context is not None:
             assert not isinstance(address, UnixAddress)
             stream = await TLSStream.wrap(
                 plain, server_side=False, hostname=address.host, ssl_context=context
             )
-        if asked := access.first_request(address, prove=prove):
+        if asked := credentials.first_request(address, prove=prove):
             await stream.send(asked)
             answer = FirstAnswer(address)
             while not answer.receive_data(await receive_some(stream)):

@@ -38,7 +38,7 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
         duration_s("patience", self.patience)
 
 
-class Timeouts(msgspec.Struct, frozen=True):
+class ClientTimeouts(msgspec.Struct, frozen=True):
     """Timeouts of a client, in seconds."""
 
     connect_s: float
@@ -47,7 +47,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     """Silence while an answer is due; None: no limit."""
 
 
-def check_limits(connect: Duration, reply: Duration | None, reply_bytes_max: int) -> Timeouts:
+def check_limits(connect: Duration, reply: Duration | None, reply_bytes_max: int) -> ClientTimeouts:
     """Return the timeouts of a client, checked together with its other limits.
 
     Raises:
@@ -55,7 +55,7 @@ def check_limits(connect: Duration, reply: Duration | None, reply_bytes_max: int
     """
     check_integer("reply_bytes_max", reply_bytes_max, 1, INSTANT_MAX)
     reply_s = None if reply is None else duration_s("reply_timeout", reply, above_zero=True)
-    return Timeouts(duration_s("connect_timeout", connect, above_zero=True), reply_s)
+    return ClientTimeouts(duration_s("connect_timeout", connect, above_zero=True), reply_s)
 
 
 class Backoff:

@@ -17,7 +17,7 @@ HIDDEN = "an entry that your token does not cover"
 _IF_GONE = "if the worker is gone:"
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryReason(msgspec.Struct, frozen=True, kw_only=True):
     """One reason for which an entry is not delivered now."""
 
     code: str
@@ -41,7 +41,7 @@ def state_word(state: str) -> str:
     return {"ready": "due", "worked on": "leased"}.get(state, state)
 
 
-def reasons_of(entry: EntryExplanation, *, shows_token: bool = True) -> list[Reason]:
+def reasons_of(entry: EntryExplanation, *, shows_token: bool = True) -> list[DeliveryReason]:
     """Return why an entry is not delivered now, the most important first; none: it is due.
 
     Args:
@@ -72,7 +72,7 @@ def order_text(entry: EntryExplanation) -> str:
     return f"not waiting for anything: due now, {entries} before it in its domain"
 
 
-def _leased(entry: EntryExplanation) -> Iterator[Reason]:
+def _leased(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     key = _key(entry)
     gone = bool(entry.worked_on_by) and not entry.worker_connected
     text = f"leased to the worker {entry.worked_on_by}" if entry.worked_on_by else "leased"
@@ -88,7 +88,7 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
             text += f": {entry.superseded_by or HIDDEN}"
     if 0 < entry.expires_us <= entry.now_us:
         text += "; its expiry is over, so it goes when the lease ends"
-    yield Reason(
+    yield DeliveryReason(
         code="leased",
         text=text,
         since_us=entry.worked_on_since_us or None,
@@ -100,21 +100,21 @@ def _leased(entry: EntryExplanation) -> Iterator[Reason]:
     )
 
 
-def _buried(entry: EntryExplanation) -> Iterator[Reason]:
+def _buried(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     failures = entry.attempts
     text = f"buried after {_times(failures, 'failed attempt')}" if failures else "buried"
     if entry.buried_reason:
         text += f": {entry.buried_reason}"
     key = _key(entry)
-    yield Reason(
+    yield DeliveryReason(
         code="buried",
         text=text,
         advice=(f"repair the cause, then: fj-cli kick {key}", f"or drop it: fj-cli delete {key}"),
     )
 
 
-def _deleted(entry: EntryExplanation) -> Iterator[Reason]:
-    yield Reason(
+def _deleted(entry: EntryExplanation) -> Iterator[DeliveryReason]:
+    yield DeliveryReason(
         code="tombstone",
         text="completed, deleted or replaced; its tombstone keeps older SETs of this key out",
         since_us=entry.deleted_us,
@@ -126,18 +126,18 @@ def _deleted(entry: EntryExplanation) -> Iterator[Reason]:
     )
 
 
-def _plain(_entry: EntryExplanation) -> Iterator[Reason]:
-    yield Reason(
+def _plain(_entry: EntryExplanation) -> Iterator[DeliveryReason]:
+    yield DeliveryReason(
         code="plain",
         text="it has no journal key <domain>:<priority>:<instant>:<id>, so it is no job",
         advice=("add work with: fj-cli set --domain DOMAIN VALUE",),
     )
 
 
-def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
+def _delayed(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     now = entry.now_us
     if entry.locked_until_us > now:
-        yield Reason(
+        yield DeliveryReason(
             code="locked",
             text="locked by a connection",
             since_us=entry.locked_since_us or None,
@@ -146,7 +146,7 @@ def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
         )
     if entry.uri_leased_by is not None:
         look = f"look at it: fj-cli explain {_word(entry.uri_leased_by)}"
-        yield Reason(
+        yield DeliveryReason(
             code="uri-in-work",
             text=f"its URI is in work elsewhere: {entry.uri_leased_by or HIDDEN} is leased",
             since_us=entry.uri_leased_since_us or None,
@@ -160,13 +160,13 @@ def _delayed(entry: EntryExplanation) -> Iterator[Reason]:
         yield _not_before(entry)
 
 
-def _not_before(entry: EntryExplanation) -> Reason:
+def _not_before(entry: EntryExplanation) -> DeliveryReason:
     until = entry.not_before_us
     untouched = entry.accessed_us <= entry.modified_us
     if 0 < entry.first_due_us < until:
         bound = entry.postpone_us_max
         limit = f", at most {format_duration(bound)} (max-postpone)" if bound else ""
-        return Reason(
+        return DeliveryReason(
             code="postponed",
             text=f"put off by newer SETs of its URI{limit}",
             since_us=entry.first_due_us,
@@ -174,13 +174,13 @@ def _not_before(entry: EntryExplanation) -> Reason:
             advice=("set it with a shorter delay, or wait",),
         )
     if entry.last_error is not None and not untouched:
-        return Reason(
+        return DeliveryReason(
             code="back-off",
             text=f"{_times(entry.attempts, 'failed attempt')}, the last: {entry.last_error}",
             until_us=until,
             advice=("wait for the next attempt, or repair the cause",),
         )
-    return Reason(
+    return DeliveryReason(
         code="delayed",
         text="delayed by its key or by a release with a delay",
         since_us=entry.modified_us if untouched else None,
@@ -189,11 +189,11 @@ def _not_before(entry: EntryExplanation) -> Reason:
     )
 
 
-def _held(entry: EntryExplanation) -> Iterator[Reason]:
+def _held(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     """Yield what holds the whole domain back."""
     domain = _word(entry.domain or "")
     if entry.domain_paused_until_us > entry.now_us:
-        yield Reason(
+        yield DeliveryReason(
             code="paused",
             text=f"the domain {entry.domain} is paused",
             until_us=entry.domain_paused_until_us,
@@ -201,7 +201,7 @@ def _held(entry: EntryExplanation) -> Iterator[Reason]:
         )
     if entry.domain_waits_until_us > entry.now_us:
         interval = format_duration(entry.domain_interval_us)
-        yield Reason(
+        yield DeliveryReason(
             code="limited",
             text=f"rate limit of the domain {entry.domain}: one delivery each {interval}",
             since_us=entry.domain_delivered_us or None,
@@ -210,7 +210,7 @@ def _held(entry: EntryExplanation) -> Iterator[Reason]:
         )
     if entry.domain_is_full:
         jobs = _times(entry.domain_worked_on, "entry", "entries")
-        yield Reason(
+        yield DeliveryReason(
             code="limited",
             text=f"concurrency limit of the domain {entry.domain}: {jobs} leased,"
             f" {entry.domain_jobs_max} allowed",
@@ -219,14 +219,14 @@ def _held(entry: EntryExplanation) -> Iterator[Reason]:
             advice=(f"wait for a worker, or change it: fj-cli limit {domain} --jobs ...",),
         )
     if entry.read_only:
-        yield Reason(
+        yield DeliveryReason(
             code="read-only",
             text="the daemon's disk is nearly full, so it delivers nothing",
             advice=("free space on the daemon's disk",),
         )
 
 
-def _without_token(reason: Reason) -> Reason:
+def _without_token(reason: DeliveryReason) -> DeliveryReason:
     advice = tuple(text for text in reason.advice if not text.startswith(_IF_GONE))
     return msgspec.structs.replace(reason, advice=advice)
 

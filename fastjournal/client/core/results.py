@@ -131,7 +131,7 @@ class Page(msgspec.Struct, Generic[T], gc=False):
 
     entries: list[T]
     cursor: bytes | None
-    """Where the next page begins (``Scan.following``); None: this is the last one."""
+    """Where the next page begins (``PagedCall.following``); None: this is the last one."""
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -9,7 +9,7 @@ from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.errors import RefusedError
 
 
-class Claims:
+class LockClaims:
     """The keys that the ``locked`` blocks of one client hold."""
 
     def __init__(self) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TypeVar
 
-from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.client_credentials import Tls, make_credentials
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import Claims
+from fastjournal.client.core.shared_locks import LockClaims
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
@@ -75,11 +75,11 @@ class SyncClient(SyncMethods):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = parse_address(address)
-        self._claims = Claims()
+        self._claims = LockClaims()
         timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self._dialer = Dialer(
             self.address,
-            make_access(tls, auth),
+            make_credentials(tls, auth),
             connect_timeout_s=timeouts.connect_s,
             reply_bytes_max=reply_bytes_max,
             plan=reconnect,

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.client.core.failures import is_waited_for_at_start, not_connected
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.reconnect_effort import ReconnectEffort
@@ -23,7 +23,7 @@ class Dialer:
 
     Args:
         address: The daemon's.
-        access: How to be let in.
+        credentials: How to be let in.
         connect_timeout_s: Seconds to establish a connection.
         reply_bytes_max: Bytes of the largest reply to accept.
         plan: How to make one again; None: not.
@@ -35,7 +35,7 @@ class Dialer:
     def __init__(
         self,
         address: Address,
-        access: Access,
+        credentials: Credentials,
         *,
         connect_timeout_s: float,
         reply_bytes_max: int,
@@ -47,7 +47,7 @@ class Dialer:
         self.address = address
         self.plan = plan
         self.now_s = monotonic
-        self._access = access
+        self._credentials = credentials
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
         self.rng = rng or Random()
@@ -65,7 +65,7 @@ class Dialer:
             RefusedError: ``auth-failed``.
         """
         timeout_s = timeout_s or self._connect_timeout_s
-        channel = connect_channel(self.address, self._access, timeout_s, prove=prove)
+        channel = connect_channel(self.address, self._credentials, timeout_s, prove=prove)
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncTransport(channel, multiplexer, self.address)
 

@@ -11,7 +11,7 @@ from collections import deque
 from types import TracebackType
 from weakref import WeakSet
 
-from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
+from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection

@@ -12,7 +12,7 @@ from typing import Any
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
-from fastjournal.client.core.jobs import (
+from fastjournal.client.core.leased_job import (
     LEASE_IS_OVER,
     BodyFailure,
     LeasedJob,

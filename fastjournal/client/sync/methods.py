@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Call, CallMethods, Scan
-from fastjournal.client.core.calls.methods import Caller, add_methods, wrap
+from fastjournal.client.core.calls import Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.described_methods import Caller, add_methods, wrap
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import Claims
+from fastjournal.client.core.shared_locks import LockClaims
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.errors import FastjournalError
 from fastjournal.times import Duration
@@ -29,7 +29,9 @@ def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[SyncMethods, P]
     return method
 
 
-def _iterator(build: Callable[P, Scan[T]]) -> Callable[Concatenate[SyncMethods, P], Iterator[T]]:
+def _iterator(
+    build: Callable[P, PagedCall[T]],
+) -> Callable[Concatenate[SyncMethods, P], Iterator[T]]:
     """Return a method that gives what a scan finds, a page in memory at a time."""
 
     def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -52,7 +54,7 @@ def _listener(
 class SyncMethods(CallMethods, Caller):
     """Methods of ``SyncClient``, for any object that can send a call."""
 
-    _claims: Claims
+    _claims: LockClaims
 
     @abstractmethod
     def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
@@ -61,7 +63,7 @@ class SyncMethods(CallMethods, Caller):
     listen = _listener(calls.listening)
     """Listen to changes of a key, a prefix, a range or an expression."""
 
-    def entries_of(self, scan: Scan[T]) -> Iterator[T]:
+    def entries_of(self, scan: PagedCall[T]) -> Iterator[T]:
         """Iterate over the entries of a scan, with one page in memory."""
         call: Call[Page[T]] | None = scan.first
         while call is not None:

@@ -13,8 +13,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastjournal.client.core.access import Access, FirstAnswer
 from fastjournal.client.core.address import Address, UnixAddress
+from fastjournal.client.core.client_credentials import Credentials, FirstAnswer
 from fastjournal.client.core.failures import cannot_connect
 from fastjournal.client.sync.stop_signal import StopSignal
 from fastjournal.limits import RECEIVE_BYTES_MAX, SOCKET_WAIT_S_MAX
@@ -123,13 +123,13 @@ class TlsChannel(Channel):
 
 
 def connect_channel(
-    address: Address, access: Access, timeout_s: float, *, prove: bool = False
+    address: Address, credentials: Credentials, timeout_s: float, *, prove: bool = False
 ) -> Channel:
     """Return a connected channel, on which AUTH has succeeded where there is a token.
 
     Args:
         address: The daemon's.
-        access: How to be let in.
+        credentials: How to be let in.
         timeout_s: Seconds for all of it but the look-up of the name.
         prove: Without a token too, wait until the daemon has answered something.
 
@@ -138,7 +138,7 @@ def connect_channel(
             not prove who it is, or takes no connection now.
         RefusedError: The daemon does not take the token; code ``auth-failed``.
     """
-    context = access.context_for(address)
+    context = credentials.context_for(address)
     deadline = _Deadline(timeout_s)
     try:
         sock = _connect(address, deadline)
@@ -150,7 +150,7 @@ def connect_channel(
                     server_hostname=None if isinstance(address, UnixAddress) else address.host,
                     suppress_ragged_eofs=False,
                 )
-            _ask_first(sock, address, access.first_request(address, prove=prove), deadline)
+            _ask_first(sock, address, credentials.first_request(address, prove=prove), deadline)
             sock.setblocking(False)
         except BaseException:  # a signal handler may raise anything
             sock.close()

@@ -20,7 +20,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal, beanstalkd_records
 from fastjournal.foreign.formats import Format, list_binlogs
-from fastjournal.foreign.items import Fault, ForeignRecord, Item, Journal
+from fastjournal.foreign.items import Fault, ForeignJournal, ForeignRecord, Item
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
 from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.keys import parse_journal_key
@@ -163,7 +163,7 @@ class ForeignReader(DataSourceReader):
             if self._format is Format.KESTREL:
                 return kestrel_records(disk, directory, faults, queues=names)
             return beanstalkd_records(disk, directory, faults, binlogs=names)
-        journal: Journal
+        journal: ForeignJournal
         if self._format is Format.KESTREL:
             journal = KestrelJournal(disk, directory, queues=names)
         else:

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from fastjournal.client import SyncClient
-from fastjournal.client.core.access import load_access
+from fastjournal.client.core.client_credentials import load_credentials
 from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import (
     BadRequestError,
@@ -120,8 +120,8 @@ def command(**options: Any) -> None:
 
 
 def _take_snapshot(options: dict[str, Any]) -> str:
-    access = load_access(**{name: options[name] for name in ENVIRONMENT})
-    with SyncClient(options["server"], tls=access.tls, auth=access.auth) as client:
+    credentials = load_credentials(**{name: options[name] for name in ENVIRONMENT})
+    with SyncClient(options["server"], tls=credentials.tls, auth=credentials.auth) as client:
         return client.snapshot(keep=options["keep_snapshots"])
 
 

@@ -98,7 +98,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
         return error
 
 
-class Scan(msgspec.Struct, Generic[T], frozen=True):
+class PagedCall(msgspec.Struct, Generic[T], frozen=True):
     """The call for the first page, and those for all that follow it."""
 
     first: Call[Page[T]]

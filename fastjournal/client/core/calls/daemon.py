@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import DATA, META, Call, checked_count, key_bytes
-from fastjournal.client.core.calls.methods import method
+from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import (
     DaemonStats,
     DomainStats,
@@ -34,12 +34,12 @@ __all__ = [
 
 def nop() -> Call[datetime]:
     """Do nothing; return the daemon's clock."""
-    return Call(Request(Function.NOP), replies.daemon_clock)
+    return Call(Request(Function.NOP), reply_readers.daemon_clock)
 
 
 def quit_() -> Call[None]:
     """Ask the daemon to answer what it owes (a waiting NEXT with nothing) and to close."""
-    return Call(Request(Function.QUIT), replies.nothing)
+    return Call(Request(Function.QUIT), reply_readers.nothing)
 
 
 def auth(token: str | bytes) -> Call[None]:
@@ -52,7 +52,7 @@ def auth(token: str | bytes) -> Call[None]:
     """
     data = token.encode() if isinstance(token, str) else token
     request = Request(Function.AUTH, value_type=ValueType.BUFFER, value=data)
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def cancellation(identifier: int) -> Request:
@@ -75,7 +75,7 @@ def snapshot(*, keep: int | None = None) -> Call[str]:
         BadRequestError: The number to keep is none.
     """
     count = None if keep is None else checked_count("keep", keep)
-    return Call(Request(Function.SNAPSHOT, count=count), replies.text)
+    return Call(Request(Function.SNAPSHOT, count=count), reply_readers.text)
 
 
 def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]:
@@ -87,7 +87,7 @@ def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]
     Raises:
         RefusedError: ``not-found``, ``bad-key``.
     """
-    return Call(_stats(key, data=data), replies.json_object)
+    return Call(_stats(key, data=data), reply_readers.json_object)
 
 
 def daemon_stats(*, workers: bool = False) -> Call[DaemonStats]:
@@ -97,7 +97,7 @@ def daemon_stats(*, workers: bool = False) -> Call[DaemonStats]:
         workers: Tell also which connections work on entries, or wait for work.
     """
     request = Request(Function.STATS, flags=META if workers else 0)
-    return Call(request, replies.json_of(DaemonStats))
+    return Call(request, reply_readers.json_of(DaemonStats))
 
 
 def domain_stats(domain: str | bytes) -> Call[DomainStats]:
@@ -109,7 +109,7 @@ def domain_stats(domain: str | bytes) -> Call[DomainStats]:
     """
     if not domain:
         raise BadRequestError("the name of a domain is empty", code="bad-key")
-    return Call(_stats(domain, data=False), replies.json_of(DomainStats))
+    return Call(_stats(domain, data=False), reply_readers.json_of(DomainStats))
 
 
 def entry_stats(key: str | bytes) -> Call[EntryStats]:
@@ -118,7 +118,7 @@ def entry_stats(key: str | bytes) -> Call[EntryStats]:
     Raises:
         RefusedError: ``not-found``.
     """
-    return Call(_stats(key, data=True), replies.json_of(EntryStats))
+    return Call(_stats(key, data=True), reply_readers.json_of(EntryStats))
 
 
 def explain(key: str | bytes) -> Call[EntryExplanation]:
@@ -130,7 +130,7 @@ def explain(key: str | bytes) -> Call[EntryExplanation]:
         RefusedError: ``not-found``: there is neither an entry nor a tombstone.
     """
     request = Request(Function.STATS, flags=DATA | META, key=key_bytes(key))
-    return Call(request, replies.json_of(EntryExplanation))
+    return Call(request, reply_readers.json_of(EntryExplanation))
 
 
 def _stats(key: str | bytes, *, data: bool) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import (
     DATA,
     META,
@@ -20,7 +20,7 @@ from fastjournal.client.core.calls.base import (
     stamp,
     token_flag,
 )
-from fastjournal.client.core.calls.methods import method
+from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Entry, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
@@ -96,7 +96,7 @@ def set_(
         timeout=expiry(expires),
         ttl=duration("ttl", ttl),
     )
-    return Call(request, replies.written)
+    return Call(request, reply_readers.written)
 
 
 def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
@@ -137,7 +137,9 @@ def get(
         key=key_bytes(key),
         timeout=reading_timeout(lease, expires),
     )
-    return Call(request, replies.entry, undo=None if lease is None else replies.release_all)
+    return Call(
+        request, reply_readers.entry, undo=None if lease is None else reply_readers.release_all
+    )
 
 
 def delete(
@@ -177,7 +179,7 @@ def delete(
         key=key_bytes(key),
         timeout=checked_token(token),
     )
-    return Call(request, replies.written)
+    return Call(request, reply_readers.written)
 
 
 def add(
@@ -218,7 +220,7 @@ def add(
         value_type=value_type,
         value=data,
     )
-    return Call(request, replies.entry)
+    return Call(request, reply_readers.entry)
 
 
 def flip(
@@ -243,7 +245,7 @@ def flip(
         timestamp=stamp(timestamp_us),
         key=key_bytes(key),
     )
-    return Call(request, replies.entry)
+    return Call(request, reply_readers.entry)
 
 
 def truncate(
@@ -266,7 +268,7 @@ def truncate(
         value_type=value_type,
         value=data,
     )
-    return Call(request, replies.written)
+    return Call(request, reply_readers.written)
 
 
 def reading_flags(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import (
     OVERWRITE,
     Call,
@@ -12,7 +12,7 @@ from fastjournal.client.core.calls.base import (
     persisted,
     stamp,
 )
-from fastjournal.client.core.calls.methods import method
+from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Written
 from fastjournal.protocol import Function, Request
 from fastjournal.times import Duration
@@ -34,7 +34,7 @@ def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
         RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
     """
     request = Request(Function.LOCK, key=key_bytes(key), timeout=duration("timeout", timeout))
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def unlock(key: str | bytes) -> Call[None]:
@@ -46,7 +46,7 @@ def unlock(key: str | bytes) -> Call[None]:
     Raises:
         RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``.
     """
-    return Call(Request(Function.UNLOCK, key=key_bytes(key)), replies.nothing)
+    return Call(Request(Function.UNLOCK, key=key_bytes(key)), reply_readers.nothing)
 
 
 def rename(
@@ -81,7 +81,7 @@ def rename(
         key=key_bytes(key),
         second_key=new_key_bytes(new_key, plain=plain),
     )
-    return Call(request, replies.written)
+    return Call(request, reply_readers.written)
 
 
 def link(
@@ -107,7 +107,7 @@ def link(
         key=key_bytes(key),
         second_key=new_key_bytes(new_key, plain=plain),
     )
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 class KeyMethods:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from fastjournal.client.core.calls import replies
-from fastjournal.client.core.calls.base import LISTEN, Call, Scan, checked_count, key_bytes
+from fastjournal.client.core.calls import reply_readers
+from fastjournal.client.core.calls.base import LISTEN, Call, PagedCall, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
-from fastjournal.client.core.calls.methods import scan_method
+from fastjournal.client.core.calls.described_methods import scan_method
 from fastjournal.client.core.results import DomainStats, Entry, Page
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
@@ -37,7 +37,7 @@ def range_(
     lease: Duration | None = None,
     expires: Instant | None = None,
     skip_worked_on: bool = False,
-) -> Scan[Entry]:
+) -> PagedCall[Entry]:
     """Iterate over the entries under the keys from ``start`` to ``end``, in byte order.
 
     An entry comes under each of its keys in the range; a key that stands there throughout comes
@@ -80,7 +80,7 @@ def prefix(
     lease: Duration | None = None,
     expires: Instant | None = None,
     skip_worked_on: bool = False,
-) -> Scan[Entry]:
+) -> PagedCall[Entry]:
     """Iterate over the entries under the keys that begin with ``prefix``, in byte order.
 
     All else is as for ``range``, which this is.
@@ -107,7 +107,7 @@ def regex(
     lease: Duration | None = None,
     expires: Instant | None = None,
     skip_worked_on: bool = False,
-) -> Scan[Entry]:
+) -> PagedCall[Entry]:
     """Iterate over the entries under the keys that the expression matches anywhere.
 
     The expression has RE2 syntax and at most 4,096 bytes, and matches bytes, not characters: so
@@ -123,7 +123,7 @@ def regex(
     return _scan(request, lease)
 
 
-def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> Scan[DomainStats]:
+def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> PagedCall[DomainStats]:
     """Iterate over the domains whose names begin with ``prefix``, in byte order.
 
     These are the domains that hold entries, are paused or have a limit, of those that the token
@@ -138,11 +138,11 @@ def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> Scan
         BadRequestError: An argument that no daemon would take.
     """
     request = Request(Function.DOMAINS, key=key_bytes(prefix), count=checked_count("page", page))
-    return Scan(Call(request, _domains))
+    return PagedCall(Call(request, _domains))
 
 
 def _domains(request: Request, reply: Reply) -> Page[DomainStats]:
-    read = replies.json_of(DomainStats)
+    read = reply_readers.json_of(DomainStats)
     found = ((pair.key, read(request, Reply(pairs=[pair]))) for pair in reply.pairs or ())
     named = [msgspec.structs.replace(stats, name=name) for name, stats in found]
     return Page(named, reply.cursor or None)
@@ -188,7 +188,7 @@ def listening(
         request = Request(Function.GET, key=key_bytes(start), second_key=key_bytes(end))
     request.flags |= LISTEN
     request.count = 1
-    return Call(request, replies.page)
+    return Call(request, reply_readers.page)
 
 
 def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
@@ -201,9 +201,9 @@ def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
     return first, first.ljust(KEY_BYTES_MAX, b"\xff")
 
 
-def _scan(request: Request, lease: Duration | None) -> Scan[Entry]:
-    undo = None if lease is None else replies.release_all
-    return Scan(Call(request, replies.page, undo=undo))
+def _scan(request: Request, lease: Duration | None) -> PagedCall[Entry]:
+    undo = None if lease is None else reply_readers.release_all
+    return PagedCall(Call(request, reply_readers.page, undo=undo))
 
 
 def _regex_request(expression: str | bytes) -> Request:

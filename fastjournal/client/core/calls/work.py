@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import (
     DATA,
     LISTEN,
@@ -19,7 +19,7 @@ from fastjournal.client.core.calls.base import (
     persisted,
     token_flag,
 )
-from fastjournal.client.core.calls.methods import method
+from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Jobs
 from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
@@ -86,7 +86,7 @@ def next_(
         timeout=checked_lease(lease),
         ttl=None if wait is None or endless else duration("wait", wait),
     )
-    return Call(request, replies.jobs, undo=None if delete else replies.release_all)
+    return Call(request, reply_readers.jobs, undo=None if delete else reply_readers.release_all)
 
 
 def peek(
@@ -124,7 +124,7 @@ def peek(
 
 
 def _peeked(_request: Request, reply: Reply) -> Jobs:
-    entries = [replies.to_entry(pair) for pair in reply.pairs or ()]
+    entries = [reply_readers.to_entry(pair) for pair in reply.pairs or ()]
     return Jobs(None, None if entries else reply.timeout, entries)
 
 
@@ -167,7 +167,7 @@ def release(
         ttl=duration("delay", delay),
         count=bound or None,
     )
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def touch(key: str | bytes, token: int | None = None, *, ttl: Duration) -> Call[int | None]:
@@ -188,7 +188,7 @@ def touch(key: str | bytes, token: int | None = None, *, ttl: Duration) -> Call[
         timeout=checked_token(token),
         ttl=lease_us("ttl", ttl, zero=False) if token is not None else duration("ttl", ttl),
     )
-    return Call(request, replies.token if token is not None else replies.nothing)
+    return Call(request, reply_readers.token if token is not None else reply_readers.nothing)
 
 
 def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Call[None]:
@@ -210,7 +210,7 @@ def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Cal
         value=_reason(reason),
         timeout=checked_token(token),
     )
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def _reason(reason: str) -> bytes:
@@ -227,7 +227,7 @@ def kick(key: str | bytes) -> Call[int]:
     Raises:
         RefusedError: ``not-found``, ``locked``.
     """
-    return Call(Request(Function.KICK, key=key_bytes(key)), replies.how_many)
+    return Call(Request(Function.KICK, key=key_bytes(key)), reply_readers.how_many)
 
 
 def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
@@ -246,7 +246,7 @@ def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
     request = Request(
         Function.KICK, second_key=key_bytes(domain), count=checked_count("count", count)
     )
-    return Call(request, replies.how_many)
+    return Call(request, reply_readers.how_many)
 
 
 def purge(
@@ -275,7 +275,7 @@ def purge(
         key=key_bytes(domain),
         count=checked_count("count", count),
     )
-    return Call(request, replies.how_many)
+    return Call(request, reply_readers.how_many)
 
 
 def pause(domain: str | bytes, duration: Duration) -> Call[None]:
@@ -287,7 +287,7 @@ def pause(domain: str | bytes, duration: Duration) -> Call[None]:
         RefusedError: ``bad-key``, ``busy``.
     """
     request = Request(Function.PAUSE, key=key_bytes(domain), ttl=duration_us("duration", duration))
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def limit(
@@ -331,7 +331,7 @@ def limit(
         value_type=ValueType.STRING,
         value=msgspec.json.encode(named),
     )
-    return Call(request, replies.nothing)
+    return Call(request, reply_readers.nothing)
 
 
 def resume(domain: str | bytes) -> Call[None]:

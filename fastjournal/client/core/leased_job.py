@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.calls import Call, replies
+from fastjournal.client.core.calls import Call, reply_readers
 from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.failed_attempts import (
     FailedAttempt,
@@ -110,7 +110,7 @@ class LeasedJob(Decodable):
     def _renewal_call(self, ttl_us: int) -> Call[RenewedLease]:
         """Return the request that renews it: a TOUCH whose reply also tells what is left."""
         touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
-        return Call(touch.request, replies.renewed_lease)
+        return Call(touch.request, reply_readers.renewed_lease)
 
     def _renewed(self, lease: RenewedLease, *, asked_s: float) -> None:
         """Note what the daemon has said to a TOUCH that was sent at ``asked_s`` or later.

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from fastjournal.client.core.calls.base import Call, Scan
+from fastjournal.client.core.calls.base import Call, PagedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def method(build: Callable[P, Call[T]]) -> Method[P, T, Coroutine[Any, Any, T]]:
     return Method(build, scans=False)
 
 
-def scan_method(build: Callable[P, Scan[T]]) -> Method[P, Iterator[T], AsyncIterator[T]]:
+def scan_method(build: Callable[P, PagedCall[T]]) -> Method[P, Iterator[T], AsyncIterator[T]]:
     """Describe a method that gives what a scan finds, a page in memory at a time."""
     return Method(build, scans=True)
 
@@ -86,7 +86,7 @@ def scan_method(build: Callable[P, Scan[T]]) -> Method[P, Iterator[T], AsyncIter
 def add_methods(
     client: type,
     make_method: Callable[[Callable[..., Call[Any]]], Callable[..., Any]],
-    make_scan: Callable[[Callable[..., Scan[Any]]], Callable[..., Any]],
+    make_scan: Callable[[Callable[..., PagedCall[Any]]], Callable[..., Any]],
     iterator: str,
 ) -> None:
     """Give a class the functions for all methods that it has a description of.
@@ -103,7 +103,7 @@ def add_methods(
                 build, returns = described.build, None
                 make: Callable[..., Callable[..., Any]] = make_method
                 if described.scans:
-                    make, returns = make_scan, f"{iterator}[{_inside(build, 'Scan')}]"
+                    make, returns = make_scan, f"{iterator}[{_inside(build, 'PagedCall')}]"
                 setattr(client, name, wrap(make(build), build, name, returns))
 
 
@@ -129,6 +129,6 @@ def wrap(function: F, build: Callable[..., Any], name: str, returns: str | None 
 
 
 def _inside(build: Callable[..., Any], kind: str) -> str:
-    """Return the type that the ``Call`` or ``Scan`` of ``build`` is about."""
+    """Return the type that the ``Call`` or ``PagedCall`` of ``build`` is about."""
     annotation: str = build.__annotations__["return"]
     return annotation.removeprefix(f"{kind}[").removesuffix("]")

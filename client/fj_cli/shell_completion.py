@@ -9,7 +9,7 @@ from itertools import islice
 import click
 
 from fastjournal.errors import FastjournalError
-from fj_cli.options import open_client
+from fj_cli.shared_options import open_client
 
 _NAMES_MAX = 100
 """Names that are offered: a shell shows no more at once in any useful way."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 SECOND_US = 1_000_000
 
 
-class Change(NamedTuple):
+class PageChange(NamedTuple):
     """One event."""
 
     at_s: int
@@ -30,7 +30,7 @@ class Change(NamedTuple):
         return b"https://%b/%b" % (self.domain, self.path)
 
 
-class Slice(NamedTuple):
+class ChangeSlice(NamedTuple):
     """Events ``first`` to ``end - 1``, between which no page that changes has to be worked on."""
 
     first: int
@@ -39,17 +39,17 @@ class Slice(NamedTuple):
     """After them all is worked off that is due at this second; None: everything is."""
 
 
-def load_changes() -> list[Change]:
+def load_changes() -> list[PageChange]:
     """Return the events of the shipped file, oldest first."""
     data = resources.files("fj_cli").joinpath("data", "page-changes.tsv.gz").read_bytes()
     changes = []
     for line in gzip.decompress(data).splitlines():
         at_s, domain, kind, path = line.split(b"\t")
-        changes.append(Change(int(at_s), domain, kind, path))
+        changes.append(PageChange(int(at_s), domain, kind, path))
     return changes
 
 
-def expected_executions(changes: list[Change], delay_s: int) -> set[tuple[bytes, int]]:
+def expected_executions(changes: list[PageChange], delay_s: int) -> set[tuple[bytes, int]]:
     """Return which pages must be worked on and when, straight from the events: URI and second."""
     executions = set()
     due: dict[bytes, int] = {}
@@ -62,7 +62,7 @@ def expected_executions(changes: list[Change], delay_s: int) -> set[tuple[bytes,
     return executions
 
 
-def slices(changes: list[Change], delay_s: int) -> Iterator[Slice]:
+def slices(changes: list[PageChange], delay_s: int) -> Iterator[ChangeSlice]:
     """Cut the events wherever a page changes again whose work is due by then.
 
     The play keeps the file's own time, in which years go by in seconds: work that is due before an
@@ -72,8 +72,8 @@ def slices(changes: list[Change], delay_s: int) -> Iterator[Slice]:
     first = 0
     for at, change in enumerate(changes):
         if change.at_s >= due.get(change.uri, change.at_s + 1):
-            yield Slice(first, at, change.at_s)
+            yield ChangeSlice(first, at, change.at_s)
             first = at
             due = {uri: instant for uri, instant in due.items() if instant > change.at_s}
         due[change.uri] = change.at_s + delay_s
-    yield Slice(first, len(changes), None)
+    yield ChangeSlice(first, len(changes), None)

@@ -18,7 +18,7 @@ from fj_cli.times import Microseconds, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-    from fastjournal.client.core.access import Access
+    from fastjournal.client.core.client_credentials import Credentials
 
     BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
@@ -35,7 +35,7 @@ DONE, REFUSED, USAGE, CANNOT_CONNECT, IO_FAILED, NOTHING_TO_DO = 0, 1, 2, 69, 74
 """Exit codes."""
 
 
-class Duration(IntParamType):
+class DurationType(IntParamType):
     """A duration as people write it; its value is in microseconds."""
 
     name = "duration"
@@ -50,7 +50,7 @@ class Duration(IntParamType):
             self.fail(str(error), param, ctx)
 
 
-class Instant(IntParamType):
+class InstantType(IntParamType):
     """An instant as people write it; its value is in microseconds since the Unix epoch."""
 
     name = "instant"
@@ -72,7 +72,7 @@ class Instant(IntParamType):
         return check_instant(value if param is None else f"{param.opts[0]} {value}", us)
 
 
-class Expiry(Instant):
+class ExpiryType(InstantType):
     """An instant, or ``never``."""
 
     name = "instant"
@@ -87,7 +87,7 @@ def to_expiry(us: float | None) -> float | datetime | None:
     return us if us is None or us == math.inf else to_datetime(int(us))
 
 
-class Name(BytesParamType):
+class NameType(BytesParamType):
     """A key, URI or domain: the bytes of the argument, or with ``--b64`` what it stands for."""
 
     name = "text"
@@ -106,10 +106,10 @@ class Name(BytesParamType):
             self.fail(f"{value!r} is no base64", param, ctx)
 
 
-DURATION = Duration()
-INSTANT = Instant()
-EXPIRY = Expiry()
-NAME = Name()
+DURATION = DurationType()
+INSTANT = InstantType()
+EXPIRY = ExpiryType()
+NAME = NameType()
 
 
 LEASE = "5m"
@@ -198,13 +198,13 @@ def ours_among(ctx: click.Context, words: Sequence[str]) -> list[str]:
     return [word for word in words if word.partition("=")[0] in ours]
 
 
-def daemon_of(ctx: click.Context) -> tuple[str, Access]:
+def daemon_of(ctx: click.Context) -> tuple[str, Credentials]:
     """Return the address of the daemon, and how to be let in, as options and all that say it.
 
     Raises:
         ConfigError: It is no address, or a file is wrong.
     """
-    return access_of(settings_of(ctx))
+    return credentials_of(settings_of(ctx))
 
 
 def settings_of(ctx: click.Context) -> dict[str, str]:
@@ -219,16 +219,16 @@ def settings_of(ctx: click.Context) -> dict[str, str]:
     return find_daemon(options, os.environ, config_files(os.environ))
 
 
-def access_of(settings: Mapping[str, str]) -> tuple[str, Access]:
+def credentials_of(settings: Mapping[str, str]) -> tuple[str, Credentials]:
     """Return the address and the credentials that these settings name.
 
     Raises:
         ConfigError: A file cannot be used.
     """
-    from fastjournal.client.core.access import load_access  # noqa: PLC0415 - only where needed
+    from fastjournal.client.core.client_credentials import load_credentials  # noqa: PLC0415 - only where needed
 
     files = dict(settings)
-    return files.pop("server"), load_access(**files)
+    return files.pop("server"), load_credentials(**files)
 
 
 def open_client(ctx: click.Context) -> SyncClient:
@@ -239,6 +239,6 @@ def open_client(ctx: click.Context) -> SyncClient:
     """
     from fastjournal.client import SyncClient  # noqa: PLC0415 - only where needed
 
-    address, access = daemon_of(ctx)
+    address, credentials = daemon_of(ctx)
     # One request and an answer, or an exit code that says what happened.
-    return SyncClient(address, tls=access.tls, auth=access.auth, reconnect=None)
+    return SyncClient(address, tls=credentials.tls, auth=credentials.auth, reconnect=None)

@@ -1,4 +1,4 @@
-"""Access of a client to a daemon: TLS, a certificate of its own, a token for AUTH.
+"""Credentials of a client to a daemon: TLS, a certificate of its own, a token for AUTH.
 
 Unix sockets never speak TLS. A TCP address does where ``tls`` says so, or where it is written
 ``tls://HOST:PORT``, which trusts what the system trusts unless ``tls`` says more.
@@ -42,7 +42,7 @@ _IDENTIFIER = 1
 
 
 @dataclass(frozen=True)
-class Access:
+class Credentials:
     """Credentials of a client. The token is in no representation of this."""
 
     tls: ssl.SSLContext | None = None
@@ -124,7 +124,7 @@ class FirstAnswer:
         return cannot_connect(self._address, OSError("it closed the connection"))
 
 
-def make_access(tls: Tls = None, auth: str | bytes | None = None) -> Access:
+def make_credentials(tls: Tls = None, auth: str | bytes | None = None) -> Credentials:
     """Return what the options ``tls`` and ``auth`` of a client mean.
 
     Raises:
@@ -143,23 +143,23 @@ def make_access(tls: Tls = None, auth: str | bytes | None = None) -> Access:
         context = make_context(tls)
     else:
         context = tls
-    return Access(context, auth)
+    return Credentials(context, auth)
 
 
-def load_access(
+def load_credentials(
     *,
     tls_ca: str | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     auth_file: str | None = None,
-) -> Access:
+) -> Credentials:
     """Return what the options of the programs mean, which have the names of these arguments.
 
     Raises:
         ConfigError: A file cannot be used.
     """
     tls = make_context(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
-    return Access(tls, read_auth_file(auth_file) if auth_file else None)
+    return Credentials(tls, read_auth_file(auth_file) if auth_file else None)
 
 
 def system_context() -> ssl.SSLContext:
