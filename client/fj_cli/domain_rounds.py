@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.client.core.results import DomainStats
+from fastjournal.client.core.stats import DomainStats
 
 FIRST_PART = 10_000
 """Domains of the first sample, which is to show the largest ones: half a second of a daemon."""

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
+from fastjournal.client.core.stats import DaemonStats, DomainStats, WorkerStats
 from fastjournal.times import format_duration
 from fj_cli.domain_rounds import KnownDomains
 from fj_cli.instants import show_relative

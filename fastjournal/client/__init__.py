@@ -14,18 +14,13 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failed_attempts import FailedAttempt
-from fastjournal.client.core.results import (
-    Change,
-    ChangeKind,
+from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Page, Written
+from fastjournal.client.core.stats import (
     DaemonStats,
     DomainStats,
-    Entry,
     EntryExplanation,
     EntryStats,
-    Jobs,
-    Page,
     WorkerStats,
-    Written,
 )
 from fastjournal.client.sync.client import SyncClient
 from fastjournal.client.sync.job_loop import SyncJobLoop

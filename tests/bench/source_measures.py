@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,6 +26,7 @@ PACKAGES = {
     "fj_cli": ROOT / "client/fj_cli",
 }
 DAEMON = "fastjournald"
+SPARK = "fastjournal.spark"
 DECISIONS = ROOT / "docs/decisions"
 
 FUNCTION_LINES_MAX = 60
@@ -34,6 +36,17 @@ LONG_MODULES = {"fastjournal/limits.py": "data: a search for a bound ends there"
 
 HOT_LOOPS = {"read", "replay_stretch"}
 """Functions that may be longer: a call more in each round costs too much, as a benchmark shows."""
+
+PROGRAMS = (DAEMON, "fj_forwarder", "fj_cli", SPARK)
+"""Packages of the programs. Each uses modules of the library beside its own; only one has Spark."""
+
+NAMES_TO_BE_MENDED = {
+    # the daemon, with the command log
+    *("Context", "Log", "Run", "Scan", "Search", "Segment", "Signal", "State", "Waiting"),
+    # the spool, and Spark
+    *("Entries", "Job", "Jobs", "Kind", "Progress", "SegmentReader", "Shards", "Span", "Work"),
+}
+"""Names that two classes of one program have so far: to be emptied."""
 
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
@@ -101,9 +114,15 @@ def imports_of(module: Module) -> set[str]:
     return (found & known.keys()) - {module.name}
 
 
+@cache
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules that each module imports."""
+    return {name: imports_of(module) for name, module in modules().items()}
+
+
 def import_cycles() -> list[str]:
     """Return the groups of modules in which each imports all others, in the end."""
-    graph = {name: imports_of(module) for name, module in modules().items()}
+    graph = import_graph()
     reached = {name: _reached(graph, name) for name in graph}
     groups = {
         frozenset(other for other in reached[name] if name in reached[other]) for name in graph
@@ -233,14 +252,39 @@ def long_modules() -> list[str]:
     ]
 
 
-def class_names_twice() -> list[str]:
-    """Return the names that several classes have, with or without an underscore, and where."""
-    places: dict[str, list[str]] = {}
-    for module in modules().values():
+def classes_of_one_name() -> list[str]:
+    """Return the names that two classes of one program have, with their modules.
+
+    A program is its package with the modules of the library that it imports in the end. All of the
+    library count as one more, but for the fakes. An underscore in front makes no other name.
+    """
+    library = {name for name in modules() if name.startswith("fastjournal.")}
+    groups = [_modules_of(program) for program in PROGRAMS] + [library]
+    found = set()
+    for group in groups:
+        for name, places in _classes(group).items():
+            if len(places) > 1 and name not in NAMES_TO_BE_MENDED:
+                found.add(f"{name}: {', '.join(sorted(places))}")
+    return sorted(found)
+
+
+def _modules_of(program: str) -> set[str]:
+    """Return the modules of a program, and those that it imports, but for other programs."""
+    graph = import_graph()
+    own = {name for name in graph if name == program or name.startswith(f"{program}.")}
+    used = set().union(*(_reached(graph, name) for name in own))
+    others = tuple(f"{other}." for other in PROGRAMS if other != program)
+    return own | {name for name in used if not f"{name}.".startswith(others)}
+
+
+def _classes(names: set[str]) -> dict[str, list[str]]:
+    """Return the places of each class of these modules, by its name without underscores."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for module in (modules()[name] for name in names):
         for node in module.nodes:
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name.lstrip("_"), []).append(module.place)
-    return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
+                found[node.name.strip("_")].append(module.place)
+    return found
 
 
 # --- decisions ------------------------------------------------------------------------------------

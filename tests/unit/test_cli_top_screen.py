@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from fastjournal.client.core.results import DaemonStats, DomainStats, WorkerStats
+from fastjournal.client.core.stats import DaemonStats, DomainStats, WorkerStats
 from fj_cli.domain_rounds import FIRST_PART, PART, DomainRounds
 from fj_cli.top_screen import Rates, Sample, Screen, rates_between
 

@@ -14,15 +14,8 @@ import pytest
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
 from fastjournal.client.core.calls.base import key_bytes
-from fastjournal.client.core.results import (
-    Change,
-    ChangeKind,
-    DaemonStats,
-    DomainStats,
-    Entry,
-    Jobs,
-    Written,
-)
+from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Written
+from fastjournal.client.core.stats import DaemonStats, DomainStats
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import (

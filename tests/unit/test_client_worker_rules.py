@@ -21,7 +21,8 @@ from fastjournal.client.core.failed_attempts import (
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.leased_job import LeasedJob
 from fastjournal.client.core.poll_loop import PollLoop
-from fastjournal.client.core.results import Entry, EntryStats, RenewedLease
+from fastjournal.client.core.results import Entry, RenewedLease
+from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (
     BadRequestError,

@@ -17,7 +17,7 @@ import trio
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fastjournal.client.core.delivery_reasons import order_text, reasons_of
-from fastjournal.client.core.results import EntryExplanation
+from fastjournal.client.core.stats import EntryExplanation
 from fastjournal.limits import KEY_BYTES_MAX, PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry

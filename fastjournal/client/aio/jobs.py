@@ -22,7 +22,8 @@ from fastjournal.client.core.leased_job import (
     lost_job,
     lost_lease,
 )
-from fastjournal.client.core.results import Entry, EntryStats
+from fastjournal.client.core.results import Entry
+from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S

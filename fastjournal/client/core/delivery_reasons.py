@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fastjournal.client.core.results import EntryExplanation
+from fastjournal.client.core.stats import EntryExplanation
 from fastjournal.times import format_duration
 
 HIDDEN = "an entry that your token does not cover"

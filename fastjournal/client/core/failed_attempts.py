@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
-from fastjournal.client.core.results import EntryStats
+from fastjournal.client.core.stats import EntryStats
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.times import to_timedelta_or_none

@@ -16,7 +16,8 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.results import Decodable, Entry, EntryStats, RenewedLease, Written
+from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Written
+from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN

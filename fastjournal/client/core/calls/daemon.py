@@ -8,12 +8,7 @@ from typing import Any
 from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import DATA, META, Call, checked_count, key_bytes
 from fastjournal.client.core.calls.described_methods import method
-from fastjournal.client.core.results import (
-    DaemonStats,
-    DomainStats,
-    EntryExplanation,
-    EntryStats,
-)
+from fastjournal.client.core.stats import DaemonStats, DomainStats, EntryExplanation, EntryStats
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol import Function, Request, ValueType
 

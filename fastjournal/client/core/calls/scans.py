@@ -8,7 +8,8 @@ from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import LISTEN, Call, PagedCall, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
 from fastjournal.client.core.calls.described_methods import scan_method
-from fastjournal.client.core.results import DomainStats, Entry, Page
+from fastjournal.client.core.results import Entry, Page
+from fastjournal.client.core.stats import DomainStats
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
 from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
