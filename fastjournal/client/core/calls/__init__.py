@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from fastjournal.client.core.calls import daemon, data, keys_and_locks, scans, work
 from fastjournal.client.core.calls.base import Call, PagedCall, refusal, silence_allowed_s
+from fastjournal.client.core.calls.call_methods import CallMethods
 from fastjournal.client.core.calls.daemon import *
 from fastjournal.client.core.calls.data import *
 from fastjournal.client.core.calls.keys_and_locks import *
@@ -30,7 +31,3 @@ __all__ += data.__all__
 __all__ += keys_and_locks.__all__
 __all__ += scans.__all__
 __all__ += work.__all__
-
-
-class CallMethods(DataMethods, KeyMethods, ScanMethods, WorkMethods, DaemonMethods):
-    """Methods that both clients have: one for each call."""

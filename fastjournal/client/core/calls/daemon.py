@@ -7,13 +7,11 @@ from typing import Any
 
 from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import DATA, META, Call, checked_count, key_bytes
-from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.stats import DaemonStats, DomainStats, EntryExplanation, EntryStats
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol import Function, Request, ValueType
 
 __all__ = [
-    "DaemonMethods",
     "auth",
     "cancellation",
     "daemon_stats",
@@ -130,31 +128,3 @@ def explain(key: str | bytes) -> Call[EntryExplanation]:
 
 def _stats(key: str | bytes, *, data: bool) -> Request:
     return Request(Function.STATS, flags=DATA if data else 0, key=key_bytes(key))
-
-
-class DaemonMethods:
-    """Methods of both clients about the connection and the daemon itself."""
-
-    nop = method(nop)
-    """Do nothing; return the daemon's clock."""
-
-    auth = method(auth)
-    """Say who is there; ``auth=`` of the client does it at every connect."""
-
-    stats = method(stats)
-    """Return counts of the daemon, a domain or an entry as the JSON object that came."""
-
-    daemon_stats = method(daemon_stats)
-    """Return counts of the whole daemon."""
-
-    domain_stats = method(domain_stats)
-    """Return counts of a domain."""
-
-    entry_stats = method(entry_stats)
-    """Return all that is known of an entry but its value."""
-
-    snapshot = method(snapshot)
-    """Take a snapshot; return the path of its directory on the daemon's machine."""
-
-    explain = method(explain)
-    """Return the state of an entry, and what keeps it from being delivered now."""

@@ -20,7 +20,6 @@ from fastjournal.client.core.calls.base import (
     stamp,
     token_flag,
 )
-from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Entry, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
@@ -34,7 +33,6 @@ from fastjournal.uris import domain_of
 _KEY_HINT = "give a key, or None and a URI, whose host is the domain then"
 
 __all__ = [
-    "DataMethods",
     "add",
     "delete",
     "flip",
@@ -292,25 +290,3 @@ def reading_flags(
 def reading_timeout(lease: Duration | None, expires: Instant | None) -> int | None:
     """Return the timeout of a GET: a lease or an expiry."""
     return checked_lease(lease) if expires is None else expiry(expires)
-
-
-class DataMethods:
-    """Methods of both clients about values."""
-
-    set = method(set_)
-    """Set a key to a value; return the timestamp of the write."""
-
-    get = method(get)
-    """Return the entry under a key, or lease it, or set its expiry."""
-
-    delete = method(delete)
-    """Delete an entry with all its keys; with its lease token: complete the job."""
-
-    add = method(add)
-    """Add to a stored number; return the entry with the new number."""
-
-    flip = method(flip)
-    """Flip a stored boolean; return the entry with the new one."""
-
-    truncate = method(truncate)
-    """Cut a buffer or string off behind so many bytes, or lengthen it with zero bytes."""

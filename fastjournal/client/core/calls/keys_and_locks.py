@@ -12,12 +12,11 @@ from fastjournal.client.core.calls.base import (
     persisted,
     stamp,
 )
-from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Written
 from fastjournal.protocol import Function, Request
 from fastjournal.times import Duration
 
-__all__ = ["KeyMethods", "link", "lock", "rename", "unlock"]
+__all__ = ["link", "lock", "rename", "unlock"]
 
 
 def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
@@ -108,19 +107,3 @@ def link(
         second_key=new_key_bytes(new_key, plain=plain),
     )
     return Call(request, reply_readers.nothing)
-
-
-class KeyMethods:
-    """Methods of both clients about the keys and the lock of an entry."""
-
-    rename = method(rename)
-    """Move an entry to another primary key."""
-
-    link = method(link)
-    """Add a key to an entry."""
-
-    lock = method(lock)
-    """Lock an entry for this connection: what others write gets ``locked``."""
-
-    unlock = method(unlock)
-    """End a lock of this connection."""

@@ -7,7 +7,6 @@ import msgspec
 from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import LISTEN, Call, PagedCall, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
-from fastjournal.client.core.calls.described_methods import scan_method
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.stats import DomainStats
 from fastjournal.errors import BadRequestError
@@ -17,7 +16,6 @@ from fastjournal.protocol import QUERY_SHIFT, Function, Query, Reply, Request
 from fastjournal.times import Duration, Instant
 
 __all__ = [
-    "ScanMethods",
     "domains",
     "listening",
     "prefix",
@@ -214,19 +212,3 @@ def _regex_request(expression: str | bytes) -> Request:
             f"expression has {len(pattern)} bytes, over {KEY_BYTES_MAX}", code="bad-regex"
         )
     return Request(Function.GET, flags=_REGEX, key=pattern)
-
-
-class ScanMethods:
-    """Methods of both clients that read page after page."""
-
-    range = scan_method(range_)
-    """Iterate over the entries under the keys of a range, in byte order."""
-
-    prefix = scan_method(prefix)
-    """Iterate over the entries under the keys that begin with a prefix, in byte order."""
-
-    regex = scan_method(regex)
-    """Iterate over the entries under the keys that an expression matches, in byte order."""
-
-    domains = scan_method(domains)
-    """Iterate over the domains whose names begin with a prefix, each with its counts."""

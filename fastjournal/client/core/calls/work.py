@@ -19,7 +19,6 @@ from fastjournal.client.core.calls.base import (
     persisted,
     token_flag,
 )
-from fastjournal.client.core.calls.described_methods import method
 from fastjournal.client.core.results import Jobs
 from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
@@ -33,7 +32,6 @@ from fastjournal.times import Duration, duration_us, lease_us
 
 __all__ = [
     "WAIT_WITHOUT_END",
-    "WorkMethods",
     "bury",
     "kick",
     "kick_domain",
@@ -341,40 +339,3 @@ def resume(domain: str | bytes) -> Call[None]:
         RefusedError: ``bad-key``.
     """
     return pause(domain, 0)
-
-
-class WorkMethods:
-    """Methods of both clients about work."""
-
-    next = method(next_)
-    """Lease what is due, most urgent first, or wait for it."""
-
-    peek = method(peek)
-    """Return what next would lease now, and lease nothing."""
-
-    release = method(release)
-    """Release a leased entry: it waits again."""
-
-    touch = method(touch)
-    """Extend a lease and return the new token, or without a token move the expiry."""
-
-    bury = method(bury)
-    """Make an entry a dead letter: NEXT does not deliver it until it is kicked."""
-
-    kick = method(kick)
-    """Make a buried entry ready again; return 1, or 0 if it is not buried."""
-
-    kick_domain = method(kick_domain)
-    """Make buried entries of a domain ready again; return how many."""
-
-    limit = method(limit)
-    """Limit how fast a domain is worked off: interval, leases at once, lease, attempts."""
-
-    purge = method(purge)
-    """Delete entries of a domain that nobody works on; return how many."""
-
-    pause = method(pause)
-    """Have NEXT deliver nothing of a domain for a while."""
-
-    resume = method(resume)
-    """End the pause of a domain."""
