@@ -129,44 +129,17 @@ _HOMES = {
     **dict.fromkeys(("Meta", "State", "ValueType"), "fastjournal.protocol"),
     "Spool": "fastjournal.spool",
     "domain_of": "fastjournal.uris",
-    **dict.fromkeys(
-        (
-            "WAIT_WITHOUT_END",
-            "Change",
-            "ChangeKind",
-            "Client",
-            "DaemonStats",
-            "DomainStats",
-            "Entry",
-            "EntryExplanation",
-            "EntryStats",
-            "FailedAttempt",
-            "Job",
-            "JobLoop",
-            "Jobs",
-            "Listener",
-            "Mirror",
-            "Page",
-            "Reconnect",
-            "SyncClient",
-            "SyncJob",
-            "SyncJobLoop",
-            "SyncListener",
-            "SyncWaiting",
-            "WorkerStats",
-            "Written",
-        ),
-        "fastjournal.client",
-    ),
+    **{name: "fastjournal.errors" for name in __all__ if name.endswith("Error")},
     **dict.fromkeys(("JournalKey", "build_journal_key", "parse_journal_key"), "fastjournal.keys"),
     **dict.fromkeys(("Duration", "Instant"), "fastjournal.times"),
 }
+"""Modules of the names that ``fastjournal.client`` does not have."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "fastjournal.errors")), name)
+    value = getattr(import_module(_HOMES.get(name, "fastjournal.client")), name)
     globals()[name] = value
     return value
 

@@ -1,10 +1,10 @@
 """Both ends of a connection, without IO: bytes in, messages out.
 
-Each has ``receive_data``, ``next_event`` (and ``next_events``, which is cheaper for many) and
-``send``; sockets and clocks are the caller's, who also decides how long to wait for the rest of a
-message and how much of one to hold (``unfinished_bytes``, ``abandon``). The cost is linear in the
-bytes received, however they are cut: a message that is cut short is looked at again only when as
-much has arrived as the fields seen so far ask for.
+Each has ``receive_data`` and ``next_event`` (and ``next_events``, which is cheaper for many).
+Sockets and clocks are the caller's, who also decides how long to wait for the rest of a message and
+how much of one to hold (``receive_data`` returns that, ``abandon`` ends it). The cost is linear in
+the bytes received, however they are cut: a message that is cut short is looked at again only when
+as much has arrived as the fields seen so far ask for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 from fastjournal.errors import ProtocolError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, VALUE_BYTES_MAX
 from fastjournal.protocol.messages import Reply, Request
-from fastjournal.protocol.replies import ReplyReader, encode_reply
+from fastjournal.protocol.replies import ReplyReader
 from fastjournal.protocol.requests import RequestReader, encode_request
 
 
@@ -63,7 +63,7 @@ class _Receiver(Generic[MessageT]):
         Bytes after a malformed message are ignored.
 
         Returns:
-            ``unfinished_bytes``, as it is from now on.
+            How many bytes are held of a message that is cut short.
 
         Raises:
             ValueError: Data after the end of the stream.
@@ -133,11 +133,6 @@ class _Receiver(Generic[MessageT]):
             return None
         return self._ready.popleft()
 
-    @property
-    def unfinished_bytes(self) -> int:
-        """How many bytes are held of a message that is cut short."""
-        return len(self._rest)
-
     def abandon(self, sentence: str, code: str) -> None:
         """Take no more of a message that is cut short: what comes next is this error."""
         identifier = self._reader.unfinished(self._rest) or 0
@@ -157,7 +152,7 @@ class _Receiver(Generic[MessageT]):
 
 
 class ServerConnection(_Receiver[Request]):
-    """The daemon's end: requests in, replies out.
+    """The daemon's end: requests in; ``encode_reply`` and others make the replies.
 
     Args:
         value_bytes_max: The largest value of a request, in bytes, without its type byte.
@@ -165,14 +160,6 @@ class ServerConnection(_Receiver[Request]):
 
     def __init__(self, *, value_bytes_max: int = VALUE_BYTES_MAX) -> None:
         super().__init__(RequestReader(value_bytes_max))
-
-    def send(self, reply: Reply) -> bytes:
-        """Return the bytes to send for a reply.
-
-        Raises:
-            BadRequestError: It cannot be framed.
-        """
-        return encode_reply(reply)
 
 
 class ClientConnection(_Receiver[Reply]):

@@ -18,7 +18,14 @@ from enum import Enum
 from typing import TypeAlias
 
 from fastjournal.errors import ProtocolError
-from fastjournal.protocol import Function, Reply, Request, ServerConnection, encode_error
+from fastjournal.protocol import (
+    Function,
+    Reply,
+    Request,
+    ServerConnection,
+    encode_error,
+    encode_reply,
+)
 
 
 class Do(Enum):
@@ -136,7 +143,7 @@ class ScriptedDaemon:
             while data := sock.recv(65536):
                 connection.receive_data(data)
                 for request in connection.next_events():
-                    if not self._carry_out(sock, connection, request):
+                    if not self._carry_out(sock, request):
                         return
         except ProtocolError as error:
             refusal = encode_error(error.identifier, 0, f"{error.code} {error.message}")
@@ -149,11 +156,9 @@ class ScriptedDaemon:
                 self._open.discard(sock)
                 sock.close()
 
-    def _carry_out(
-        self, sock: socket.socket, connection: ServerConnection, request: Request
-    ) -> bool:
+    def _carry_out(self, sock: socket.socket, request: Request) -> bool:
         if self._proves and request.function == Function.NOP and not request.timestamp:
-            sock.sendall(connection.send(Reply(request.identifier)))
+            sock.sendall(encode_reply(Reply(request.identifier)))
             return True
         with self._turn:
             self.requests.append(request)
@@ -161,5 +166,5 @@ class ScriptedDaemon:
                 if step is Do.CLOSE:
                     return False
                 assert not isinstance(step, Do)
-                sock.sendall(connection.send(step) if isinstance(step, Reply) else step)
+                sock.sendall(encode_reply(step) if isinstance(step, Reply) else step)
         return True

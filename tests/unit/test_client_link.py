@@ -17,7 +17,7 @@ from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.sync.sockets import Channel
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import CannotConnectError
-from fastjournal.protocol import Reply, ServerConnection
+from fastjournal.protocol import Reply, ServerConnection, encode_reply
 
 SILENCE_S = 60.0
 
@@ -69,7 +69,7 @@ class Bench:
         connection = ServerConnection()
         connection.receive_data(await self.theirs.receive_some(65536))
         for request in connection.next_events():
-            await self.theirs.send_all(connection.send(Reply(request.identifier)))
+            await self.theirs.send_all(encode_reply(Reply(request.identifier)))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.address import parse_address
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.pipeline import Pipeline
-from fastjournal.protocol import Reply, ServerConnection
+from fastjournal.protocol import Reply, ServerConnection, encode_reply
 from tests.door.places import patch_module
 
 PATIENCE_S = 20
@@ -42,7 +42,7 @@ class DaemonStream(ByteStream):
         before = await self._answers.get()
         before()
         replies, self._replies = self._replies, []
-        return b"".join(self._daemon.send(reply) for reply in replies)
+        return b"".join(encode_reply(reply) for reply in replies)
 
     async def send_eof(self) -> None:
         raise NotImplementedError

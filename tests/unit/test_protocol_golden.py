@@ -479,7 +479,6 @@ def test_reply_is_encoded(vector: Vector) -> None:
     encoded = encode_reply(vector.message)
     assert (encoded == vector.data) is vector.canonical
     assert decode_reply(encoded).pairs == vector.message.pairs
-    assert ServerConnection().send(vector.message) == encoded
 
 
 def test_success_has_a_fast_way() -> None:
