@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 from collections.abc import Callable
 
 import pytest
 
-from fastjournal import Client, SyncClient
+from fastjournal import Client, Job, SyncClient, SyncJob
 from fastjournal.client.core import calls
+from fastjournal.client.core.leased_job import JobMethods
 from fastjournal.protocol import Function
 
 BUILDERS = {
@@ -68,6 +70,28 @@ def test_listening_has_the_arguments_of_its_call(method: Callable[..., object]) 
     assert inspect.getdoc(method) == inspect.getdoc(calls.listening)
     parameters = inspect.signature(method).parameters
     assert list(parameters) == ["self", *inspect.signature(calls.listening).parameters]
+
+
+@pytest.mark.parametrize("client", [SyncClient, Client])
+def test_loop_over_jobs_describes_all_of_its_arguments_once_and_in_their_order(
+    client: type[SyncClient | Client],
+) -> None:
+    text = inspect.getdoc(client.jobs) or ""
+    described = re.findall(
+        r"^    (\w+): ", text.partition("\nArgs:\n")[2].partition("\n\n")[0], re.M
+    )
+    assert described == list(inspect.signature(client.jobs).parameters)[1:]
+    assert "\nRaises:\n    LeaseLostError: " in text
+
+
+@pytest.mark.parametrize("job", [SyncJob, Job])
+def test_job_has_the_same_methods_with_the_same_text_in_both_clients(job: type) -> None:
+    named = sorted(name for name in vars(JobMethods) if not name.startswith("_"))
+    assert len(named) == 6
+    for name in named:
+        assert inspect.getdoc(getattr(job, name)) == inspect.getdoc(getattr(JobMethods, name))
+    described = {name for name in vars(job) if not name.startswith("_")} - set(named)
+    assert [name for name in described if not getattr(job, name).__doc__] == []
 
 
 def test_function_has_a_method() -> None:

@@ -18,6 +18,7 @@ from fastjournal.client.aio.mirror import Mirror
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls.described_methods import with_arguments_of
 from fastjournal.client.core.client_credentials import Tls, make_credentials
 from fastjournal.client.core.leased_job import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several
@@ -150,6 +151,7 @@ class Client(AsyncMethods):
 
     # --- more than one request ------------------------------------------------------------------
 
+    @with_arguments_of(worker_options)
     def jobs(
         self,
         domain: str | bytes = b"",
@@ -182,26 +184,11 @@ class Client(AsyncMethods):
         tasks may loop, each with jobs of its own; at most 64 can wait on one client.
 
         Args:
-            domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to hold at a time, 1 to 65,535. A loop leases so many together, works on
                 them one after the other, and renews the leases of those that wait; ``run`` works on
                 all of them at once.
             lease: Length of the lease, at least 1 s. It is renewed at a third of it,
                 so this is how late the work of a killed worker is found out.
-            wait: The loop ends when there was nothing for that long; None: as soon as nothing is
-                due.
-            retry_delay: A job that failed (``job.fail``, or an exception in a block) is due
-                again after this delay, or the one that this function returns for the job.
-                None: after the daemon's back-off. Where the function fails its error is logged, and
-                the job is due at once. A job that a plain loop drops, by an exception or ``break``,
-                has the same delay; None: at once.
-            retry_delay_max: The delay is doubled for each earlier failure, up to this one; None:
-                it stays.
-            attempts_max: A job of this loop that failed that often is buried; 0: only where the
-                daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
-                and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience: How long to go on asking a daemon that delivers no work for now (``busy``,
-                ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.

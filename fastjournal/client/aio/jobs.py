@@ -17,6 +17,7 @@ from fastjournal.client.core.failures import no_answer_before_lease_end
 from fastjournal.client.core.leased_job import (
     LEASE_IS_OVER,
     BodyFailure,
+    JobMethods,
     LeasedJob,
     failure_of,
     lost_job,
@@ -30,7 +31,7 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration
 
 
-class Job(LeasedJob):
+class Job(LeasedJob, JobMethods):
     """A leased entry; its lease is renewed until the work on it ends.
 
     As a block (``async with job``) it is completed at the end, has failed on an exception, and the
@@ -55,26 +56,9 @@ class Job(LeasedJob):
     # --- the end --------------------------------------------------------------------------------
 
     async def last_error(self) -> str | None:
-        """Ask the daemon for the error of the last attempt that failed; None: there was none.
-
-        A method, since this is a request: the job holds ``domain`` and ``attempts`` only. Without
-        ``await`` and call, ``if job.last_error:`` is always true; mypy reports that
-        (``truthy-function``).
-
-        Raises:
-            RefusedError: ``not-found``: the entry is gone.
-            CannotConnectError: The daemon stayed away.
-        """
         return (await self._connection.call(self._state())).last_error
 
     async def complete(self) -> None:
-        """The work is done: the entry goes.
-
-        Raises:
-            LeaseLostError: The lease was lost before, so somebody else may have done it too.
-            CannotConnectError: The daemon stayed away.
-            RefusedError: It takes no end of this job, for instance ``forbidden``.
-        """
         try:
             await self._end(self._completion)
         except RefusedError as error:
@@ -83,28 +67,9 @@ class Job(LeasedJob):
             raise
 
     async def release(self, *, delay: Duration | None = None) -> None:
-        """Give the entry back, due again after a delay (None: as before).
-
-        Raises:
-            LeaseLostError: The lease was lost before.
-            CannotConnectError: The daemon stayed away.
-        """
         await self._end(lambda: self._giving_back(delay))
 
     async def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
-        """The attempt failed: the entry is due again after a delay, or buried if that is enough.
-
-        The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
-        whether it has buried the entry: by its own bound, that of the domain or that of the loop.
-
-        Args:
-            reason: For whoever looks at it later; what is over 4,096 bytes is cut.
-            delay: Length of the delay; None: as ``retry_delay`` of the loop says.
-
-        Raises:
-            LeaseLostError: The lease was lost before.
-            CannotConnectError: The daemon stayed away.
-        """
         failed = self._failed_attempt(reason, delay)
         await self._end(lambda: self._failure(failed))
         return await self._settled(failed)
@@ -121,19 +86,9 @@ class Job(LeasedJob):
         return learn_burial(failed, answer)
 
     async def bury(self, reason: str = "") -> None:
-        """Set the entry aside: nobody gets it until it is kicked.
-
-        Raises:
-            LeaseLostError: The lease was lost before.
-            CannotConnectError: The daemon stayed away.
-        """
         await self._end(lambda: self._burial(reason))
 
     async def abandon(self) -> None:
-        """Release the entry if that can be done in a few seconds; raises nothing.
-
-        Else it comes back when its lease ends. A job that has ended is left alone.
-        """
         await let_go([self], None)
 
     async def _end(self, build: Callable[[], Call[Any]]) -> None:

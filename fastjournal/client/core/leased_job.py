@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -206,6 +208,74 @@ class LeasedJob(Decodable):
         if delay_us is None or options.retry_delay_us_max is None:
             return delay_us
         return exponential_backoff_us(delay_us, options.retry_delay_us_max, self.attempts)
+
+
+class JobMethods(ABC):
+    """Methods of a job of either client, which inherits their text: ``await`` them in a task."""
+
+    @abstractmethod
+    def last_error(self) -> Any:
+        """Ask the daemon for the error of the last attempt that failed; None: there was none.
+
+        A method, since this is a request: the job holds ``domain`` and ``attempts`` only. Without
+        the call (and ``await`` in a task), ``if job.last_error:`` is always true; mypy reports that
+        (``truthy-function``).
+
+        Raises:
+            RefusedError: ``not-found``: the entry is gone.
+            CannotConnectError: The daemon stayed away.
+        """
+
+    @abstractmethod
+    def complete(self) -> Any:
+        """The work is done: the entry goes.
+
+        Raises:
+            LeaseLostError: The lease was lost before, so somebody else may have done it too.
+            CannotConnectError: The daemon stayed away.
+            RefusedError: It takes no end of this job, for instance ``forbidden``.
+        """
+
+    @abstractmethod
+    def release(self, *, delay: Duration | None = None) -> Any:
+        """Release the entry, due again after a delay (None: as before).
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+
+    @abstractmethod
+    def fail(self, reason: str = "", *, delay: Duration | None = None) -> Any:
+        """The attempt failed: the entry is due again after a delay, or buried if that is enough.
+
+        The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
+        whether it has buried the entry: by its own bound, that of the domain or that of the loop.
+
+        Args:
+            reason: For whoever looks at it later; what is over 4,096 bytes is cut.
+            delay: Length of the delay; None: as ``retry_delay`` of the loop says.
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+
+    @abstractmethod
+    def bury(self, reason: str = "") -> Any:
+        """Make the entry a dead letter: nobody gets it until it is kicked.
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+
+    @abstractmethod
+    def abandon(self) -> Any:
+        """Release the entry if that can be done in a few seconds; raises nothing.
+
+        Else it comes back when its lease ends. A job that has ended is left alone.
+        """
 
 
 def lost_lease(key: bytes) -> LeaseLostError:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls.described_methods import with_arguments_of
 from fastjournal.client.core.client_credentials import Tls, make_credentials
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
@@ -119,6 +120,7 @@ class SyncClient(SyncMethods):
 
     # --- more than one request ------------------------------------------------------------------
 
+    @with_arguments_of(worker_options)
     def jobs(
         self,
         domain: str | bytes = b"",
@@ -150,7 +152,6 @@ class SyncClient(SyncMethods):
         has patience. One that waits without end also waits while the daemon is read-only.
 
         Args:
-            domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
                 under leases that began together.
             lease: Length of the lease, at least 1 s. It is renewed at a third of it, so this is how
@@ -159,20 +160,6 @@ class SyncClient(SyncMethods):
             renew: Renew leases by a thread. Without it the body calls ``job.extend()``, or asks for
                 a lease longer than the longest work: for programs that must have one thread, for
                 instance because they fork.
-            wait: The loop ends when there was nothing for that long; None: as soon as nothing is
-                due.
-            retry_delay: A job that failed (``job.fail``, or an exception in a block) is due
-                again after this delay, or the one that this function returns for the job.
-                None: after the daemon's back-off. Where the function fails its error is logged, and
-                the job is due at once. A job that a plain loop drops, by an exception or ``break``,
-                has the same delay; None: at once.
-            retry_delay_max: The delay is doubled for each earlier failure, up to this one; None:
-                it stays.
-            attempts_max: A job of this loop that failed that often is buried; 0: only where the
-                daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
-                and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience: How long to go on asking a daemon that delivers no work for now (``busy``,
-                ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.

@@ -132,3 +132,37 @@ def _inside(build: Callable[..., Any], kind: str) -> str:
     """Return the type that the ``Call`` or ``PagedCall`` of ``build`` is about."""
     annotation: str = build.__annotations__["return"]
     return annotation.removeprefix(f"{kind}[").removesuffix("]")
+
+
+def with_arguments_of(described: Callable[..., Any]) -> Callable[[F], F]:
+    """Return a decorator that adds arguments to the section ``Args`` of a method's docstring.
+
+    Added are those that the method has, ``described`` describes and the docstring does not. All
+    stand in the order of the signature then.
+    """
+
+    def add(function: F) -> F:
+        head, own, tail = _arguments(inspect.getdoc(function) or "")
+        texts = _arguments(inspect.getdoc(described) or "")[1] | own
+        named = [name for name in inspect.signature(function).parameters if name in texts]
+        function.__doc__ = head + "".join(texts[name] for name in named) + tail
+        return function
+
+    return add
+
+
+def _arguments(text: str) -> tuple[str, dict[str, str], str]:
+    """Return what stands before the arguments of a docstring, each of these by name, and the rest.
+
+    The lines of an argument are those from its name on.
+    """
+    head, mark, rest = f"{text}\n".partition("\nArgs:\n")
+    lines = rest.splitlines(keepends=True)
+    end = next((n for n, line in enumerate(lines) if not line.startswith("    ")), len(lines))
+    arguments: dict[str, str] = {}
+    name = ""
+    for line in lines[:end]:
+        if not line.startswith("     "):
+            name = line.partition(":")[0].strip()
+        arguments[name] = arguments.get(name, "") + line
+    return head + mark, arguments, "".join(lines[end:])
