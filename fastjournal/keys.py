@@ -9,9 +9,10 @@ with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Ke
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
-from hashlib import blake2b
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
@@ -139,6 +140,14 @@ def build_journal_key(
     return key
 
 
+@cache
+def _blake2b() -> Callable[..., Any]:
+    """Return the hash function; hashlib loads OpenSSL, which few short programs need."""
+    from hashlib import blake2b  # noqa: PLC0415 - see above
+
+    return blake2b
+
+
 def default_id(timestamp: int, uri: bytes | None, writer: str) -> str:
     """Return the id of a SET that was given none.
 
@@ -150,7 +159,7 @@ def default_id(timestamp: int, uri: bytes | None, writer: str) -> str:
         uri: Resource that the work is about.
         writer: Takes the place of the URI's hash where there is no URI; nobody else's name.
     """
-    mark = writer if uri is None else blake2b(uri, digest_size=6).hexdigest()
+    mark = writer if uri is None else _blake2b()(uri, digest_size=6).hexdigest()
     return f"{timestamp:x}-{mark}"
 
 

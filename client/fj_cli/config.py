@@ -9,9 +9,7 @@ a file are for its own server: they count only where no option and no variable n
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.errors import BadRequestError, ConfigError
@@ -19,17 +17,19 @@ from fastjournal.options import ENVIRONMENT
 
 ENVIRONMENT_NAME = "FASTJOURNAL_SERVER"
 NAMES = ("server", *ENVIRONMENT)
-SYSTEM_FILE = Path("/etc/fastjournal/fj-cli.toml")
+SYSTEM_FILE = "/etc/fastjournal/fj-cli.toml"
 
 
-def config_files(environment: Mapping[str, str]) -> list[Path]:
+def config_files(environment: Mapping[str, str]) -> list[str]:
     """Return where a configuration file may stand, the first first."""
     home = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return [Path(home) / "fastjournal" / "fj-cli.toml", SYSTEM_FILE]
+    return [os.path.join(home, "fastjournal", "fj-cli.toml"), SYSTEM_FILE]
 
 
 def find_daemon(
-    options: Mapping[str, str | None], environment: Mapping[str, str], files: list[Path]
+    options: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    files: Sequence[str | os.PathLike[str]],
 ) -> dict[str, str]:
     """Return the address of the daemon as ``server``, and what there is of TLS and the token.
 
@@ -82,14 +82,17 @@ def variables_of(settings: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _read(file: Path) -> dict[str, str] | None:
+def _read(file: str | os.PathLike[str]) -> dict[str, str] | None:
     """Return what a file says; None: there is none."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", path=file) from error
+    import tomllib  # noqa: PLC0415 - few have such a file
+
     try:
         content = tomllib.loads(text)
     except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -48,6 +47,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the subcommand; a name that is none is an error that names the nearest."""
         if args[0] not in self.lazy and not args[0].startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - only where needed
+
             near = get_close_matches(args[0], self.lazy, n=1)
             meant = f"did you mean {near[0]!r}?" if near else "see --help"
             ctx.fail(f"No such command {args[0]!r}: {meant}")

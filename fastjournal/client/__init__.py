@@ -1,8 +1,9 @@
 """The two clients over one sans-IO core.
 
 ``calls`` builds each request and reads its reply, ``multiplexer`` matches replies to requests, and
-``SyncClient`` (blocking sockets) and ``Client`` (trio, asyncio) only move the bytes. Anyio is
-loaded when ``Client``, or a class of what it gives, is first named.
+``SyncClient`` (blocking sockets) and ``Client`` (trio, asyncio) only move the bytes. Classes
+that a short program does not need are loaded when they are first named: ``Client`` with anyio, job
+loops, listeners.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.failed_attempts import FailedAttempt
 from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Page, Written
 from fastjournal.client.core.stats import (
     DaemonStats,
@@ -23,10 +23,6 @@ from fastjournal.client.core.stats import (
     WorkerStats,
 )
 from fastjournal.client.sync.client import SyncClient
-from fastjournal.client.sync.job_loop import SyncJobLoop
-from fastjournal.client.sync.jobs import SyncJob
-from fastjournal.client.sync.listen import SyncListener
-from fastjournal.client.sync.waiting import SyncWaiting
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.client import Client
@@ -34,6 +30,11 @@ if TYPE_CHECKING:
     from fastjournal.client.aio.jobs import Job
     from fastjournal.client.aio.listen import Listener
     from fastjournal.client.aio.mirror import Mirror
+    from fastjournal.client.core.failed_attempts import FailedAttempt
+    from fastjournal.client.sync.job_loop import SyncJobLoop
+    from fastjournal.client.sync.jobs import SyncJob
+    from fastjournal.client.sync.listen import SyncListener
+    from fastjournal.client.sync.waiting import SyncWaiting
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -64,17 +65,21 @@ __all__ = [
     "calls",
 ]
 
-
-_WITH_ANYIO = {
+_LAZY = {
     "Client": "fastjournal.client.aio.client",
+    "FailedAttempt": "fastjournal.client.core.failed_attempts",
     "Job": "fastjournal.client.aio.jobs",
     "JobLoop": "fastjournal.client.aio.job_loop",
     "Listener": "fastjournal.client.aio.listen",
     "Mirror": "fastjournal.client.aio.mirror",
+    "SyncJob": "fastjournal.client.sync.jobs",
+    "SyncJobLoop": "fastjournal.client.sync.job_loop",
+    "SyncListener": "fastjournal.client.sync.listen",
+    "SyncWaiting": "fastjournal.client.sync.waiting",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_ANYIO:
-        return getattr(import_module(_WITH_ANYIO[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,10 +31,10 @@ def test_option_then_environment_then_file_then_default(tmp_path: Path) -> None:
 
 def test_users_file_stands_before_that_of_the_machine() -> None:
     assert config_files({"XDG_CONFIG_HOME": "/home/u/.config"}) == [
-        Path("/home/u/.config/fastjournal/fj-cli.toml"),
+        "/home/u/.config/fastjournal/fj-cli.toml",
         SYSTEM_FILE,
     ]
-    own = config_files({})[0]
+    own = Path(config_files({})[0])
     assert own.is_absolute()
     assert own.parts[-3:] == (".config", "fastjournal", "fj-cli.toml")
 

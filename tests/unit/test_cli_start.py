@@ -10,6 +10,8 @@ import sys
 import click
 import pytest
 
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_cli.cli import COMMANDS, cli
 from fj_cli.commands import log, spool
 from fj_cli.lazy import LazyGroup
@@ -38,6 +40,27 @@ sys.exit(code)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     heavy = {"trio", "pyarrow", "pyspark", "rich", "google_crc32c", "sortedcontainers"}
     assert not modules_after(*arguments) & heavy
+
+
+@pytest.mark.parametrize("arguments", [["get", "k"], ["next", "d"], ["set", "k", "v"]])
+def test_plain_request_loads_nothing_that_it_does_not_need(arguments: list[str]) -> None:
+    def answer(request: Request) -> list[Reply]:
+        if request.function == Function.SET:
+            return [Reply(request.identifier)]
+        pairs = [Pair(b"d:1:0:k", ValueType.STRING, b"v", meta=Meta())]
+        return [Reply(request.identifier, timeout=7, pairs=pairs)]
+
+    needless = {
+        *("anyio", "asyncio", "concurrent.futures", "trio", "rich", "ssl", "subprocess"),
+        *("dataclasses", "difflib", "hashlib", "_hashlib", "ipaddress", "logging", "pathlib"),
+        *("queue", "random", "stringprep", "tomllib", "traceback", "urllib.parse"),
+        "fastjournal.client.sync.job_loop",
+    }
+    with ScriptedDaemon(answer) as daemon:
+        loaded = modules_after(*arguments, "--server", daemon.address)
+    assert len(daemon.requests) == 1
+    assert "fastjournal.client.sync.client" in loaded
+    assert loaded & needless == set()
 
 
 @pytest.mark.parametrize(("group", "name"), LISTED)

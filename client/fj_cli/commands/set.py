@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from typing import Any
 
@@ -18,7 +17,6 @@ from fastjournal.keys import (
     parse_journal_key,
 )
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.uris import domain_of
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.shared_options import (
     DURATION,
@@ -95,10 +93,12 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     timestamp = unique_timestamp()
     uri, domain = options["uri"], options["domain"]
     if key is None:
+        from fastjournal.uris import domain_of
+
         not_before, id_ = options["not_before"], options["id_"]
         key = build_journal_key(
             domain_of(uri) if domain is None else domain,
-            default_id(timestamp, uri, secrets.token_hex(4)) if id_ is None else id_,
+            default_id(timestamp, uri, os.urandom(4).hex()) if id_ is None else id_,
             not_before_us=timestamp if not_before is None else not_before,
             priority=options["priority"],
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
 from fastjournal.numeric import check_integer
 from fastjournal.times import Duration, duration_s
+
+if TYPE_CHECKING:
+    from random import Random
 
 _GROWTH = 2.0
 

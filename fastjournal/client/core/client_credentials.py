@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from fastjournal.client.core.address import Address, TcpAddress
 from fastjournal.client.core.calls import refusal
@@ -41,14 +42,16 @@ Tls: TypeAlias = "ssl.SSLContext | bool | str | os.PathLike[str] | None"
 _IDENTIFIER = 1
 
 
-@dataclass(frozen=True)
-class Credentials:
+class Credentials(msgspec.Struct, frozen=True):
     """Credentials of a client. The token is in no representation of this."""
 
     tls: ssl.SSLContext | None = None
     """For every TCP address; None: only for those that say ``tls://``."""
-    auth: bytes | None = field(default=None, repr=False)
+    auth: bytes | None = None
     """The token of AUTH, which is sent before anything else; None: none is sent."""
+
+    def __repr__(self) -> str:
+        return f"Credentials(tls={self.tls!r})"
 
     def context_for(self, address: Address) -> ssl.SSLContext | None:
         """Return the TLS context for an address; None: it is plain."""

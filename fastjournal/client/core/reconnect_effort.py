@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import TYPE_CHECKING
 
 from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.failures import IN_VAIN, not_connected
 from fastjournal.errors import FastjournalError
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class ReconnectEffort:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
@@ -18,15 +17,19 @@ from fastjournal.client.core.shared_locks import LockClaims
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
-from fastjournal.client.sync.job_loop import SyncJobLoop
-from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
 from fastjournal.client.sync.stop_signal import StopSignal
-from fastjournal.client.sync.waiting import SyncWaiting
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
 from fastjournal.times import Duration
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from fastjournal.client.sync.job_loop import SyncJobLoop
+    from fastjournal.client.sync.listen import SyncListener
+    from fastjournal.client.sync.waiting import SyncWaiting
 
 T = TypeVar("T")
 
@@ -167,6 +170,8 @@ class SyncClient(SyncMethods):
             RefusedError: From the loop: it delivers no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
+        from fastjournal.client.sync.job_loop import SyncJobLoop  # noqa: PLC0415 - few need it
+
         options = worker_options(
             domain=domain,
             count=count,
@@ -193,6 +198,8 @@ class SyncClient(SyncMethods):
             CannotConnectError: From the block: nobody listens there.
             RefusedError: From the block: ``auth-failed``.
         """
+        from fastjournal.client.sync.waiting import SyncWaiting  # noqa: PLC0415 - few need it
+
         return SyncWaiting(self._dialer, self.connection.reply_timeout_s, call)
 
     def now_s(self) -> float:
@@ -200,6 +207,8 @@ class SyncClient(SyncMethods):
         return self._dialer.now_s()
 
     def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
+        from fastjournal.client.sync.listen import SyncListener  # noqa: PLC0415 - few need it
+
         return SyncListener(self._dialer, self.connection.reply_timeout_s, call)
 
     # --- many at once ---------------------------------------------------------------------------

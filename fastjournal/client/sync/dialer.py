@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from random import Random
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
@@ -16,6 +17,9 @@ from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.client.sync.sockets import connect_channel
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import CannotConnectError
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 class Dialer:
@@ -50,8 +54,15 @@ class Dialer:
         self._credentials = credentials
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
-        self.rng = rng or Random()
+        self._rng = rng
         self.sleep = sleep
+
+    @cached_property
+    def rng(self) -> Random:
+        """Draws the pauses; a program that connects once needs none."""
+        from random import Random  # noqa: PLC0415 - see above
+
+        return self._rng or Random()
 
     def dial(self, timeout_s: float | None = None, *, prove: bool = False) -> SyncTransport:
         """Return a new connection.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.described_methods import Caller, add_methods, wrap
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import LockClaims
-from fastjournal.client.sync.listen import SyncListener
 from fastjournal.errors import FastjournalError
 from fastjournal.times import Duration
+
+if TYPE_CHECKING:
+    from fastjournal.client.sync.listen import SyncListener
 
 P = ParamSpec("P")
 T = TypeVar("T")

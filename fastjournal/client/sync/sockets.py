@@ -177,7 +177,9 @@ class _Deadline:
 def _connect(address: Address, deadline: _Deadline) -> socket.socket:
     if isinstance(address, UnixAddress):
         return _try_to_connect(socket.AF_UNIX, address.path, deadline.left_s())
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # as bytes: for text the codec idna is loaded, with tables of Unicode
+    host = address.host.encode("ascii") if address.host.isascii() else address.host
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
     failure = OSError("the name has no address")
     for untried, (family, _, _, _, where) in zip(range(len(found), 0, -1), found, strict=True):
         try:

@@ -28,7 +28,6 @@ from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
 from fastjournal.times import Duration, Instant
-from fastjournal.uris import domain_of
 
 _KEY_HINT = "give a key, or None and a URI, whose host is the domain then"
 
@@ -99,6 +98,8 @@ def set_(
 
 def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
     """Return the key of work in the domain of its URI, as ``Spool.append`` builds it."""
+    from fastjournal.uris import domain_of  # noqa: PLC0415 - loads parsers of URLs and addresses
+
     if uri is None:
         raise BadRequestError("there is neither a key nor a URI", code="bad-key", hint=_KEY_HINT)
     id = default_id(timestamp_us, key_bytes(uri), "")
