@@ -15,7 +15,6 @@ from fastjournal.protocol import constants
 from fastjournal.protocol.constants import ErrorCode
 from fastjournal.protocol.declaration import RequiredRights, Right
 from fastjournal.protocol.functions import Function
-from tests.docs import protocol_rules
 from tests.docs.protocol_rules import DOCS
 
 PROTOCOL = DOCS / "protocol.md"
@@ -110,4 +109,3 @@ def protocol_page() -> str:
 
 if __name__ == "__main__":
     PROTOCOL.write_text(protocol_page(), encoding="utf-8")
-    (DOCS / "protocol-tests.md").write_text(protocol_rules.page(), encoding="utf-8")

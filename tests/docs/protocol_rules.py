@@ -32,14 +32,14 @@ DECIDED = re.compile(r"\*\*Decided[.:]?\*\*[:.]? ")
 HEAD = """\
 # Protocol rules and their tests
 
-This page lists the tests of each rule of [protocol.md](protocol.md), by section. A rule is a row of
-a table, a sentence that is marked **Decided**, or a rule of the text. All tests of semantics run on
-the engine and on a naive model of it (`tests/property/model.py`), which is written from the
+This page lists the tests of each rule of [protocol.md](../protocol.md), by section. A rule is a row
+of a table, a sentence that is marked **Decided**, or a rule of the text. All tests of semantics run
+on the engine and on a naive model of it (`tests/property/model.py`), which is written from the
 protocol alone. `test_engine_model.py` and `test_random_sessions.py` compare the two with random
 sessions, `test_random_sessions_daemon.py` does so over sockets.
 
-Each test names its rules: `@pytest.mark.rule("NEXT: Round robin")`. `make pages` makes this page
-from these marks; do not edit it.
+Each test names its rules: `@pytest.mark.rule("NEXT: Round robin")`. This page is made from these
+marks.
 """
 
 
@@ -103,7 +103,7 @@ def shown() -> dict[str, dict[str, list[str]]]:
 
 
 def page() -> str:
-    """Return docs/protocol-tests.md as it should be."""
+    """Return the page of the reference that lists the tests of each rule."""
     lines = [HEAD]
     for head, rules in shown().items():
         lines += [f"## {head}\n", "| rule | shown by |", "| --- | --- |"]

@@ -20,6 +20,7 @@ from fastjournal import errors, limits
 from fastjournal.disk import DiskSpace
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fj_forwarder.http_metrics import ForwarderMetrics
+from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, context_of, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
 from tests.door.config import UNITS, Config
@@ -299,6 +300,7 @@ PAGES: dict[str, tuple[str, str, Callable[[], str]]] = {
     "configuration.md": ("Configuration", "the type of the configuration file", options_page),
     **{f"{name}.md": _command(name) for name in PROGRAMS},
     "api.md": ("Python API", "docstrings", api_page),
+    "protocol-tests.md": ("Tests of the protocol", "marks of the tests", protocol_rules.page),
     "errors.md": ("Errors", "the codes of the protocol, and the exceptions", errors_page),
     "metrics.md": ("Metrics", "a scrape", metrics_page),
     "limits.md": ("Limits", "the module of all bounds", limits_page),

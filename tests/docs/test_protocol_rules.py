@@ -1,12 +1,10 @@
-"""Every rule of docs/protocol.md has a test that says so, and docs/protocol-tests.md lists them."""
+"""Every rule of docs/protocol.md has a test that says so."""
 
 from __future__ import annotations
 
 from tests.docs.protocol_rules import (
     DECIDED,
-    DOCS,
     decided_in,
-    page,
     rows_of,
     says,
     sections,
@@ -47,12 +45,6 @@ def test_decision_sentences_in_tables_are_counted() -> None:
 
 def test_page_sections_that_say_a_rule_have_a_test() -> None:
     assert [head for head, rules in shown().items() if not rules] == []
-
-
-def test_page_is_that_of_the_marks() -> None:
-    assert (DOCS / "protocol-tests.md").read_text(encoding="utf-8") == page(), (
-        "make pages writes it"
-    )
 
 
 def test_table_rows_are_named_by_their_number_and_name() -> None:

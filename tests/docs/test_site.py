@@ -16,6 +16,7 @@ import pytest
 import fastjournal
 from fastjournal import errors
 from fastjournal.protocol.constants import ErrorCode
+from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, subcommands_of
 from tests.door.config import Config
 from tests.system.staging import ROOT
@@ -94,6 +95,15 @@ def test_site_reference_has_all_public_names_with_their_methods(site: Path) -> N
     for name in ("SyncClient", "Client", "Spool", "Job", "SyncJob"):
         methods = {method for method in vars(getattr(fastjournal, name)) if method[0] != "_"}
         assert anchors >= {f"{name}.{method}" for method in methods}
+
+
+def test_site_reference_has_the_tests_of_each_rule(site: Path) -> None:
+    page = text_of(site, "reference/protocol-tests.html")
+    rules = protocol_rules.shown()
+    assert len(rules) > 20
+    assert not [head for head in rules if head not in page]
+    tests = {test for of_head in rules.values() for shown in of_head.values() for test in shown}
+    assert not [test for test in tests if test not in page]
 
 
 def test_site_reference_has_all_metrics(site: Path) -> None:
