@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import fastjournal
-from fastjournal import errors
+from fastjournal import Client, Job, SyncClient, SyncJob, errors
 from fastjournal.protocol.constants import ErrorCode
 from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, subcommands_of
@@ -95,6 +95,13 @@ def test_site_reference_has_all_public_names_with_their_methods(site: Path) -> N
     for name in ("SyncClient", "Client", "Spool", "Job", "SyncJob"):
         methods = {method for method in vars(getattr(fastjournal, name)) if method[0] != "_"}
         assert anchors >= {f"{name}.{method}" for method in methods}
+
+
+def test_site_reference_has_the_text_of_both_clients_where_it_is_written_once(site: Path) -> None:
+    page = text_of(site, "reference/api.html")
+    assert page.count("The work is done: the entry goes.") == len((Job, SyncJob))
+    assert page.count("Renew a lease (with its token)") == len((Client, SyncClient))
+    assert page.count("The delay is doubled for each earlier failure") == len((Client, SyncClient))
 
 
 def test_site_reference_has_the_tests_of_each_rule(site: Path) -> None:
