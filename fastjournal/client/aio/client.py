@@ -130,7 +130,7 @@ class Client(AsyncMethods):
         group.cancel_scope.shield = True
         try:
             if self.connection.transport is not None:
-                await self._give_back(failure_of(error))
+                await self._release_leases(failure_of(error))
         finally:  # a native cancellation of asyncio passes through the shield
             self.connection.end()
             # The tasks of the client end by this and raise nothing, so the caller's own exception
@@ -140,13 +140,13 @@ class Client(AsyncMethods):
                 scope.cancel()
             await group.__aexit__(None, None, None)
 
-    async def _give_back(self, failure: BodyFailure | None) -> None:
+    async def _release_leases(self, failure: BodyFailure | None) -> None:
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
         with anyio.move_on_after(CLIENT_LAST_WORDS_S):
             async with anyio.create_task_group() as group:
                 group.start_soon(self.connection.pay)
                 for pool in self.pools:
-                    group.start_soon(pool.let_go, failure)
+                    group.start_soon(pool.release_all, failure)
             await self.connection.settle()
 
     # --- more than one request ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.event_loop import running_loop
-from fastjournal.client.aio.jobs import Job, let_go
+from fastjournal.client.aio.jobs import Job, release_jobs
 from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -101,22 +101,22 @@ class LeasePool:
         if found and self.stopped:
             for job in found:
                 self.held.remove(job)
-            await let_go(found, None)
+            await release_jobs(found, None)
             return []
         return found
 
-    async def let_go(self, failure: BodyFailure | None) -> None:
+    async def release_all(self, failure: BodyFailure | None) -> None:
         """Give back everything; ``failure`` is that of the first job, whose body ran."""
         held = list(self.held)
         self.held.clear()
-        await let_go(held, failure)
+        await release_jobs(held, failure)
 
     def abandon(self) -> None:
         """Have all leases released by a task of the client."""
-        self._connection.start_soon(self._let_go_of_dropped)
+        self._connection.start_soon(self._release_dropped)
 
-    async def _let_go_of_dropped(self) -> None:
-        await self.let_go(PERHAPS_FAILED)
+    async def _release_dropped(self) -> None:
+        await self.release_all(PERHAPS_FAILED)
         self.unregister()
 
 
@@ -156,7 +156,7 @@ class JobLoop:
         while pool.held and pool.held[0].lost.is_set():
             pool.held.popleft()  # behind the others: somebody else has it
         if pool.stopped:
-            await pool.let_go(None)
+            await pool.release_all(None)
         elif not pool.held:
             await pool.find(pool.options.count)
         if not pool.held:
@@ -173,7 +173,7 @@ class JobLoop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._pool.let_go(failure_of(error))
+        await self._pool.release_all(failure_of(error))
         self._end()
 
     def __del__(self) -> None:
@@ -217,7 +217,7 @@ class JobLoop:
         try:
             return await side_by_side.run()
         finally:
-            await self._pool.let_go(None)
+            await self._pool.release_all(None)
             self._end()
 
 

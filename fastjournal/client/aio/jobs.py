@@ -67,7 +67,7 @@ class Job(LeasedJob, JobMethods):
             raise
 
     async def release(self, *, delay: Duration | None = None) -> None:
-        await self._end(lambda: self._giving_back(delay))
+        await self._end(lambda: self._release_call(delay))
 
     async def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         failed = self._failed_attempt(reason, delay)
@@ -89,7 +89,7 @@ class Job(LeasedJob, JobMethods):
         await self._end(lambda: self._burial(reason))
 
     async def abandon(self) -> None:
-        await let_go([self], None)
+        await release_jobs([self], None)
 
     async def _end(self, build: Callable[[], Call[Any]]) -> None:
         """Stop the renewal of the lease, then tell the daemon, also in a cancelled task."""
@@ -176,7 +176,7 @@ class Job(LeasedJob, JobMethods):
             try:
                 yield
             except BaseException as error:  # whatever the body raises, the lease ends
-                await let_go([self], failure_of(error))
+                await release_jobs([self], failure_of(error))
                 raise
         if self._body.cancelled_caught:
             raise lost_lease(self.key) from self.loss
@@ -233,7 +233,7 @@ class Job(LeasedJob, JobMethods):
         self.lost.set()
 
 
-async def let_go(jobs: Sequence[Job], failure: BodyFailure | None) -> None:
+async def release_jobs(jobs: Sequence[Job], failure: BodyFailure | None) -> None:
     """Release jobs as well as can be done now, all at once and also in a cancelled task.
 
     Jobs that cannot be released in a few seconds come back when their lease ends.

@@ -150,7 +150,7 @@ class LeasedJob(Decodable):
     def _completion(self) -> Call[Written]:
         return calls.delete(self.key, token=self.token)
 
-    def _giving_back(self, delay: Duration | None) -> Call[None]:
+    def _release_call(self, delay: Duration | None) -> Call[None]:
         return calls.release(self.key, self.token, delay=delay)
 
     def _burial(self, reason: str) -> Call[None]:
@@ -184,10 +184,10 @@ class LeasedJob(Decodable):
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
         """Return what builds the request for a job whose body was left."""
         if failure is None:
-            return lambda: self._giving_back(None)
+            return lambda: self._release_call(None)
         if not failure.certain:
             delay = to_timedelta_or_none(self._delay_after_failure_us())
-            return lambda: self._giving_back(delay)
+            return lambda: self._release_call(delay)
         failed = self._failed_attempt(failure.reason, None)
         return lambda: self._failure(failed)
 

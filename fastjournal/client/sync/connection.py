@@ -54,7 +54,7 @@ class SyncConnection:
         """A request is under way; whoever holds the lock and finds this is a signal handler."""
         self._was_connected = False
         self._ended = False
-        self._gave_up: tuple[float, FastjournalError] | None = None
+        self._last_failure: tuple[float, FastjournalError] | None = None
         self._lock = threading.RLock()
         self._leaving = threading.RLock()
         self._left: deque[LastWord] = deque()
@@ -151,7 +151,7 @@ class SyncConnection:
 
     # --- releases -------------------------------------------------------------------------------
 
-    def give_back(self, releases: Iterable[LastWord]) -> None:
+    def send_releases(self, releases: Iterable[LastWord]) -> None:
         """Send releases within a few seconds, and ignore their replies.
 
         Raises:
@@ -171,7 +171,7 @@ class SyncConnection:
         # Another thread waits for an answer, perhaps for long.
         self._carry_apart(raw(requests)[0])
 
-    def give_back_later(self, releases: Iterable[LastWord]) -> None:
+    def send_releases_later(self, releases: Iterable[LastWord]) -> None:
         """Send releases in a thread of their own.
 
         For finalizers: they may run in the middle of anything, so they take no lock and wait for
@@ -294,9 +294,9 @@ class SyncConnection:
             return self.transport
         if self._ended:
             raise not_connected()
-        if self._gave_up is not None and self._gave_up[0] >= asked_at_s:
+        if self._last_failure is not None and self._last_failure[0] >= asked_at_s:
             # Another thread has tried in vain while this one waited for its turn.
-            raise copy_error(self._gave_up[1])
+            raise copy_error(self._last_failure[1])
         self.transport = transport = self._dial(plan, stop)
         self._was_connected = True
         if self._ended:  # by a signal handler, meanwhile
@@ -316,7 +316,7 @@ class SyncConnection:
             return self.dialer.dial_first(ended=ended)
         except FastjournalError as error:
             if not is_stopped():  # else only its caller has ended the tries
-                self._gave_up = self.dialer.now_s(), error
+                self._last_failure = self.dialer.now_s(), error
             raise
 
     @property

@@ -15,7 +15,7 @@ from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, fail
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection
-from fastjournal.client.sync.jobs import SyncJob, let_go, releases_of
+from fastjournal.client.sync.jobs import SyncJob, release_jobs, releases_of
 from fastjournal.client.sync.lease_keeper import LeaseKeeper
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import FastjournalError
@@ -59,7 +59,7 @@ class SyncJobLoop:
         if not self._held and not self._stop.is_set:
             self._find()
         if self._stop.is_set:
-            self._let_go(None)
+            self._release_all(None)
         if not self._held:
             self._end_renewal()
             raise StopIteration
@@ -101,7 +101,7 @@ class SyncJobLoop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._let_go(failure_of(error))
+        self._release_all(failure_of(error))
 
     def __del__(self) -> None:
         self.leave()
@@ -112,13 +112,13 @@ class SyncJobLoop:
         held = list(self._held)
         self._held.clear()
         if releases := releases_of(held, PERHAPS_FAILED):
-            self._connection.give_back_later(releases)
+            self._connection.send_releases_later(releases)
 
-    def _let_go(self, failure: BodyFailure | None) -> None:
+    def _release_all(self, failure: BodyFailure | None) -> None:
         self._end_renewal()
         held = list(self._held)
         self._held.clear()
-        let_go(self._connection, held, failure)
+        release_jobs(self._connection, held, failure)
 
     def _end_renewal(self) -> None:
         if self._keeper is not None:
@@ -130,7 +130,7 @@ _connections: WeakSet[SyncConnection] = WeakSet()
 
 
 @atexit.register
-def _give_back_at_exit() -> None:
+def _release_at_exit() -> None:
     """Release what loops hold whose program ends, and wait for what dropped ones left behind."""
     for loop in list(_loops):
         loop.leave()

@@ -147,7 +147,7 @@ class SyncJob(LeasedJob, JobMethods):
             raise
 
     def release(self, *, delay: Duration | None = None) -> None:
-        self._end(lambda: self._giving_back(delay))
+        self._end(lambda: self._release_call(delay))
 
     def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
         failed = self._failed_attempt(reason, delay)
@@ -165,7 +165,7 @@ class SyncJob(LeasedJob, JobMethods):
         self._end(lambda: self._burial(reason))
 
     def abandon(self) -> None:
-        let_go(self._connection, [self], None)
+        release_jobs(self._connection, [self], None)
 
     def __enter__(self) -> SyncJob:
         return self
@@ -177,7 +177,7 @@ class SyncJob(LeasedJob, JobMethods):
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            let_go(self._connection, [self], failure_of(error))
+            release_jobs(self._connection, [self], failure_of(error))
         elif not self.finished:
             try:
                 self.complete()
@@ -247,7 +247,7 @@ class SyncJob(LeasedJob, JobMethods):
             raise RuntimeError("this job is the parent process's: only that one can end it")
 
 
-def let_go(
+def release_jobs(
     connection: SyncConnection, jobs: Sequence[SyncJob], failure: BodyFailure | None
 ) -> None:
     """Release jobs as well as can be done now, all in one go.
@@ -260,13 +260,13 @@ def let_go(
         failure: How the body of the first one failed; None: it did not.
     """
     with contextlib.suppress(FastjournalError):
-        connection.give_back(releases_of(jobs, failure))
+        connection.send_releases(releases_of(jobs, failure))
 
 
 def releases_of(jobs: Sequence[SyncJob], failure: BodyFailure | None) -> list[LastWord]:
     """Return what builds the requests that give jobs back, which have ended then.
 
-    It takes no lock; what it returns does. See ``let_go``.
+    It takes no lock; what it returns does. See ``release_jobs``.
     """
     releases = []
     for job in jobs:
