@@ -7,8 +7,8 @@ from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
-from fastjournal.spool.dead import DeadDirectory, Reason
-from fastjournal.spool.work import WorkBudget
+from fastjournal.spool.dead import DeadDirectory, DeadReason
+from fastjournal.spool.reading.work_budget import WorkBudget
 
 LETTER_UNITS: Final = 128 * 1024
 """Work of a dead letter: two files and a directory are synced."""
@@ -41,7 +41,7 @@ class DeadLetters:
         except SpoolFailedError as error:
             log.warning("%s", error)
 
-    def put(self, raw: bytes, reason: Reason, now_us: int) -> bool:
+    def put(self, raw: bytes, reason: DeadReason, now_us: int) -> bool:
         """Keep bytes durably; False: that cannot be done now."""
         if now_us < self._from_us:
             return False

@@ -22,11 +22,11 @@ from fastjournal.limits import (
 )
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Function, Reply, Request, decode_request
-from fastjournal.spool.dead import Reason
+from fastjournal.spool.appending.spool_writer import WRITES
+from fastjournal.spool.dead import DeadReason
 from fastjournal.spool.format import RECORD_OVERHEAD
-from fastjournal.spool.reader import Piece
-from fastjournal.spool.work import WorkBudget
-from fastjournal.spool.writer import WRITES
+from fastjournal.spool.reading.pieces import Piece
+from fastjournal.spool.reading.work_budget import WorkBudget
 from fj_forwarder.backlog import Backlog
 from fj_forwarder.dead_letters import DeadLetters
 from fj_forwarder.delivery_engine import DeliveryEngine
@@ -410,7 +410,7 @@ class Delivery:
     def _bury(self, record: _Record | Outgoing, settled: Settled) -> None:
         """Put a record aside, then erase it: killed in between, it is put aside again."""
         slot, offset, frame = record.slot, record.offset, record.frame
-        reason = Reason(
+        reason = DeadReason(
             slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
         )
         if not self._dead_letters.put(frame, reason, self._now_us):
@@ -420,7 +420,7 @@ class Delivery:
 
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         size = piece.end - piece.offset
-        reason = Reason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
+        reason = DeadReason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
         if self._dead_letters.put(piece.data, reason, self._now_us):
             return True
         due_us = self._now_us + RESCAN_US

@@ -25,7 +25,9 @@ from fastjournal.spool.format import (
     RECORD_OVERHEAD,
     blank_ends,
 )
-from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.reading.pieces import Piece, PieceKind
+from fastjournal.spool.reading.slot_reader import SlotReader
+from fastjournal.spool.reading.work_budget import WorkBudget
 from fastjournal.spool.slots import (
     Slot,
     SlotName,
@@ -34,7 +36,6 @@ from fastjournal.spool.slots import (
     open_slot,
     spool_failed,
 )
-from fastjournal.spool.work import WorkBudget
 from fj_forwarder.slot_content import SlotContent
 from fj_forwarder.slot_space import SlotSpace
 
@@ -296,14 +297,14 @@ class SlotFile:
                 break
             for piece in pieces:
                 self._space.add_read(piece)
-                if piece.kind is Kind.PENDING:
+                if piece.kind is PieceKind.PENDING:
                     self._outstanding[piece.offset] = piece.data
                     bytes_max -= len(piece.data)
                     found.append(piece)
-                elif piece.kind is Kind.DAMAGE:
+                elif piece.kind is PieceKind.DAMAGE:
                     torn = final or settled or piece.offset == self._reader.torn_at
                     self._bury(piece, torn=torn)
-            is_damage = pieces[-1].kind is Kind.DAMAGE  # its last bytes may be erased by now
+            is_damage = pieces[-1].kind is PieceKind.DAMAGE  # its last bytes may be erased by now
             self._tail = b"" if is_damage else self._reader.last_bytes
         return found
 
@@ -342,10 +343,10 @@ class SlotFile:
                     break
                 raise
             for piece in pieces:
-                if piece.kind is Kind.DAMAGE:
+                if piece.kind is PieceKind.DAMAGE:
                     torn = stretch.settled is not None and stretch.settled.code == "torn"
                     self._bury(piece, torn=torn)
-                elif piece.kind is Kind.PENDING and not self._is_known(piece.offset, stretch):
+                elif piece.kind is PieceKind.PENDING and not self._is_known(piece.offset, stretch):
                     self._outstanding[piece.offset] = piece.data
                     bytes_max -= len(piece.data)
                     found.append(piece)

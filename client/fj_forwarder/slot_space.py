@@ -11,8 +11,9 @@ import os
 from typing import Final
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool.format import HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
-from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
+from fastjournal.spool.reading.pieces import Piece, PieceKind
+from fastjournal.spool.reading.slot_reader import SlotReader
 from fastjournal.spool.slots import spool_failed
 from fj_forwarder.punch_hole import punch_hole
 
@@ -60,9 +61,9 @@ class SlotSpace:
         """Note a piece that was read, in the order of the file."""
         if self._released < 0:
             self._released = piece.offset
-        if piece.kind is not Kind.DAMAGE:
+        if piece.kind is not PieceKind.DAMAGE:
             self.last_record = piece.offset
-        if piece.kind is Kind.ERASED:
+        if piece.kind is PieceKind.ERASED:
             self._unreleased += piece.end - piece.offset
 
     def add_erased(self, size: int) -> None:
@@ -131,7 +132,7 @@ class SlotSpace:
             for piece in pieces:
                 if piece.offset > limit:
                     return best
-                if piece.kind is not Kind.DAMAGE:
+                if piece.kind is not PieceKind.DAMAGE:
                     best = piece.offset
         return best
 
@@ -140,8 +141,8 @@ class SlotSpace:
         before = os.pread(descriptor, HEAD_BYTES, start)
         os.pwrite(descriptor, head, start)
         hole = start + HEAD_BYTES
-        if punch_hole(descriptor, hole, end - 4 - hole):
-            os.pwrite(descriptor, crc, end - 4)
+        if punch_hole(descriptor, hole, end - CRC_BYTES - hole):
+            os.pwrite(descriptor, crc, end - CRC_BYTES)
         else:
             os.pwrite(descriptor, before, start)
             self._can_release = False

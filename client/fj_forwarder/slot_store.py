@@ -17,6 +17,7 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
 from fastjournal.printable import safe_text
 from fastjournal.spool.format import FILE_HEADER_BYTES
+from fastjournal.spool.reading.work_budget import WorkBudget
 from fastjournal.spool.slots import (
     SLOT_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -26,7 +27,6 @@ from fastjournal.spool.slots import (
     spool_failed,
     survey,
 )
-from fastjournal.spool.work import WorkBudget
 from fj_forwarder.backlog import Backlog, measure_backlog
 from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.once_log import OnceLog

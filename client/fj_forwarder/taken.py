@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fastjournal.spool.reader import Piece
+    from fastjournal.spool.reading.pieces import Piece
     from fj_forwarder.retry_queue import Stretch
     from fj_forwarder.slot_file import SlotFile
 

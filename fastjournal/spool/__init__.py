@@ -5,13 +5,16 @@ one: ``spool_status``, ``list_slots`` and ``SlotReader``, ``DeadDirectory`` for 
 ``read_forwarder_status`` for what the forwarder does.
 """
 
-from fastjournal.spool.dead import DeadDirectory, DeadPiece, Reason
+from fastjournal.spool.appending.spool_writer import Spool
+from fastjournal.spool.dead import DeadDirectory, DeadPiece
+from fastjournal.spool.dead import DeadReason as Reason
 from fastjournal.spool.forwarder_status import ForwarderStatus, read_forwarder_status
-from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.inotify_watch import SpoolWatch, watch
+from fastjournal.spool.reading.pieces import Piece
+from fastjournal.spool.reading.pieces import PieceKind as Kind
+from fastjournal.spool.reading.slot_reader import SlotReader
 from fastjournal.spool.slots import Slot, list_slots
 from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot, spool_status
-from fastjournal.spool.watching import SpoolWatch, watch
-from fastjournal.spool.writer import Spool
 
 __all__ = [
     "DeadDirectory",

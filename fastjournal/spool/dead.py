@@ -44,7 +44,7 @@ REASON_SUFFIX = ".json"
 _TEMPORARY_SUFFIXES = (RAW_SUFFIX + TEMPORARY_SUFFIX, REASON_SUFFIX + TEMPORARY_SUFFIX)
 
 
-class Reason(msgspec.Struct, frozen=True):
+class DeadReason(msgspec.Struct, frozen=True):
     """Why a piece is in ``dead/``; see the module for the fields."""
 
     slot: str
@@ -62,7 +62,7 @@ class DeadPiece(msgspec.Struct, frozen=True):
     name: str
     """Without suffix."""
     raw_path: str
-    reason: Reason | None
+    reason: DeadReason | None
     """None: there is no reason beside it, or it is not readable."""
 
 
@@ -72,7 +72,7 @@ class DeadDirectory:
     def __init__(self, spool_directory: str | os.PathLike[str]) -> None:
         self.path = os.path.join(os.fspath(spool_directory), DEAD_NAME)
 
-    def put(self, raw: bytes, reason: Reason) -> str:
+    def put(self, raw: bytes, reason: DeadReason) -> str:
         """Keep ``raw`` and its reason, durably.
 
         Returns:
@@ -184,7 +184,7 @@ class DeadDirectory:
             contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError),
             open(path + REASON_SUFFIX, "rb", opener=_open_regular) as file,
         ):
-            reason = msgspec.json.decode(file.read(), type=Reason)
+            reason = msgspec.json.decode(file.read(), type=DeadReason)
         return DeadPiece(name, path + RAW_SUFFIX, reason)
 
 

@@ -137,7 +137,7 @@ def record_end(data: bytes, at: int, is_right: CheckRange | None = None) -> int:
     return end if state == ERASED and _leads_on(data, end, is_right) else DAMAGED
 
 
-class Search(NamedTuple):
+class SearchResult(NamedTuple):
     """Result of a search."""
 
     found: int
@@ -158,7 +158,7 @@ def search_record(
     *,
     candidates_max: int,
     passes_incomplete: bool,
-) -> Search:
+) -> SearchResult:
     """Search for the first whole and valid record that starts at ``at`` to ``to``.
 
     Args:
@@ -174,34 +174,20 @@ def search_record(
     for candidate in _CANDIDATE.finditer(data, at, to):
         start = candidate.start()
         if count == candidates_max:
-            return Search(-1, incomplete, start, count)
+            return SearchResult(-1, incomplete, start, count)
         count += 1
         end = record_end(data, start, is_right)
         if end > 0:
-            return Search(start, incomplete, start, count)
+            return SearchResult(start, incomplete, start, count)
         if end == INCOMPLETE and incomplete < 0:
             incomplete = start
             if not passes_incomplete:
-                return Search(-1, incomplete, start, count)
-    return Search(-1, incomplete, to, count)
-
-
-def find_record(data: bytes, at: int) -> tuple[int, int]:
-    """Search for the first whole and valid record that starts at or behind ``at``.
-
-    Returns:
-        Where it starts (-1: there is none), and, if there is none, from where to search on when
-        more data have come: nothing before that can become a record.
-    """
-    to = len(data)
-    search = search_record(data, at, to, _has_crc, candidates_max=to, passes_incomplete=True)
-    if search.found >= 0:
-        return search.found, search.found
-    return -1, len(data) if search.incomplete < 0 else search.incomplete
+                return SearchResult(-1, incomplete, start, count)
+    return SearchResult(-1, incomplete, to, count)
 
 
 def _has_crc(data: bytes, at: int, end: int) -> bool:
-    return bool(_U32.unpack_from(data, end - 4)[0] == _crc(data[at + 1 : end - 4]))
+    return bool(_U32.unpack_from(data, end - CRC_BYTES)[0] == _crc(data[at + 1 : end - CRC_BYTES]))
 
 
 def _leads_on(data: bytes, at: int, is_right: CheckRange | None) -> bool:

@@ -10,7 +10,8 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.dead import DeadDirectory
 from fastjournal.spool.format import frame_timestamp
-from fastjournal.spool.reader import Kind, SlotReader
+from fastjournal.spool.reading.pieces import PieceKind
+from fastjournal.spool.reading.slot_reader import SlotReader
 from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed, survey
 
 _PIECES = 4096
@@ -141,16 +142,16 @@ def is_forwarder_running(directory: str | os.PathLike[str]) -> bool:
 
 
 def _slot_status(slot: Slot) -> SlotStatus:
-    counts = dict.fromkeys(Kind, 0)
-    sizes = dict.fromkeys(Kind, 0)
+    counts = dict.fromkeys(PieceKind, 0)
+    sizes = dict.fromkeys(PieceKind, 0)
     oldest: int | None = None
     with SlotReader(slot.path) as reader:
         while pieces := reader.read(_PIECES):
             for piece in pieces:
                 counts[piece.kind] += 1
-                is_damage = piece.kind is Kind.DAMAGE
+                is_damage = piece.kind is PieceKind.DAMAGE
                 sizes[piece.kind] += piece.end - piece.offset if is_damage else len(piece.data)
-                if piece.kind is Kind.PENDING:
+                if piece.kind is PieceKind.PENDING:
                     stamp = frame_timestamp(piece.data)
                     if stamp is not None:
                         oldest = stamp if oldest is None else min(oldest, stamp)
@@ -160,10 +161,10 @@ def _slot_status(slot: Slot) -> SlotStatus:
         slot.start_s,
         slot.size,
         slot.allocated,
-        counts[Kind.PENDING],
-        sizes[Kind.PENDING],
-        counts[Kind.ERASED],
-        sizes[Kind.DAMAGE],
+        counts[PieceKind.PENDING],
+        sizes[PieceKind.PENDING],
+        counts[PieceKind.ERASED],
+        sizes[PieceKind.DAMAGE],
         waiting,
         oldest,
     )

@@ -39,14 +39,13 @@ from fastjournal.spool import (
     Kind,
     SlotReader,
     Spool,
-    appendfile,
     dead,
     list_slots,
-    reader,
-    shared_sync,
     slots,
 )
+from fastjournal.spool.appending import appendfile, shared_sync
 from fastjournal.spool.format import FILE_HEADER, encode_record
+from fastjournal.spool.reading import slot_reader, slot_window
 from fastjournal.spool.slots import SLOT_SUFFIX, slot_name, slot_start
 from fastjournal.testing.clock import ManualClock
 from fj_forwarder import delivery, slot_file, slot_space, slot_store
@@ -66,11 +65,12 @@ MODULES = [
     appendfile,
     dead,
     delivery,
-    reader,
     shared_sync,
     slot_file,
+    slot_reader,
     slot_space,
     slot_store,
+    slot_window,
     slots,
 ]
 IN_MEMORY = Path("/dev/shm")

@@ -20,7 +20,7 @@ from tests.soak.poisons import DAMAGE_CODES, POISONS, Poison
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fastjournal.spool.dead import Reason
+    from fastjournal.spool import Reason
     from fastjournal.spool.forwarder_status import ForwarderStatus
 
 DEAL_SECONDS_MAX: Final = 60.0

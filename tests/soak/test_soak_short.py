@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from fastjournal.protocol import ErrorCode, Flag
-from fastjournal.spool.writer import WRITES
+from fastjournal.spool.appending.spool_writer import WRITES
 from fj_forwarder.dispositions import Disposition, disposition_of
 from tests.soak.operations import OPERATIONS
 from tests.soak.peer import LostError, Peer

@@ -18,7 +18,7 @@ from fastjournal.protocol import Flag, Function, Request, encode_request
 from fastjournal.spool import DeadDirectory, Reason, spool_status
 from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.spool.format import FILE_HEADER, encode_record
-from fastjournal.spool.reader import Piece
+from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import parse_slot_name, survey
 from fj_forwarder.slot_file import SlotFile
 from fj_forwarder.slot_store import SlotStore

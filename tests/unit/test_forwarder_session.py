@@ -14,9 +14,8 @@ import trio
 from fastjournal.client.core.address import parse_address
 from fastjournal.errors import SpoolFailedError
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_reply
-from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status, wake
+from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, Spool, spool_status, wake
 from fastjournal.spool.format import encode_record
-from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from fj_forwarder import dead_letters, delivery, delivery_engine, forwarder

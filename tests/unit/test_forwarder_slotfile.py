@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool import Kind, Piece, SlotReader, list_slots, reader
+from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
+from fastjournal.spool.reading import slot_window
 from fj_forwarder import punch_hole, slot_space
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.delivery_engine import DeliveryEngine
@@ -129,7 +130,7 @@ def test_read_error_behind_records_gives_these_and_fails_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = open_slot(write(tmp_path, *records(3)))
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 250)
+    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 250)
     pread = os.pread
 
     def read_start(descriptor: int, size: int, at: int) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
-from fastjournal.spool.reader import Piece
+from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
 from fj_forwarder import slot_store as module
 from fj_forwarder.retry_queue import Stretch

@@ -13,7 +13,7 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
 from fastjournal.spool import Spool
-from fastjournal.spool.appendfile import AppendFile, ShortWriteError
+from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.testing.clock import ManualClock

@@ -10,11 +10,11 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from fastjournal.spool import Kind, Piece, SlotReader, range_checksums, spool_status
+from fastjournal.spool import Kind, Piece, SlotReader, spool_status
 from fastjournal.spool import format as form
-from fastjournal.spool import reader as reader_module
-from fastjournal.spool.range_checksums import RangeChecksums
-from fastjournal.spool.work import WorkBudget
+from fastjournal.spool.reading import damage_search, range_checksums, slot_window
+from fastjournal.spool.reading.range_checksums import RangeChecksums
+from fastjournal.spool.reading.work_budget import WorkBudget
 
 NAME = "20261120T080000Z.fjs"
 GOOD = form.encode_record(b"FJ good")
@@ -114,7 +114,8 @@ def test_checksum_in_front_of_zero_bytes_of_any_length(size: int) -> None:
 def test_budget_divides_the_work_and_changes_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: int, is_final: bool
 ) -> None:
-    monkeypatch.setattr(reader_module, "CHUNK_BYTES", 5000)
+    for module in (damage_search, slot_window):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 5000)
     path = tmp_path / NAME
     random = Random(units)
     parts = [form.FILE_HEADER]
@@ -157,7 +158,7 @@ def test_record_inside_of_a_larger_one_behind_damage_is_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A value may hold the bytes of a record: the larger one was only not in memory yet."""
-    monkeypatch.setattr(reader_module, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 64)
     outer = form.encode_record(b"FJ " + b"x" * 200 + GOOD + b"x" * 2000)
     path = tmp_path / NAME
     path.write_bytes(form.FILE_HEADER + b"damage" + outer)
@@ -229,7 +230,7 @@ def test_zero_bytes_at_the_end_wait_and_are_passed_when_a_record_is_behind_them(
 
 def test_zero_bytes_are_damage_byte_for_byte_where_they_are_few(tmp_path: Path) -> None:
     path = tmp_path / NAME
-    least = reader_module.ZERO_RUN_BYTES
+    least = damage_search.ZERO_RUN_BYTES
     parts = [b"a" + bytes(least - 1) + b"b", GOOD, b"c", bytes(least), b"d", GOOD, bytes(9), GOOD]
     path.write_bytes(form.FILE_HEADER + b"".join(parts))
     pieces = read(path)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool import Kind, Piece, SlotReader, Spool, spool_status
+from fastjournal.spool import DeadDirectory, Kind, Piece, Reason, SlotReader, Spool, spool_status
 from fastjournal.spool import format as form
-from fastjournal.spool import reader as reader_module
-from fastjournal.spool.dead import DeadDirectory, Reason
+from fastjournal.spool.reading import damage_search, slot_window
 
 NAME = "20261120T080000Z.fjs"
 FIRST, SECOND, THIRD = (form.encode_record(b"FJ frame %d" % n) for n in (1, 2, 3))
@@ -138,7 +137,7 @@ def test_file_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_records_larger_than_one_read_and_damage_across_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 64)
     big = form.encode_record(b"x" * 1000)
     bad = big[:600] + b"?" + big[601:]
     pieces = read(slot(tmp_path, *([FIRST] * 20), big, bad, SECOND, bad[:300]), final=True)
@@ -149,8 +148,9 @@ def test_records_larger_than_one_read_and_damage_across_reads(
 def test_damage_without_end_comes_in_pieces_and_every_byte_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(reader_module, "RECORD_BYTES_MAX", 100)
+    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 64)
+    for module in (damage_search, slot_window):
+        monkeypatch.setattr(module, "RECORD_BYTES_MAX", 100)
     junk = bytes(range(1, 70)) * 10
     pieces = read(slot(tmp_path, junk, SECOND))
     assert b"".join(damage(pieces)) == junk

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.spool import Spool, appendfile, shared_sync, spool_status, writer
+from fastjournal.spool import Spool, spool_status
+from fastjournal.spool.appending import appendfile, shared_sync, spool_quota, spool_writer
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT
 
@@ -399,17 +400,15 @@ def test_changing_slots_sums_the_directory_up_seldom(
             self.now += 3_600_000_000
             return self.now
 
-    from fastjournal.spool import room
-
     looks = 0
-    list_slots = room.list_slots
+    list_slots = spool_quota.list_slots
 
     def counting(directory: str) -> Any:
         nonlocal looks
         looks += 1
         return list_slots(directory)
 
-    monkeypatch.setattr(room, "list_slots", counting)
+    monkeypatch.setattr(spool_quota, "list_slots", counting)
     with Spool(tmp_path, clock=HourClock()) as spool:
         for _ in range(300):
             spool.append(domain="d")
@@ -463,7 +462,7 @@ def test_append_of_what_is_no_request_is_refused(tmp_path: Path) -> None:
 
 
 def test_bound_of_deletions_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_DELETIONS_MAX", 3)
+    monkeypatch.setattr(spool_writer, "_DELETIONS_MAX", 3)
     monkeypatch.setattr(appendfile.AppendFile, "append", lambda *_: 0)
     with Spool(tmp_path) as spool, pytest.raises(SpoolFailedError, match="deleted as soon"):
         spool.append(domain="d")

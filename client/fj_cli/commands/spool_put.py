@@ -17,7 +17,7 @@ from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, json_option
 
 if TYPE_CHECKING:
-    from fastjournal.spool.writer import Spool
+    from fastjournal.spool.appending.spool_writer import Spool
 
 _BAD_LINES_SHOWN = 20
 _PROGRESS_S = 1.0
@@ -59,7 +59,7 @@ def command(directory: str, value: str | None, as_json: bool | None, **options: 
 
     A bad line is named and left out; the others are appended. Exit code 1: there was one.
     """
-    from fastjournal.spool.writer import Spool
+    from fastjournal.spool.appending.spool_writer import Spool
 
     one = options["uri"] is not None or options["domain"] is not None
     if not one and value is not None:

@@ -1,4 +1,4 @@
-"""Watch of a spool: wakes a program when records are appended, by inotify."""
+"""Inotify watch of a spool: wakes a program when records are appended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRC-32C of many ranges of the same bytes, each byte looked at once.
+"""Range checksums: CRC-32C of many ranges of the same bytes, each byte looked at once.
 
 Damage may look like any number of records that claim to be large and overlap. To take the checksum
 of each from its bytes costs the square of their number. A CRC is linear: that of a range follows

@@ -33,9 +33,9 @@ from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
 from fastjournal.protocol.values import encode_value
-from fastjournal.spool.appendfile import AppendFile, ShortWriteError, SlotHeldError
+from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError, SlotHeldError
+from fastjournal.spool.appending.spool_quota import SpoolQuota
 from fastjournal.spool.format import encode_record
-from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
 from fastjournal.times import Duration, Instant, duration_us, expiry_us
@@ -108,7 +108,7 @@ class Spool:
         self._retired: list[AppendFile] = []
         """Files of slots that are over, to be closed when nobody uses them any more."""
         self._spool_bytes_max = spool_bytes_max
-        self._room = Room(self.directory, spool_bytes_max)
+        self._room = SpoolQuota(self.directory, spool_bytes_max)
         self._waker = Waker(self.directory)
         self._writer_id = secrets.token_hex(4)
         self._closed = False
@@ -348,7 +348,7 @@ class Spool:
         """Somebody deleted or moved the file in use: drop it, and say so once."""
         if self._file is file:
             self._retire(None)
-            self._room = Room(self.directory, self._spool_bytes_max)
+            self._room = SpoolQuota(self.directory, self._spool_bytes_max)
             log.warning(
                 "%s was %s while it was written to: what was not sent of its %d bytes is %s; it is"
                 " made anew",

@@ -1,4 +1,4 @@
-"""Bound on the work that damage may cause in one go."""
+"""Work budget: bound on the work that damage and dead letters may cause in one turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 class WorkBudget:
-    """Units of work that are left: about one for each byte that is searched.
+    """Budget of work: units that are left, about one for each byte that is searched.
 
     Args:
         units: How many there are.

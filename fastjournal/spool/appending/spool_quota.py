@@ -1,4 +1,4 @@
-"""Room of a spool under spool_bytes_max, counted without asking the disk each time.
+"""Quota of a spool (spool_bytes_max): its bytes, counted without asking the disk each time.
 
 The file in use is measured at each append, which costs one cheap call and sees the other writers.
 The other slots are summed now and then: they shrink as the forwarder works, and only a writer with
@@ -11,14 +11,14 @@ between at any moment: what is changed is changed by one assignment.
 from __future__ import annotations
 
 from fastjournal.errors import SpoolFullError
-from fastjournal.spool.appendfile import AppendFile
+from fastjournal.spool.appending.appendfile import AppendFile
 from fastjournal.spool.slots import list_slots, temporary_bytes
 
 _NEVER = -1
 
 
-class Room:
-    """Counts the bytes of one spool directory.
+class SpoolQuota:
+    """Quota of one spool directory.
 
     Args:
         directory: The spool.

@@ -18,6 +18,7 @@ from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import MOVED_US_MAX, SLOT_LOCK_TRIES_MAX, SLOT_SECONDS
+from fastjournal.spool.appending.shared_sync import SharedSync
 from fastjournal.spool.format import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -26,7 +27,6 @@ from fastjournal.spool.format import (
     blank_ends,
     record_end,
 )
-from fastjournal.spool.shared_sync import SharedSync
 from fastjournal.spool.slots import (
     FILE_MODE,
     TEMPORARY_SUFFIX,

@@ -1,0 +1,147 @@
+"""Window over a slot: the part of its bytes that is in memory, from the reader's position on."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, RECORD_OVERHEAD
+from fastjournal.spool.reading.range_checksums import RangeChecksums
+from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.slots import spool_failed
+
+CHUNK_BYTES = 1024 * 1024
+"""One read of the file: some thousand usual records."""
+
+LOADED_BYTES_PER_UNIT = 16
+"""So many bytes are read, or compared with zero, for one unit of a budget."""
+
+
+class SlotWindow:
+    """Window over one slot.
+
+    Args:
+        path: The file, for errors.
+        descriptor: An open descriptor to read from, which stays the caller's.
+        start: Where the window begins, in bytes.
+        end: Nothing is read from this byte on.
+        budget: Bounds the work; each read spends of it.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_checksums",
+        "_descriptor",
+        "_end",
+        "_passed",
+        "base",
+        "data",
+        "path",
+        "position",
+    )
+
+    def __init__(
+        self, path: str, descriptor: int, *, start: int, end: int, budget: WorkBudget
+    ) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._end = end
+        self._budget = budget
+        self.position = start
+        """Everything before this byte was returned, and need not stay in memory."""
+        self.data = b""
+        self.base = start
+        """Where ``data`` starts in the file."""
+        self._checksums = RangeChecksums()
+        self._passed = b""
+        """Last bytes before ``base``, as far as they were read here."""
+
+    @property
+    def loaded_to(self) -> int:
+        """Where ``data`` ends in the file."""
+        return self.base + len(self.data)
+
+    @property
+    def last_bytes(self) -> bytes:
+        """The last bytes before ``position``, at most CRC_BYTES, as they were read."""
+        return self._bytes_before(self.position)
+
+    def load(self, whole_at: int | None = None) -> bool:
+        """Read on behind the data in memory; False: the file has no more.
+
+        Args:
+            whole_at: Where a record starts that is to be whole then; None: any bytes do.
+
+        Raises:
+            SpoolFailedError: The file cannot be read.
+        """
+        at = len(self.data) if whole_at is None else whole_at - self.base
+        head = self.data[at : at + HEAD_BYTES]
+        wanted = max(CHUNK_BYTES, len(self.data) // 4)  # what is there is copied
+        if len(head) == HEAD_BYTES:
+            record_bytes = int.from_bytes(head[1:]) + RECORD_OVERHEAD
+            wanted = max(wanted, min(record_bytes, RECORD_BYTES_MAX) - len(self.data) + at)
+        more = self.read_at(self.loaded_to, wanted)
+        if more:
+            self.drop_passed(more)
+        return bool(more)
+
+    def load_to(self, at: int) -> None:
+        """Read on until the bytes before ``at`` are in memory, or the file ends.
+
+        Raises:
+            SpoolFailedError: The file cannot be read.
+        """
+        while self.loaded_to < at and self.load():
+            pass
+
+    def read_at(self, at: int, count: int) -> bytes:
+        """Return at most ``count`` bytes of the file from ``at`` on; the window stays as it is.
+
+        Raises:
+            SpoolFailedError: The file cannot be read.
+        """
+        try:
+            more = os.pread(self._descriptor, max(0, min(count, self._end - at)), at)
+        except OSError as error:
+            raise spool_failed("read", self.path, error) from error
+        self._budget.spend(len(more) // LOADED_BYTES_PER_UNIT)
+        return more
+
+    def drop_passed(self, more: bytes = b"") -> None:
+        """Drop what is before ``position``, and add what was read behind the rest."""
+        base = max(self.base, self._checksums.floor(self.position))
+        self._passed = self._bytes_before(base)
+        self.data = self.data[base - self.base :] + more
+        self.base = base
+
+    def restart_behind_zeros(self) -> None:
+        """Drop all bytes: ``position`` is behind a run of zero bytes that was not kept."""
+        self.data, self.base, self._passed = b"", self.position, bytes(CRC_BYTES)
+        self._checksums = RangeChecksums()
+
+    def is_right(self, data: bytes, at: int, end: int) -> bool:
+        """Return whether the record at ``at`` to ``end`` of ``data`` has the right checksum."""
+        return self._checksums.is_right(data, self.base, at, end)
+
+    def behind_hole(self, at: int) -> int:
+        """Return where the next bytes of the file are that are no hole: at or behind ``at``.
+
+        Raises:
+            SpoolFailedError: The file cannot be read.
+        """
+        try:
+            found = os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return at  # the file system does not say
+            if error.errno != errno.ENXIO:
+                raise spool_failed("read", self.path, error) from error
+            found = max(at, os.fstat(self._descriptor).st_size)
+        return min(found, self._end)
+
+    def _bytes_before(self, at: int) -> bytes:
+        """Return the last bytes before a place, at most CRC_BYTES, as far as they were read."""
+        end = at - self.base
+        before = self.data[max(end - CRC_BYTES, 0) : end]
+        return before if len(before) == CRC_BYTES else (self._passed + before)[-CRC_BYTES:]
