@@ -15,22 +15,13 @@ from typing import Final
 import msgspec
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id, encode_text
-from fastjournal.limits import KEY_BYTES_MAX, PRIORITY_DEFAULT
-from fastjournal.protocol.constants import Flag, Function
-from fastjournal.protocol.messages import Request
-from fastjournal.protocol.requests import encode_request
-from fastjournal.protocol.values import Value, encode_value
-from fastjournal.spool.format import encode_record
+from fastjournal.limits import PRIORITY_DEFAULT
+from fastjournal.protocol.values import Value
+from fastjournal.spool.appending.set_request import encode_set
 from fastjournal.uris import domain_of
 
 _AUTHORITY: Final = re.compile(r"[^:/?#]*://[^/?#]*")
 _HOSTS_MAX: Final = 16_384
-
-_SET: Final = int(Function.SET)
-_PERSIST: Final = int(Flag.PERSIST)
-_OVERWRITE: Final = int(Flag.OVERWRITE)
 
 _domain_of_host = lru_cache(_HOSTS_MAX)(domain_of)
 
@@ -65,19 +56,19 @@ class WorkEncoder:
             BadRequestError: A field that no daemon would take.
             TypeError: A field of another type.
         """
-        timestamp_us, uri, domain = self._next_timestamp(), work.uri, work.domain
-        if domain is None:
-            domain = _domain(uri)
-        raw_uri = None if uri is None else encode_text("URI", uri)
-        if raw_uri is not None and not 0 < len(raw_uri) <= KEY_BYTES_MAX:
-            raise BadRequestError(f"URI has {len(raw_uri)} bytes, not 1 to 4,096", code="bad-key")
-        id = default_id(timestamp_us, raw_uri, self._writer_id) if work.id is None else work.id
-        not_before_us = timestamp_us if work.not_before_us is None else work.not_before_us
-        key = build_journal_key(domain, id, not_before_us=not_before_us, priority=work.priority)
-        flags = _PERSIST | _OVERWRITE if work.overwrite else _PERSIST
-        value_type, data = encode_value(work.value)
-        request = Request(_SET, 0, flags, timestamp_us, key, raw_uri, value_type, data)
-        return key, encode_record(encode_request(request))
+        uri, domain = work.uri, work.domain
+        return encode_set(
+            self._next_timestamp(),
+            self._writer_id,
+            uri,
+            _domain(uri) if domain is None else domain,
+            work.priority,
+            None,
+            work.not_before_us,
+            work.value,
+            work.id,
+            work.overwrite,
+        )
 
 
 def _domain(uri: str | bytes | None) -> str:

@@ -82,7 +82,7 @@ def encode_record(frame: bytes) -> bytes:
             f"a request of {size} bytes, over {SPOOL_FRAME_BYTES_MAX}", code="too-large"
         )
     body = _U32.pack(size) + frame
-    return b"P%b%b" % (body, _U32.pack(_crc(body)))
+    return b"P" + body + _U32.pack(_crc(body))
 
 
 def frame_timestamp(frame: bytes) -> int | None:

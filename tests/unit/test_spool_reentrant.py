@@ -104,7 +104,7 @@ def test_append_comes_in_between_at_each_call_of_the_system(
             keys.append(spool.append(domain="d"))
         monkeypatch.undo()
         keys.append(spool.append(domain="d"))
-        assert spool._retired == []
+        assert spool._files.retired == []
     assert len(set(keys)) == len(keys) > 6
     assert spool_status(tmp_path).pending == len(keys)
 
@@ -145,7 +145,7 @@ def append_and_fork(directory, moment):
         for number in range(3):
             clock.instant_us += 60_000_000
             spool.append(domain="d", id=str(number))
-        assert (spool._depth, spool._retired) == (0, [])
+        assert (spool._files.depth, spool._files.retired) == (0, [])
     spool.close()
     folder = "/proc/self/fd"
     open_files = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)
@@ -215,7 +215,7 @@ def test_fork_while_another_thread_appends_leaves_the_child_nothing_of_that_appe
                 for _ in range(2):
                     spool.append(domain="d")
                     clock.instant_us += 3_600_000_000
-                os._exit(0 if (spool._depth, spool._retired) == (0, []) else 1)
+                os._exit(0 if (spool._files.depth, spool._files.retired) == (0, []) else 1)
             finally:
                 os._exit(2)
         forked.set()
@@ -361,7 +361,7 @@ def test_file_is_not_closed_while_a_thread_syncs_it(
         changed.set()
         thread.join(60)
         spool.append(domain="d")
-        assert spool._retired == []
+        assert spool._files.retired == []
     assert errors == []
 
 

@@ -1,12 +1,12 @@
-"""The producers' side of a spool: one append to a local file, and the work is not lost.
+"""Spool writer, the producers' side: one append to a local file, and the work is not lost.
 
-The path of a record: ``Spool.append`` builds the SET and its key, ``_write`` finds the file of the
-current slot, one ``write`` puts the record at its end, one datagram wakes the forwarder.
+The path of a record: ``encode_set`` builds the SET and its key, ``SlotFiles`` finds the file of the
+current slot, one ``write`` of ``AppendFile`` puts the record at its end, one datagram of ``Waker``
+wakes the forwarder.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import threading
@@ -19,32 +19,21 @@ import msgspec
 
 from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timestamp
 from fastjournal.errors import BadRequestError, SpoolFailedError
-from fastjournal.keys import build_journal_key, default_id, encode_text
-from fastjournal.limits import (
-    FURTHER_SLOTS_MAX,
-    INSTANT_MAX,
-    KEY_BYTES_MAX,
-    PRIORITY_DEFAULT,
-    SLOT_SECONDS,
-    SPOOL_BYTES_MAX,
-)
+from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT, SLOT_SECONDS, SPOOL_BYTES_MAX
 from fastjournal.numeric import check_integer
-from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
-from fastjournal.protocol.values import encode_value
-from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError, SlotHeldError
-from fastjournal.spool.appending.spool_quota import SpoolQuota
+from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
+from fastjournal.spool.appending.set_request import encode_set
+from fastjournal.spool.appending.slot_files import SlotFiles
 from fastjournal.spool.format import encode_record
-from fastjournal.spool.slots import group_id, slot_start, write_directory
+from fastjournal.spool.slots import group_id, write_directory
 from fastjournal.spool.wake import Waker
 from fastjournal.times import Duration, Instant, duration_us, expiry_us
-from fastjournal.uris import domain_of
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
 """Functions that a spool accepts: they change something, and no caller needs the reply."""
-
-log = logging.getLogger("fastjournal.spool")
 
 _SLOT_SECONDS_MAX: Final = 366 * 86_400
 _DELETIONS_MAX: Final = 100
@@ -52,11 +41,6 @@ _DELETIONS_MAX: Final = 100
 
 _BATCH_BYTES: Final = 256 * 1024
 """One write of many records; what is torn of it is taken back as one erased record."""
-
-_PERSIST: Final = int(Flag.PERSIST)
-_OVERWRITE: Final = int(Flag.OVERWRITE)
-_SET: Final = int(Function.SET)
-_BUFFER: Final = int(ValueType.BUFFER)
 
 
 class Spool:
@@ -88,31 +72,27 @@ class Spool:
         group: str | int | None = None,
     ) -> None:
         self.directory: Final = os.fspath(directory)
-        self._slot_seconds = check_integer("slot_seconds", slot_seconds, 1, _SLOT_SECONDS_MAX)
+        slot_seconds = check_integer("slot_seconds", slot_seconds, 1, _SLOT_SECONDS_MAX)
         spool_bytes_max = check_integer("spool_bytes_max", spool_bytes_max, 1, INSTANT_MAX)
         self._durable = _check_bool("durable", durable)
-        self._group = group_id(group)
+        group_number = group_id(group)
         self._clock: Clock = clock or SystemClock()
         self._timestamps = TimestampSource(clock) if clock else None
         self._next_timestamp = self._timestamps.next_us if self._timestamps else unique_timestamp
         self._lock = threading.RLock()
         """Held while a record is written. A signal handler that interrupts this goes through: at
         each step another append may come in between, so each step takes what it finds."""
-        self._depth = 0
-        """Appends under way in the thread that holds the lock: a signal handler's is one more."""
-        self._owner = 0
-        """The thread of these appends."""
-        self._shares_files = False
-        """Files are in use that a parent process has open, too: a fork came within an append."""
-        self._file: AppendFile | None = None
-        self._retired: list[AppendFile] = []
-        """Files of slots that are over, to be closed when nobody uses them any more."""
-        self._spool_bytes_max = spool_bytes_max
-        self._room = SpoolQuota(self.directory, spool_bytes_max)
+        self._files = SlotFiles(
+            self.directory,
+            slot_seconds=slot_seconds,
+            durable=self._durable,
+            group=group_number,
+            bytes_max=spool_bytes_max,
+        )
         self._waker = Waker(self.directory)
         self._writer_id = secrets.token_hex(4)
         self._closed = False
-        write_directory(self.directory, self._group)
+        write_directory(self.directory, group_number)
         _spools.add(self)
 
     def append(
@@ -169,39 +149,21 @@ class Spool:
         ttl_us = None if ttl is None else duration_us("ttl", ttl)
         if overwrite is not False:
             _check_bool("overwrite", overwrite)
-        uri = None if uri is None else encode_text("URI", uri)
-        if uri is not None and not 0 < len(uri) <= KEY_BYTES_MAX:
-            raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
-        domain = domain_of(uri or b"") if domain is None else domain
-        if id is None:
-            id = default_id(timestamp_us, uri, self._writer_id)
-        if not_before is None and not_before_us is None:
-            not_before_us = timestamp_us
-        key = build_journal_key(
-            domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
+        key, record = encode_set(
+            timestamp_us,
+            self._writer_id,
+            uri,
+            domain,
+            priority,
+            not_before,
+            not_before_us,
+            value,
+            id,
+            overwrite,
+            expires_us,
+            ttl_us,
         )
-        if type(value) is bytes:
-            value_type, data = _BUFFER, value
-        else:
-            value_type, data = encode_value(value)
-        self._write(
-            encode_record(
-                encode_request(
-                    Request(
-                        _SET,
-                        0,
-                        _PERSIST | _OVERWRITE if overwrite else _PERSIST,
-                        timestamp_us,
-                        key,
-                        uri,
-                        value_type,
-                        data,
-                        expires_us,
-                        ttl_us,
-                    )
-                )
-            )
-        )
+        self._write(record)
         return key
 
     def append_request(self, request: Request) -> None:
@@ -261,7 +223,8 @@ class Spool:
         """Close the file; a later append is an error."""
         with self._lock:
             self._closed = True
-            self._close_files()
+            self._files.close()
+            self._waker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -270,134 +233,59 @@ class Spool:
         self.close()
 
     def _write(self, record: bytes) -> None:
+        files = self._files
         with self._lock:
-            self._owner = threading.get_ident()
-            self._depth += 1
+            files.owner = threading.get_ident()
+            files.depth += 1
             try:
                 file, number = self._append(record)
                 self._waker.wake()
                 if self._durable:
-                    file.users.append(self._owner)
+                    file.users.append(files.owner)
             finally:
-                self._depth -= 1
-                self._close_retired()
+                files.depth -= 1
+                if files.retired or files.is_shared:
+                    files.close_retired()
         if self._durable:
             try:
                 file.sync(number)
             finally:
                 with self._lock:
                     file.users.remove(threading.get_ident())
-                    self._close_retired()
+                    files.close_retired()
 
     def _append(self, record: bytes) -> tuple[AppendFile, int]:
         """Append to the file of this moment; return it, and the number of the append."""
-        for _ in range(_DELETIONS_MAX):
+        files, deletions = self._files, 0
+        while deletions < _DELETIONS_MAX:
             if self._closed:
                 raise BadRequestError("this Spool is closed")
             now_us = self._clock.now_us()
-            file = self._file
+            file = files.current
             if file is None or not file.good_from_us <= now_us < file.good_until_us:
-                file = self._file_of(now_us)
-            self._room.take(len(record), file)
+                file = files.find(now_us)
+            files.quota.take(len(record), file)
             if number := file.append(record):
                 return file, number
-            self._tell_taken_away(file)
+            files.drop_taken_away(file)
+            deletions += 1
         raise SpoolFailedError(
             "the slots of this spool are deleted as soon as they are created",
             path=self.directory,
             hint="stop the program that deletes them: only fj-forwarder may",
         )
 
-    def _file_of(self, now_us: int) -> AppendFile:
-        """Return the file of an instant: the one in use, unless it is over or was moved."""
-        file = self._file
-        if file is not None and file.is_of(now_us):
-            if file.is_in_place(now_us):
-                return file
-            self._tell_taken_away(file)
-        file = self._open_slot(slot_start(now_us, self._slot_seconds))
-        self._retire(file)
-        return file
-
-    def _open_slot(self, start_s: int) -> AppendFile:
-        """Open a slot, or a further one of the same time where another program locks it."""
-        further = 0
-        while True:
-            try:
-                return AppendFile(
-                    self.directory,
-                    start_s,
-                    self._slot_seconds,
-                    durable=self._durable,
-                    group=self._group,
-                    further=further,
-                )
-            except SlotHeldError:
-                further += 1
-                if further > FURTHER_SLOTS_MAX:
-                    raise
-
-    def _retire(self, following: AppendFile | None) -> None:
-        """Put another file in the place of the one in use, which may be in use still."""
-        before, self._file = self._file, following
-        if before is not None:
-            self._retired.append(before)
-            self._room.change(before)
-
-    def _tell_taken_away(self, file: AppendFile) -> None:
-        """Somebody deleted or moved the file in use: drop it, and say so once."""
-        if self._file is file:
-            self._retire(None)
-            self._room = SpoolQuota(self.directory, self._spool_bytes_max)
-            log.warning(
-                "%s was %s while it was written to: what was not sent of its %d bytes is %s; it is"
-                " made anew",
-                file.path,
-                "deleted" if file.is_deleted else "moved away",
-                file.size,
-                "lost, but for a record that is written again" if file.is_deleted else "there",
-            )
-
-    def _close_retired(self) -> None:
-        """Close the files of slots that are over, but for those in use."""
-        if self._depth:
-            return
-        if self._shares_files:
-            self._shares_files = False
-            self._retire(None)
-        if not self._retired:
-            return
-        retired, self._retired = self._retired, []
-        for file in retired:
-            if file.users:
-                self._retired.append(file)
-            else:
-                file.close()
-
-    def _close_files(self) -> None:
-        """Close the file in use, those of slots that are over, and the socket that wakes."""
-        self._retire(None)
-        self._close_retired()
-        self._waker.close()
-
     def _after_fork(self) -> None:
-        """In the child: its own descriptors, name and lock. The parent keeps its flock.
+        """In the child: its own descriptors, name and lock.
 
-        Closing is safe: the lock belongs to the open file that both share, and ends when both
-        have closed it. Only the thread that forked is here. Where it forked within an append (in
-        a signal handler), that goes on in both processes: it keeps its lock and its file.
+        Where the thread forked within an append (in a signal handler), that keeps the lock.
         """
-        thread = threading.get_ident()
-        self._shares_files = self._depth > 0 and self._owner == thread
-        if not self._shares_files:
+        if not self._files.after_fork(threading.get_ident()):
             self._lock = threading.RLock()
-            self._depth = 0
         if self._timestamps is not None:
             self._timestamps.forget_lock()
         self._writer_id = secrets.token_hex(4)
-        for file in (*self._retired, *filter(None, (self._file,))):
-            file.users = [user for user in file.users if user == thread]
-        self._close_files()
+        self._waker.close()
 
 
 def _check_bool(name: str, value: bool) -> bool:

@@ -1,0 +1,165 @@
+"""Slot files of a writer: the one in use, those of slots that are over, and what a fork shares.
+
+A signal handler may append in the middle of an append, in the same thread: so another file is put
+in use by one assignment, and a file that some append still uses is *retired*, and closed later.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from fastjournal.limits import FURTHER_SLOTS_MAX
+from fastjournal.spool.appending.appendfile import AppendFile, SlotHeldError
+from fastjournal.spool.appending.spool_quota import SpoolQuota
+from fastjournal.spool.slots import slot_start
+
+log = logging.getLogger("fastjournal.spool")
+
+
+class SlotFiles:
+    """Open slot files of one writer, which calls this under its lock.
+
+    Args:
+        directory: The spool.
+        slot_seconds: Length of a slot.
+        durable: Names of new files are durable.
+        group: Number of the group that shares the spool; None: as the directory says.
+        bytes_max: Quota of the spool, in bytes.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_directory",
+        "_durable",
+        "_group",
+        "_slot_seconds",
+        "current",
+        "depth",
+        "is_shared",
+        "owner",
+        "quota",
+        "retired",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        slot_seconds: int,
+        durable: bool,
+        group: int | None,
+        bytes_max: int,
+    ) -> None:
+        self._directory: Final = directory
+        self._slot_seconds: Final = slot_seconds
+        self._durable: Final = durable
+        self._group: Final = group
+        self._bytes_max: Final = bytes_max
+        self.current: AppendFile | None = None
+        """The file in use."""
+        self.retired: list[AppendFile] = []
+        """Files of slots that are over, to be closed when nobody uses them any more."""
+        self.quota = SpoolQuota(directory, bytes_max)
+        self.depth = 0
+        """Appends under way in the thread that holds the lock: a signal handler's is one more."""
+        self.owner = 0
+        """The thread of these appends."""
+        self.is_shared = False
+        """A parent process has these files open, too: a fork came within an append."""
+
+    def find(self, now_us: int) -> AppendFile:
+        """Return the file of an instant: the one in use, unless it is over or was moved.
+
+        Raises:
+            SpoolFailedError: It cannot be created or opened.
+        """
+        file = self.current
+        if file is not None and file.is_of(now_us):
+            if file.is_in_place(now_us):
+                return file
+            self.drop_taken_away(file)
+        file = self._open_slot(slot_start(now_us, self._slot_seconds))
+        self._replace(file)
+        return file
+
+    def drop_taken_away(self, file: AppendFile) -> None:
+        """Retire the file in use, which somebody deleted or moved, and log that once."""
+        if self.current is file:
+            self._replace(None)
+            self.quota = SpoolQuota(self._directory, self._bytes_max)
+            log.warning(
+                "%s was %s while it was written to: what was not sent of its %d bytes is %s; it is"
+                " made anew",
+                file.path,
+                "deleted" if file.is_deleted else "moved away",
+                file.size,
+                "lost, but for a record that is written again" if file.is_deleted else "there",
+            )
+
+    def close_retired(self) -> None:
+        """Close the files of slots that are over, but for those in use."""
+        if self.depth:
+            return
+        if self.is_shared:
+            self.is_shared = False
+            self._replace(None)
+        if not self.retired:
+            return
+        retired, self.retired = self.retired, []
+        for file in retired:
+            if file.users:
+                self.retired.append(file)
+            else:
+                file.close()
+
+    def close(self) -> None:
+        """Close the file in use, and those of slots that are over."""
+        self._replace(None)
+        self.close_retired()
+
+    def after_fork(self, thread: int) -> bool:
+        """Close the files in the child of a fork; the parent keeps its flock.
+
+        Closing is safe: the lock belongs to the open file that both share, and ends when both
+        have closed it. Only the thread that forked is here. Where it forked within an append (in
+        a signal handler), that goes on in both processes: it keeps its file until it is over.
+
+        Args:
+            thread: The thread that forked.
+
+        Returns:
+            Whether it forked within an append.
+        """
+        self.is_shared = self.depth > 0 and self.owner == thread
+        if not self.is_shared:
+            self.depth = 0
+        for file in (*self.retired, *filter(None, (self.current,))):
+            file.users = [user for user in file.users if user == thread]
+        self.close()
+        return self.is_shared
+
+    def _open_slot(self, start_s: int) -> AppendFile:
+        """Open a slot, or a further one of the same time where another program locks it."""
+        further = 0
+        while True:
+            try:
+                return AppendFile(
+                    self._directory,
+                    start_s,
+                    self._slot_seconds,
+                    durable=self._durable,
+                    group=self._group,
+                    further=further,
+                )
+            except SlotHeldError:
+                further += 1
+                if further > FURTHER_SLOTS_MAX:
+                    raise
+
+    def _replace(self, following: AppendFile | None) -> None:
+        """Put another file in the place of the one in use, and retire that."""
+        before, self.current = self.current, following
+        if before is not None:
+            self.retired.append(before)
+            self.quota.change(before)
