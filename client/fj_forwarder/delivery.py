@@ -27,16 +27,17 @@ from fastjournal.spool.dead import DeadReason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reading.pieces import Piece
 from fastjournal.spool.reading.work_budget import WorkBudget
-from fj_forwarder.backlog import Backlog
 from fj_forwarder.dead_letters import DeadLetters
-from fj_forwarder.delivery_engine import DeliveryEngine
-from fj_forwarder.dispositions import Disposition
-from fj_forwarder.outgoing import Outcome, Outgoing
-from fj_forwarder.retry_queue import Due, Settled, Stretch
-from fj_forwarder.slot_content import SlotOverwrittenError
-from fj_forwarder.slot_file import SlotFile
-from fj_forwarder.slot_store import SlotStore
-from fj_forwarder.taken import Taken
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.dispositions import Disposition
+from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome
+from fj_forwarder.storage.backlog import Backlog
+from fj_forwarder.storage.retry_queue import Due
+from fj_forwarder.storage.slot_content import SlotOverwrittenError
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.slot_store import SlotStore
+from fj_forwarder.storage.stretches import Settled, Stretch
+from fj_forwarder.storage.taken import TakenRecord
 
 log = logging.getLogger("fj_forwarder")
 
@@ -63,7 +64,7 @@ _STALL_US: Final = 10_000
 waking: a slot that is due may have to wait until another one is closed."""
 
 
-class _Record(NamedTuple):
+class _PlacedRecord(NamedTuple):
     """Record: its place and its frame."""
 
     slot: SlotFile
@@ -284,10 +285,10 @@ class Delivery:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _look(self, count: int, size: int) -> list[Taken]:
+    def _look(self, count: int, size: int) -> list[TakenRecord]:
         """Return the next records: new ones, delayed ones that are due, at times a suspect."""
         store, now_us = self._store, self._now_us
-        taken: list[Taken] = []
+        taken: list[TakenRecord] = []
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
             taken = store.take_behind_torn(count, size, now_us)
@@ -303,11 +304,11 @@ class Delivery:
             taken += store.take_suspect(size, now_us)
         return taken
 
-    def _outgoing(self, taken: Taken) -> Outgoing | None:
+    def _outgoing(self, taken: TakenRecord) -> Outgoing | None:
         """Return the record to send; None: it may not or need not be sent, and that is seen to."""
         slot, piece, stretch = taken
         tries = 0 if stretch is None else stretch.tries
-        record = _Record(slot, piece.offset, piece.data, tries)
+        record = _PlacedRecord(slot, piece.offset, piece.data, tries)
         if stretch is not None and stretch.settled is not None:
             if stretch.settled.code:
                 self._bury(record, stretch.settled)
@@ -335,7 +336,7 @@ class Delivery:
 
     # --- what becomes of a record ---------------------------------------------------------------
 
-    def _carry_out(self, outcomes: list[Outcome]) -> None:
+    def _carry_out(self, outcomes: list[RecordOutcome]) -> None:
         """Delay what was put off."""
         for record, result, error, due_us in outcomes:
             stretch = Stretch(
@@ -377,7 +378,7 @@ class Delivery:
             record.offset,
         )
 
-    def _delay_settled(self, record: _Record | Outgoing, settled: Settled) -> None:
+    def _delay_settled(self, record: _PlacedRecord | Outgoing, settled: Settled) -> None:
         """Keep in mind what is known of a record, until it can be carried out."""
         end = record.offset + len(record.frame) + RECORD_OVERHEAD
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
@@ -385,7 +386,7 @@ class Delivery:
         stretch = Stretch(record.offset, end, due_us, tries, settled=settled, code=settled.code)
         self._store.delay(record.slot, stretch)
 
-    def _erase(self, record: _Record | Outgoing, *, is_counted: bool = False) -> None:
+    def _erase(self, record: _PlacedRecord | Outgoing, *, is_counted: bool = False) -> None:
         """Erase a record, or keep in mind that it is not sent again, and leave its slot out.
 
         Args:
@@ -407,7 +408,7 @@ class Delivery:
         else:
             self.done += not is_counted
 
-    def _bury(self, record: _Record | Outgoing, settled: Settled) -> None:
+    def _bury(self, record: _PlacedRecord | Outgoing, settled: Settled) -> None:
         """Put a record aside, then erase it: killed in between, it is put aside again."""
         slot, offset, frame = record.slot, record.offset, record.frame
         reason = DeadReason(

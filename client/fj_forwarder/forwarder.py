@@ -30,10 +30,10 @@ from fastjournal.sdnotify import notify
 from fastjournal.spool.wake import GATHER_S
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.reporting import Connection, Reporter
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.servers import Servers
-from fj_forwarder.watch import Source, Watch
+from fj_forwarder.wake_sources import WakeSource, WakeSources
 
 log = logging.getLogger("fj_forwarder")
 
@@ -50,7 +50,7 @@ records, and one append wakes twice (datagram and inotify)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ForwarderSettings:
     """Options of the command line."""
 
     spool: str
@@ -74,7 +74,7 @@ class Forwarder:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ForwarderSettings,
         holds_spool: Callable[[], bool] = lambda: True,
         early_stops: list[int] | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class Forwarder:
             SpoolFailedError: A call of the operating system on the spool failed; or, with ``once``,
                 a slot was left out.
         """
-        with Watch(self._settings.spool) as watch:
+        with WakeSources(self._settings.spool) as watch:
             try:
                 await self._run(watch)
                 if self._is_taken_away and not self._stopping:
@@ -140,7 +140,7 @@ class Forwarder:
         log.info("stopped: %d records done, %d to dead/", self.done, self.dead)
         return True
 
-    async def _run(self, watch: Watch) -> None:
+    async def _run(self, watch: WakeSources) -> None:
         """Work until all is done, or the spool was deleted."""
         try:
             async with trio.open_nursery() as nursery:
@@ -319,7 +319,7 @@ class Forwarder:
     def _wake(self) -> None:
         self._woken.set()
 
-    async def _wake_on(self, source: Source) -> None:
+    async def _wake_on(self, source: WakeSource) -> None:
         while True:
             await trio.lowlevel.wait_readable(source.descriptor)
             await trio.sleep_until(self._last_look + GATHER_SECONDS)

@@ -144,7 +144,7 @@ def serving_metrics(
         thread.join()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     """A thread for each connection, of which there are few, each for a limited time."""
 
     daemon_threads = True
@@ -188,12 +188,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.log(logging.DEBUG if usual else logging.ERROR, "metrics: request failed", exc_info=True)
 
 
-class _Server6(_Server):
+class _MetricsServer6(_MetricsServer):
     address_family = socket.AF_INET6
 
 
-def _server_class(host: str) -> type[_Server]:
-    return _Server6 if ":" in host else _Server
+def _server_class(host: str) -> type[_MetricsServer]:
+    return _MetricsServer6 if ":" in host else _MetricsServer
 
 
 class _Handler(WSGIRequestHandler):

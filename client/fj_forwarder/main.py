@@ -36,7 +36,7 @@ from fastjournal.spool.slots import (
 )
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import stops_noted
-from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
+from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, ForwarderSettings
 
 if TYPE_CHECKING:
     from fj_forwarder.http_metrics import HttpPlace
@@ -144,7 +144,7 @@ def command(
     except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
-    settings = Settings(
+    settings = ForwarderSettings(
         spool=spool,
         servers=servers,
         in_flight_max=in_flight_max,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fj_forwarder.delivery import Delivery
-    from fj_forwarder.delivery_engine import DeliveryEngine
+    from fj_forwarder.sending.delivery_engine import DeliveryEngine
 
 log = logging.getLogger("fj_forwarder")
 

@@ -151,7 +151,7 @@ def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_p
 def test_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:
     """The patience of 30 s is shortened in the forwarder's process: nothing else is."""
     code = (
-        "import fj_forwarder.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
+        "import fj_forwarder.sending.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
         "import sys; from fj_forwarder.main import main; main()"
     )
     first = Ledger(refuse=lambda _: "read-only")
@@ -169,7 +169,7 @@ def test_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> 
 def test_daemon_that_answers_nops_and_swallows_records_is_left_for_the_next(tmp_path: Path) -> None:
     """The time without progress is shortened in the forwarder's process: nothing else is."""
     code = (
-        "import fj_forwarder.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
+        "import fj_forwarder.sending.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
         "import sys; from fj_forwarder.main import main; main()"
     )
 

@@ -48,9 +48,10 @@ from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.reading import slot_reader, slot_window
 from fastjournal.spool.slots import SLOT_SUFFIX, slot_name, slot_start
 from fastjournal.testing.clock import ManualClock
-from fj_forwarder import delivery, slot_file, slot_space, slot_store
+from fj_forwarder import delivery
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.storage import slot_file, slot_space, slot_store
 from tests.property.faulty_os import FaultyOs, KilledError, install
 from tests.property.newest_requests import KEYS, URIS, NewestRequests, subject_of
 from tests.property.spool_daemon import DiedError, SpoolDaemon

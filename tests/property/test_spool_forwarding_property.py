@@ -27,9 +27,10 @@ from fastjournal.protocol import (
 )
 from fastjournal.spool import DeadDirectory, Reason
 from fastjournal.spool import format as form
-from fj_forwarder import delivery, retry_queue, slot_store
+from fj_forwarder import delivery
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.storage import retry_queue, slot_store
 
 START_US = 1_795_161_600_000_000
 SLOT_NAMES = [f"20261120T{hour:02d}0000Z.fjs" for hour in range(8, 24)]

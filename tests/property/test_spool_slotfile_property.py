@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder import slot_file, slot_space
-from fj_forwarder.retry_queue import Stretch
-from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.storage import slot_file, slot_space
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.stretches import Stretch
 
 NAME = "20261120T080000Z.fjs"
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from fastjournal.protocol import ErrorCode, Flag
 from fastjournal.spool.appending.spool_writer import WRITES
-from fj_forwarder.dispositions import Disposition, disposition_of
+from fj_forwarder.sending.dispositions import Disposition, disposition_of
 from tests.soak.operations import OPERATIONS
 from tests.soak.peer import LostError, Peer
 from tests.soak.poisons import POISONS, REFUSED, UNREACHABLE, WAITING

@@ -14,9 +14,9 @@ import pytest
 from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
 from fastjournal.spool import format as form
 from fastjournal.spool import slots
-from fj_forwarder import slot_file, slot_store
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.storage import slot_file, slot_store
 
 START_US = 1_795_161_600_000_000
 SLOT_SECONDS = 10

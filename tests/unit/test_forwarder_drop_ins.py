@@ -20,8 +20,8 @@ from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import parse_slot_name, survey
-from fj_forwarder.slot_file import SlotFile
-from fj_forwarder.slot_store import SlotStore
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.slot_store import SlotStore
 
 SLOT = "20261120T080000Z"
 EVER = 10**9

@@ -24,9 +24,9 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_request,
 )
-from fj_forwarder.delivery_engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, DeliveryEngine
-from fj_forwarder.dispositions import SKEW_PATIENCE_US, Disposition, disposition_of
-from fj_forwarder.outgoing import Outcome, Outgoing
+from fj_forwarder.sending.delivery_engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, DeliveryEngine
+from fj_forwarder.sending.dispositions import SKEW_PATIENCE_US, Disposition, disposition_of
+from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome
 
 NOW = 1_795_161_600_000_000
 
@@ -55,7 +55,7 @@ class Bench:
     seed: int = 1
     engine: DeliveryEngine = field(init=False)
     server: ServerConnection = field(init=False)
-    delayed: list[Outcome] = field(default_factory=list)
+    delayed: list[RecordOutcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.engine = DeliveryEngine(in_flight_max=self.in_flight_max, random=Random(self.seed))
@@ -519,7 +519,7 @@ def test_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_i
         for identifier in sent.values():
             bench.reply(identifier)
     bench.lose()  # all eight for the second time: each is tried alone
-    passed: list[Outcome] = []
+    passed: list[RecordOutcome] = []
     while not passed:
         bench.sent()
         bench.lose()

@@ -18,11 +18,11 @@ from fastjournal.spool.forwarder_status import read_forwarder_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder import delivery as delivery_module
-from fj_forwarder import slot_space
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
-from fj_forwarder.forwarder import Forwarder, Settings
-from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.forwarder import Forwarder, ForwarderSettings
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.storage import slot_space
+from fj_forwarder.storage.slot_file import SlotFile
 
 START_US = 1_795_161_600_000_000
 BAD = "20261120T080000Z-bad.fjs"
@@ -124,7 +124,7 @@ def test_zero_bytes_in_a_slot_are_put_aside_once_and_it_is_read_and_deleted_as_a
     path.write_bytes(FILE_HEADER + record("one") + bytes(size) + record("two"))
     ledger = Ledger()
     with ScriptedDaemon(ledger.answer) as daemon:
-        settings = Settings(
+        settings = ForwarderSettings(
             spool=str(tmp_path), servers=(parse_address(daemon.address),), once=True, seed=1
         )
         trio.run(Forwarder(settings).run)
@@ -219,7 +219,9 @@ async def test_long_search_lets_other_tasks_run(
         return status is not None and status.done == 1
 
     with ScriptedDaemon(ledger.answer) as daemon:
-        settings = Settings(spool=str(tmp_path), servers=(parse_address(daemon.address),), seed=1)
+        settings = ForwarderSettings(
+            spool=str(tmp_path), servers=(parse_address(daemon.address),), seed=1
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Forwarder(settings).run)
             while not has_sent():  # noqa: ASYNC110 - nothing tells

@@ -14,7 +14,7 @@ from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnectio
 from fastjournal.spool import Kind, SlotReader
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
 
 START_US = 1_795_161_600_000_000
 HOUR_US = 3_600_000_000

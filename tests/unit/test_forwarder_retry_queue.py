@@ -19,12 +19,13 @@ from fastjournal.protocol import (
     encode_request,
 )
 from fastjournal.spool import format as form
-from fj_forwarder import retry_queue
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
-from fj_forwarder.poison_search import PoisonSearch
-from fj_forwarder.retry_queue import RetryQueue, Settled, Stretch
-from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.sending.poison_search import PoisonSearch
+from fj_forwarder.storage import retry_queue
+from fj_forwarder.storage.retry_queue import RetryQueue
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.stretches import Settled, Stretch
 from tests.unit.test_forwarder_slotfile import open_slot, records, write
 
 START_US = 1_795_161_600_000_000

@@ -18,12 +18,13 @@ from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, Spool, sp
 from fastjournal.spool.format import encode_record
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from fj_forwarder import dead_letters, delivery, delivery_engine, forwarder
-from fj_forwarder.forwarder import Forwarder, Settings
-from fj_forwarder.watch import Source, Watch
+from fj_forwarder import dead_letters, delivery, forwarder
+from fj_forwarder.forwarder import Forwarder, ForwarderSettings
+from fj_forwarder.sending import delivery_engine
+from fj_forwarder.wake_sources import WakeSource, WakeSources
 
 
-def readable(source: Source, timeout_s: float = 60) -> bool:
+def readable(source: WakeSource, timeout_s: float = 60) -> bool:
     return bool(select.select([source.descriptor], [], [], timeout_s)[0])
 
 
@@ -31,7 +32,7 @@ def test_append_makes_both_sources_readable_and_draining_ends_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "GATHER_S", 0.0)
-    with Watch(str(tmp_path)) as watch, Spool(tmp_path) as spool:
+    with WakeSources(str(tmp_path)) as watch, Spool(tmp_path) as spool:
         spool.append(domain="d")
         assert len(watch.sources) == 2
         for source in watch.sources:
@@ -45,16 +46,16 @@ def test_append_makes_both_sources_readable_and_draining_ends_that(
 
 
 def test_writer_that_does_not_ping_is_seen_by_inotify(tmp_path: Path) -> None:
-    with Watch(str(tmp_path)) as watch:
+    with WakeSources(str(tmp_path)) as watch:
         (tmp_path / "20261120T080000Z.fjs").write_bytes(b"x")
         ping, inotify = watch.sources
         assert readable(inotify)
         assert not readable(ping, 0)
 
 
-def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> Settings:
+def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> ForwarderSettings:
     servers = (parse_address(daemon.address),)
-    return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
+    return ForwarderSettings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 
 async def test_daemon_that_owes_replies_and_says_nothing_is_left(
@@ -199,9 +200,9 @@ async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
 REFUSALS = ["read-only", "busy", "auth-failed", "shutting-down"]
 
 
-def both(tmp_path: Path, *daemons: ScriptedDaemon, once: bool) -> Settings:
+def both(tmp_path: Path, *daemons: ScriptedDaemon, once: bool) -> ForwarderSettings:
     servers = tuple(parse_address(daemon.address) for daemon in daemons)
-    return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
+    return ForwarderSettings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 
 def hang(request: Request) -> Answer:

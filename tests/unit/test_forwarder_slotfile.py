@@ -14,11 +14,11 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
 from fastjournal.spool.reading import slot_window
-from fj_forwarder import punch_hole, slot_space
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
-from fj_forwarder.slot_file import SlotFile
-from fj_forwarder.slot_store import SlotStore
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.storage import punch_hole, slot_space
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.slot_store import SlotStore
 
 NAME = "20261120T080000Z.fjs"
 START_S = 1_795_161_600

@@ -14,10 +14,10 @@ from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
-from fj_forwarder import slot_store as module
-from fj_forwarder.retry_queue import Stretch
-from fj_forwarder.slot_file import SlotFile
-from fj_forwarder.slot_store import SlotStore
+from fj_forwarder.storage import slot_store as module
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.slot_store import SlotStore
+from fj_forwarder.storage.stretches import Stretch
 
 MINUTE_US = 60_000_000
 

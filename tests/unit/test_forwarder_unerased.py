@@ -16,8 +16,8 @@ from fastjournal.spool import Spool, spool_status
 from fastjournal.spool.format import ERASED_BYTE
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
-from fj_forwarder import slot_store
-from fj_forwarder.forwarder import Forwarder, Settings
+from fj_forwarder.forwarder import Forwarder, ForwarderSettings
+from fj_forwarder.storage import slot_store
 
 BAD, GOOD = 1_100, 300
 """Records of a slot that cannot be erased: more than may be in flight; and of a good one."""
@@ -43,7 +43,7 @@ def fill(directory: Path, hour: int, count: int) -> tuple[Path, set[bytes]]:
 
 def forwarder(directory: Path, daemon: ScriptedDaemon) -> Forwarder:
     servers = (parse_address(daemon.address),)
-    return Forwarder(Settings(spool=str(directory), servers=servers, once=True, seed=1))
+    return Forwarder(ForwarderSettings(spool=str(directory), servers=servers, once=True, seed=1))
 
 
 def break_erasing(monkeypatch: pytest.MonkeyPatch, inodes: set[int], number: int) -> None:

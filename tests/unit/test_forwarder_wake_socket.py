@@ -6,11 +6,11 @@ import select
 from pathlib import Path
 
 from fastjournal.spool.slots import WAKE_NAME
-from fj_forwarder.watch import Watch
+from fj_forwarder.wake_sources import WakeSources
 
 
 def test_closing_removes_the_wake_socket(tmp_path: Path) -> None:
-    Watch(str(tmp_path)).close()
+    WakeSources(str(tmp_path)).close()
     assert not (tmp_path / WAKE_NAME).exists()
 
 
@@ -19,10 +19,10 @@ def test_closing_leaves_the_wake_socket_of_the_forwarder_of_a_directory_made_ane
 ) -> None:
     directory = tmp_path / "spool"
     directory.mkdir()
-    of_old = Watch(str(directory))
+    of_old = WakeSources(str(directory))
     directory.rename(tmp_path / "moved")
     directory.mkdir()
-    of_new = Watch(str(directory))
+    of_new = WakeSources(str(directory))
     of_old.close()
     assert (directory / WAKE_NAME).is_socket()
     of_new.close()
@@ -30,7 +30,7 @@ def test_closing_leaves_the_wake_socket_of_the_forwarder_of_a_directory_made_ane
 
 
 def test_inotify_of_the_own_status_file_wakes_nothing(tmp_path: Path) -> None:
-    with Watch(str(tmp_path)) as watch:
+    with WakeSources(str(tmp_path)) as watch:
         _, inotify = watch.sources
         for name, wakes in (("status.json", False), ("20261120T080000Z-a.fjs", True)):
             temporary = tmp_path / ".status.json.tmp"

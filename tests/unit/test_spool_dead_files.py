@@ -13,8 +13,8 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import DeadDirectory, Reason
 from fastjournal.spool.forwarder_status import write_forwarder_status
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.reporting import Connection, Reporter
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
 
 REASON = Reason("20261120T080000Z.fjs", 8, 3, "damage", "torn", "a torn write", 5)
 START_US = 1_795_161_600_000_000

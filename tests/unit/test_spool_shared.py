@@ -18,7 +18,7 @@ from fastjournal.limits import RESCAN_US
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
 from fastjournal.testing.clock import ManualClock
 from fj_cli.cli import cli
-from fj_forwarder.slot_store import SlotStore
+from fj_forwarder.storage.slot_store import SlotStore
 from tests.unit.spool_files import EIGHT
 from tests.users import as_user, shared_spool
 

@@ -13,7 +13,7 @@ import pytest
 from fastjournal.spool import wake
 from fastjournal.spool.slots import WAKE_NAME
 from fastjournal.spool.wake import GATHER_S, Waker, bind_wake_socket
-from fj_forwarder.watch import Watch
+from fj_forwarder.wake_sources import WakeSources
 
 
 def received(bound: socket) -> int:
@@ -69,12 +69,12 @@ def test_wake_finds_the_next_forwarder_with_the_append_after_one_that_failed(
 def test_forwarder_looks_again_behind_a_byte_where_nothing_else_tells_of_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Watch(str(tmp_path)) as watch:
+    with WakeSources(str(tmp_path)) as watch:
         assert [source.looks_again for source in watch.sources] == [False, False]
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(inotify_simple.INotify, "add_watch", fail)
-    with Watch(str(tmp_path)) as watch:
+    with WakeSources(str(tmp_path)) as watch:
         assert [source.looks_again for source in watch.sources] == [True]

@@ -37,9 +37,9 @@ from fastjournal.limits import (
     SUSPECT_LOSSES,
 )
 from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
-from fj_forwarder.dispositions import CLOSING, SKEW_PATIENCE_US, Disposition, disposition_of
-from fj_forwarder.outgoing import Loss, Outcome, Outgoing
-from fj_forwarder.poison_search import PoisonSearch
+from fj_forwarder.sending.dispositions import CLOSING, SKEW_PATIENCE_US, Disposition, disposition_of
+from fj_forwarder.sending.outgoing import Loss, Outgoing, RecordOutcome
+from fj_forwarder.sending.poison_search import PoisonSearch
 
 PAUSE_US_MIN: Final = 100_000
 """The first pause."""
@@ -148,7 +148,7 @@ class DeliveryEngine:
             parts += (frame[:6], identifier.to_bytes(2), frame[8:])
         return b"".join(parts)
 
-    def skip(self, now_us: int) -> list[Outcome]:
+    def skip(self, now_us: int) -> list[RecordOutcome]:
         """Return records that are passed over untried: they are put off, and leave the engine."""
         self._sort_in()
         passed = []
@@ -163,7 +163,7 @@ class DeliveryEngine:
         """Nothing is behind what was passed over."""
         self._search.stop()
 
-    def receive(self, reply: Reply, now_us: int) -> Outcome | None:
+    def receive(self, reply: Reply, now_us: int) -> RecordOutcome | None:
         """Return what a reply means.
 
         Returns:
@@ -195,7 +195,7 @@ class DeliveryEngine:
             self._window = min(self._window * 2, self._in_flight_max)
         if result in (Disposition.DONE, Disposition.DEAD):
             self._bytes -= len(record.frame)
-            return Outcome(record, result, reply.error)
+            return RecordOutcome(record, result, reply.error)
         return self._put_off(record, result, reply.error, now_us)
 
     def lost(self, now_us: int) -> Loss:
@@ -250,7 +250,7 @@ class DeliveryEngine:
         """Whether this daemon has made no progress for so long that another should be tried."""
         return self.overdue_us(now_us, has_others=True) <= now_us
 
-    def leave(self, now_us: int) -> list[Outcome]:
+    def leave(self, now_us: int) -> list[RecordOutcome]:
         """The caller ends the connection, to try the next daemon, or this one again.
 
         Returns:
@@ -302,7 +302,7 @@ class DeliveryEngine:
             return
         self._proven, self._in_doubt = True, False
 
-    def _refused_all(self, record: Outgoing, error: str, now_us: int) -> Outcome:
+    def _refused_all(self, record: Outgoing, error: str, now_us: int) -> RecordOutcome:
         """The daemon refuses everything, or perhaps this record only: then it waits alone."""
         record.holds += 1
         if not record.tries or not self._takes:
@@ -310,7 +310,7 @@ class DeliveryEngine:
         if record.tries or record.holds >= HOLDS_MAX:
             return self._put_off(record, Disposition.HOLD, error, now_us)
         self._returned.append(record)
-        return Outcome(record, Disposition.HOLD, error)
+        return RecordOutcome(record, Disposition.HOLD, error)
 
     def _start_clocks(self, now_us: int) -> None:
         """Something is sent now."""
@@ -340,14 +340,16 @@ class DeliveryEngine:
         self._in_doubt = True
         self._last_code = ""
 
-    def _put_off(self, record: Outgoing, result: Disposition, error: str, now_us: int) -> Outcome:
+    def _put_off(
+        self, record: Outgoing, result: Disposition, error: str, now_us: int
+    ) -> RecordOutcome:
         self._bytes -= len(record.frame)
         is_passed = result is Disposition.PASSED
         due_us = now_us + self._pause(
             min(record.tries, PASSED_TRIES) if is_passed else record.tries
         )
         record.tries += 1
-        return Outcome(record, result, error, due_us)
+        return RecordOutcome(record, result, error, due_us)
 
     def _pause(self, tries: int) -> int:
         longest = min(PAUSE_US_MIN << min(tries, 20), RETRY_PAUSE_US_MAX)

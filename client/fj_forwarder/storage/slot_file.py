@@ -36,13 +36,13 @@ from fastjournal.spool.slots import (
     open_slot,
     spool_failed,
 )
-from fj_forwarder.slot_content import SlotContent
-from fj_forwarder.slot_space import SlotSpace
+from fj_forwarder.storage.slot_content import SlotContent
+from fj_forwarder.storage.slot_space import SlotSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fj_forwarder.retry_queue import Stretch
+    from fj_forwarder.storage.stretches import Stretch
 
 log = logging.getLogger("fj_forwarder")
 

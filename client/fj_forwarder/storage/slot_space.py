@@ -15,7 +15,7 @@ from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, bl
 from fastjournal.spool.reading.pieces import Piece, PieceKind
 from fastjournal.spool.reading.slot_reader import SlotReader
 from fastjournal.spool.slots import spool_failed
-from fj_forwarder.punch_hole import punch_hole
+from fj_forwarder.storage.punch_hole import punch_hole
 
 log = logging.getLogger("fj_forwarder")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import stat
 import time
 from bisect import insort
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
+from fastjournal.limits import (
+    FIRST_RECORDS_MAX,
+    OPEN_SLOTS_MAX,
+    OTHER_FILES_MAX,
+    RESCAN_US,
+    UNERASED_MAX,
+)
 from fastjournal.printable import safe_text
 from fastjournal.spool.format import FILE_HEADER_BYTES
 from fastjournal.spool.reading.work_budget import WorkBudget
@@ -27,14 +34,14 @@ from fastjournal.spool.slots import (
     spool_failed,
     survey,
 )
-from fj_forwarder.backlog import Backlog, measure_backlog
-from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.once_log import OnceLog
-from fj_forwarder.open_files import open_slots_max
-from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
-from fj_forwarder.slot_content import SlotOverwrittenError
-from fj_forwarder.slot_file import PutAside, SlotFile
-from fj_forwarder.taken import Taken, TakenRecords
+from fj_forwarder.storage.backlog import Backlog, measure_backlog
+from fj_forwarder.storage.left_out import LeftOutSlots
+from fj_forwarder.storage.retry_queue import Due, RetryQueue
+from fj_forwarder.storage.slot_content import SlotOverwrittenError
+from fj_forwarder.storage.slot_file import PutAside, SlotFile
+from fj_forwarder.storage.stretches import Stretch
+from fj_forwarder.storage.taken import TakenRecord, TakenRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -163,7 +170,7 @@ class SlotStore:
         self._newest_s = max(next(newest, 0), max(of_open, default=0))
         return len(names) + found.ignored_count
 
-    def take(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
+    def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
         The number of slots open at once is bounded: slots that were read rest.
@@ -191,7 +198,7 @@ class SlotStore:
         """
         self._new_first = not self._new_first
 
-    def take_suspect(self, bytes_max: int, now_us: int) -> list[Taken]:
+    def take_suspect(self, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return one suspect that is due, if there is one."""
         haul = TakenRecords(1, bytes_max)
         while haul.has_room and (due := self.delays.first_suspect(now_us)):
@@ -199,7 +206,7 @@ class SlotStore:
                 break
         return haul.taken
 
-    def take_one(self, due: Due, now_us: int) -> list[Taken]:
+    def take_one(self, due: Due, now_us: int) -> list[TakenRecord]:
         """Return what is pending in one stretch, due or not."""
         haul = TakenRecords(_ALL, _ALL)
         while due.stretch.alive and self._take_stretch(due, haul, now_us):
@@ -244,7 +251,7 @@ class SlotStore:
         """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
         self._left_out.retry_unopened()
 
-    def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
+    def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
         haul = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
@@ -257,7 +264,7 @@ class SlotStore:
                     haul.add(file, file.take(haul.count, haul.size, settled=True))
         return haul.taken
 
-    def finish_old(self, wall_us: int, count_max: int, bytes_max: int) -> list[Taken]:
+    def finish_old(self, wall_us: int, count_max: int, bytes_max: int) -> list[TakenRecord]:
         """Delete the slots that are over and done; return what came in them at the last moment.
 
         Args:
@@ -496,3 +503,15 @@ class SlotStore:
         stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
         due.slot.drop(due.stretch)
         self.delays.add(due.slot, stretch)
+
+
+def open_slots_max(most: int) -> int:
+    """Return how many slots may be open at a time: ``most``, or fewer where the limit is low.
+
+    A half of what the limit of the process (``ulimit -n``, LimitNOFILE) leaves beside the other
+    files of a forwarder, but one at least.
+    """
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, (files_max - OTHER_FILES_MAX) // 2))

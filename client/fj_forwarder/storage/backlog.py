@@ -17,7 +17,7 @@ from fastjournal.spool.format import (
 from fastjournal.spool.slots import SlotName, open_slot
 
 if TYPE_CHECKING:
-    from fj_forwarder.slot_file import SlotFile
+    from fj_forwarder.storage.slot_file import SlotFile
 
 _SAMPLES_MAX: Final = 256
 """So many unread slots are asked for their size; those of all are taken to be like them."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fj_forwarder.dispositions import Disposition
+from fj_forwarder.sending.dispositions import Disposition
 
 if TYPE_CHECKING:
-    from fj_forwarder.slot_file import SlotFile
+    from fj_forwarder.storage.slot_file import SlotFile
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -37,7 +37,7 @@ class Outgoing(msgspec.Struct, gc=False):
     """When it was first refused as clock-skew; 0: never."""
 
 
-class Outcome(NamedTuple):
+class RecordOutcome(NamedTuple):
     """Disposition on a record: what to do with it."""
 
     record: Outgoing
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 class Loss(NamedTuple):
     """Meaning of the end of a connection."""
 
-    put_off: list[Outcome]
+    put_off: list[RecordOutcome]
     """Records that leave the engine."""
     stay: bool
     """The daemon is well: connect to it again, at once."""

@@ -1,4 +1,4 @@
-"""Taken records: read from their slots in one go, up to a count and a size."""
+"""TakenRecord records: read from their slots in one go, up to a count and a size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fastjournal.spool.reading.pieces import Piece
-    from fj_forwarder.retry_queue import Stretch
-    from fj_forwarder.slot_file import SlotFile
+    from fj_forwarder.storage.slot_file import SlotFile
+    from fj_forwarder.storage.stretches import Stretch
 
 
-class Taken(NamedTuple):
+class TakenRecord(NamedTuple):
     """A pending record, its slot, and what it waited in, if it did."""
 
     slot: SlotFile
@@ -22,7 +22,7 @@ class TakenRecords:
     """Records taken in one go, and how many records and bytes more there is room for."""
 
     def __init__(self, count: int, size: int) -> None:
-        self.taken: list[Taken] = []
+        self.taken: list[TakenRecord] = []
         self.count = count
         self.size = size
 
@@ -35,4 +35,4 @@ class TakenRecords:
         """Take the records of a slot."""
         self.count -= len(pieces)
         self.size -= sum(len(piece.data) for piece in pieces)
-        self.taken += [Taken(file, piece, stretch) for piece in pieces]
+        self.taken += [TakenRecord(file, piece, stretch) for piece in pieces]

@@ -24,7 +24,7 @@ _DATAGRAMS_MAX = 1024
 _OWN_FILES = frozenset({STATUS_NAME, STATUS_TEMPORARY_NAME})
 
 
-class Source(NamedTuple):
+class WakeSource(NamedTuple):
     """Something that becomes readable."""
 
     descriptor: int
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     """Whether a byte stands for records of the next ``GATHER_S``, too, which nothing else tells."""
 
 
-class Watch:
+class WakeSources:
     """Both sources of one spool, as far as they can be had; the rest is named in the log.
 
     Only the holder of forwarder.lock may have one.
@@ -42,7 +42,7 @@ class Watch:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, WAKE_NAME)
-        self.sources: list[Source] = []
+        self.sources: list[WakeSource] = []
         self._socket: socket.socket | None = None
         self._bound: os.stat_result | None = None
         try:
@@ -64,9 +64,9 @@ class Watch:
         if self._socket is not None:
             self._bound = _status(self._path)
             looks_again = self._inotify is None
-            self.sources.append(Source(self._socket.fileno(), self._drain_socket, looks_again))
+            self.sources.append(WakeSource(self._socket.fileno(), self._drain_socket, looks_again))
         if self._inotify is not None:
-            self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
+            self.sources.append(WakeSource(self._inotify.fileno(), self._drain_inotify))
 
     def close(self) -> None:
         """Close both; writers find no socket then, unless another forwarder bound its own."""

@@ -12,7 +12,7 @@ from fj_forwarder.once_log import OnceLog
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from fj_forwarder.slot_file import SlotFile
+    from fj_forwarder.storage.slot_file import SlotFile
 
 
 class LeftOutSlots:

@@ -1,0 +1,1 @@
+"""Slot store: slot files that are read, erased and deleted, and what waits to be retried."""
