@@ -51,7 +51,7 @@ from fastjournal.testing.clock import ManualClock
 from fj_forwarder import delivery
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import slot_file, slot_space, slot_store
+from fj_forwarder.storage import slot_damage, slot_file, slot_handle, slot_space, slot_store
 from tests.property.faulty_os import FaultyOs, KilledError, install
 from tests.property.newest_requests import KEYS, URIS, NewestRequests, subject_of
 from tests.property.spool_daemon import DiedError, SpoolDaemon
@@ -67,7 +67,9 @@ MODULES = [
     dead,
     delivery,
     shared_sync,
+    slot_damage,
     slot_file,
+    slot_handle,
     slot_reader,
     slot_space,
     slot_store,

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder.storage import slot_file, slot_space
+from fj_forwarder.storage import slot_damage, slot_file, slot_handle, slot_space
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.stretches import Stretch
 
@@ -73,6 +73,8 @@ class SlotMachine(RuleBasedStateMachine):
             mock.patch.object(slot_space, "punch_hole", self.os.punch_hole),
             mock.patch.object(slot_space, "os", self.os),
             mock.patch.object(slot_file, "os", self.os),
+            mock.patch.object(slot_handle, "os", self.os),
+            mock.patch.object(slot_damage, "os", self.os),
         ]
         for patch in self.patches:
             patch.start()
@@ -130,13 +132,13 @@ class SlotMachine(RuleBasedStateMachine):
         if some:
             stretch = Stretch(some[0], self.taken[some[-1]].end, due_us=0)
             for offset in some:
-                self.file.give_back(offset)
+                self.file.window.evict(offset)
                 del self.taken[offset]
-            self.file.delayed[id(stretch)] = stretch
+            self.file.delayed.add(stretch)
 
     @rule(count=st.integers(1, 8))
     def take_again(self, count: int) -> None:
-        for stretch in list(self.file.delayed.values()):
+        for stretch in list(self.file.delayed):
             self.keep(self.file.take_again(stretch, count, 10**6))
 
     @rule()

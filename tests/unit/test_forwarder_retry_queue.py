@@ -35,10 +35,10 @@ def starts(file: SlotFile, stretch: Stretch) -> list[int]:
     return [piece.offset for piece in file.take_again(stretch, 100, 10**6)]
 
 
-def give_back_all(file: SlotFile) -> list[tuple[int, int]]:
+def evict_all(file: SlotFile) -> list[tuple[int, int]]:
     taken = [(piece.offset, piece.end) for piece in file.take(100, 10**6)]
     for offset, _ in taken:
-        file.give_back(offset)
+        file.window.evict(offset)
     return taken
 
 
@@ -47,7 +47,7 @@ def test_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
 ) -> None:
     file = open_slot(write(tmp_path, *records(6)))
     queue = RetryQueue(stretches_max=2)
-    places = give_back_all(file)
+    places = evict_all(file)
     for number, (start, end) in enumerate(places):
         losses = SUSPECT_LOSSES if number in (1, 3) else 0
         queue.add(file, Stretch(start, end, START_US, 1, losses))
@@ -71,7 +71,7 @@ def test_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
 ) -> None:
     file = open_slot(write(tmp_path, *records(4)))
     queue = RetryQueue(stretches_max=2)
-    places = give_back_all(file)
+    places = evict_all(file)
     for start, end in places:
         queue.add(file, Stretch(start, end, START_US, 1, SUSPECT_LOSSES))
     found = []
@@ -84,7 +84,7 @@ def test_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
 def test_folding_keeps_apart_what_is_delivered_and_only_to_be_erased(tmp_path: Path) -> None:
     file = open_slot(write(tmp_path, *records(8)))
     queue = RetryQueue(stretches_max=2)
-    places = give_back_all(file)
+    places = evict_all(file)
     for number, (start, end) in enumerate(places):
         settled = Settled("", "") if number % 2 else None
         queue.add(file, Stretch(start, end, START_US, 1, settled=settled))

@@ -83,7 +83,7 @@ class LeftOutSlots:
                 self._failures[file.name] = error
             self.tell(file.name, f"this slot is left out for now: {error}")
         else:
-            if now_us is not None and not file.unerased:
+            if now_us is not None and not file.delayed.unerased:
                 self._failures.pop(file.name, None)
 
     def summarize(self) -> None:

@@ -122,7 +122,7 @@ class _StretchHeap:
 
     def add(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch wait."""
-        slot.keep(stretch)
+        slot.delayed.add(stretch)
         self._push(slot, stretch)
         if len(self._heap) > self._limit:
             self._fold()
@@ -159,7 +159,7 @@ class _StretchHeap:
                 for stretch in stretches:
                     slot.drop(stretch)
                 one = _one_of(stretches)
-                slot.keep(one)
+                slot.delayed.add(one)
             self._push(slot, one)
         self._limit = len(of_slots) + self._stretches_max
 

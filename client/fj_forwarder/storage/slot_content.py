@@ -110,40 +110,34 @@ class SlotContent:
 
         Raises:
             SlotOverwrittenError: It is another content.
-            OSError: It cannot be read.
+            SpoolFailedError: It cannot be read.
         """
         data = data[:_WINDOW_BYTES_MAX]
-        if os.pread(descriptor, len(data), offset) != data:
+        try:
+            found = os.pread(descriptor, len(data), offset)
+        except OSError as error:
+            raise spool_failed("read", self._path, error) from error
+        if found != data:
             raise self._overwritten(f"other bytes are at offset {offset}")
 
     def check_all_erased(self, descriptor: int) -> None:
         """Check that no record is pending: the caller knows of none, and deletes the file.
 
-        It follows the records from the first one on, as far as that is cheap.
+        The records are followed from the first one on, as far as that is cheap.
 
         Raises:
             SlotOverwrittenError: One is.
-            OSError: The file cannot be read.
+            SpoolFailedError: The file cannot be read.
         """
-        base, data = 0, os.pread(descriptor, _WINDOW_BYTES_MIN, 0)
-        at = FILE_HEADER_BYTES if data.startswith(FILE_HEADER) else 0
-        for _ in range(_HEADS_MAX):
-            if not base <= at <= base + len(data) - HEAD_BYTES:
-                base, data = at, os.pread(descriptor, _WINDOW_BYTES_MAX, at)
-                if len(data) < HEAD_BYTES:
-                    return
-            state = data[at - base]
-            size = int.from_bytes(data[at - base + 1 : at - base + HEAD_BYTES]) + RECORD_OVERHEAD
-            if size > RECORD_BYTES_MAX:
-                return  # damage that could not be erased
-            if state == PENDING and record_end(os.pread(descriptor, size, at), 0) > 0:
-                raise self._overwritten(f"a record at offset {at} was not read")
-            if state != ERASED:
-                return
-            at += size
+        try:
+            pending_at = _find_pending(descriptor)
+        except OSError as error:
+            raise spool_failed("read", self._path, error) from error
+        if pending_at is not None:
+            raise self._overwritten(f"a record at offset {pending_at} was not read")
 
-    def forget(self) -> None:
-        """Give the memory back: the file is closed, or there is nothing to compare for now."""
+    def drop_window(self) -> None:
+        """Drop the bytes in memory: the file is closed."""
         self.window = b""
 
     def _overwritten(self, how: str) -> SlotOverwrittenError:
@@ -152,3 +146,24 @@ class SlotContent:
             path=self._path,
             hint="nobody but the forwarder may change a slot",
         )
+
+
+def _find_pending(descriptor: int) -> int | None:
+    """Return where a pending record is, as far as that is cheap; ``OSError`` as it comes."""
+    base, data = 0, os.pread(descriptor, _WINDOW_BYTES_MIN, 0)
+    at = FILE_HEADER_BYTES if data.startswith(FILE_HEADER) else 0
+    for _ in range(_HEADS_MAX):
+        if not base <= at <= base + len(data) - HEAD_BYTES:
+            base, data = at, os.pread(descriptor, _WINDOW_BYTES_MAX, at)
+            if len(data) < HEAD_BYTES:
+                return None
+        state = data[at - base]
+        size = int.from_bytes(data[at - base + 1 : at - base + HEAD_BYTES]) + RECORD_OVERHEAD
+        if size > RECORD_BYTES_MAX:
+            return None  # damage that could not be erased
+        if state == PENDING and record_end(os.pread(descriptor, size, at), 0) > 0:
+            return at
+        if state != ERASED:
+            return None
+        at += size
+    return None

@@ -215,7 +215,7 @@ class SlotStore:
 
     def delay(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot, of which nothing is in memory any more, wait."""
-        slot.give_back(stretch.start)
+        slot.window.evict(stretch.start)
         if slot.is_overwritten:
             return  # the log has it: what is not in memory cannot be read any more
         self._unerased += stretch.is_erasure
@@ -223,7 +223,7 @@ class SlotStore:
 
     def note_unerased(self, slot: SlotFile, error: SpoolFailedError) -> None:
         """A record could not be erased: its slot is left out until one can be."""
-        slot.bar()
+        slot.window.bar()
         self._left_out.add_unerased(slot.name, error)
 
     def begin_anew(self, file: SlotFile, error: SlotOverwrittenError) -> None:
@@ -340,7 +340,7 @@ class SlotStore:
                 continue
             if not (file.is_over and file.outstanding):
                 with self._catching(file, now_us):
-                    count = file.allowance(haul.count, first_max=self._first_max)
+                    count = file.window.allowance(haul.count, first_max=self._first_max)
                     if count and file.has_more():
                         haul.add(file, file.take(count, haul.size))
         while self._known and haul.has_room and self._make_room():
@@ -354,7 +354,7 @@ class SlotStore:
             self._rewritten.discard(slot.name)
             insort(self._open, file, key=_start)
             with self._catching(file, now_us):
-                count = file.allowance(haul.count, first_max=self._first_max)
+                count = file.window.allowance(haul.count, first_max=self._first_max)
                 haul.add(file, file.take(count, haul.size))
 
     @property
@@ -494,7 +494,7 @@ class SlotStore:
 
     def _discard(self, file: SlotFile) -> None:
         """Drop the delayed records of a slot that was taken away, and close it."""
-        for stretch in list(file.delayed.values()):
+        for stretch in list(file.delayed):
             self._unerased -= stretch.is_erasure
             file.drop(stretch)
         file.close()
