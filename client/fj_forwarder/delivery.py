@@ -133,12 +133,12 @@ class Delivery:
     @property
     def ignored(self) -> int:
         """Files in the directory that are nothing of a spool."""
-        return self._store.ignored
+        return self._store.listing.ignored
 
     @property
     def ignored_names(self) -> list[str]:
         """The first of these."""
-        return self._store.ignored_names
+        return self._store.listing.ignored_names
 
     def backlog(self) -> Backlog:
         """Return what is pending in the slots."""
@@ -146,7 +146,7 @@ class Delivery:
 
     def left_out(self) -> list[SpoolFailedError]:
         """Return why slots are left out."""
-        return self._store.left_out()
+        return self._store.left_out.failures()
 
     def first_suspects(self, count_max: int) -> list[Due]:
         """Return some of the suspects."""
@@ -171,7 +171,7 @@ class Delivery:
         store = self._store
         instants = (
             self._next_rescan_us,
-            store.next_look_us(),
+            store.listing.next_us(),
             store.delays.next_due_us(suspects=self._suspect is None),
         )
         due_us = min(instant for instant in instants if instant is not None)
@@ -182,7 +182,7 @@ class Delivery:
     def fill(self, now_us: int, wall_us: int) -> None:
         """Give the engine what it has room for."""
         self._now_us, self._wall_us = now_us, wall_us
-        self._store.tidy(now_us, wall_us)
+        self._store.temporary_files.tidy(now_us, wall_us)
         self._budget.refill()
         for _ in range(_FILLS_MAX):
             self._carry_out(self._engine.skip(now_us))
@@ -267,7 +267,7 @@ class Delivery:
         Raises:
             SpoolFailedError: It names the first of these slots, and the names of some others.
         """
-        errors = self._store.left_out()
+        errors = self._store.left_out.failures()
         if not errors:
             return
         first, *others = errors

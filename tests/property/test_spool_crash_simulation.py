@@ -51,7 +51,14 @@ from fastjournal.testing.clock import ManualClock
 from fj_forwarder import delivery
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import slot_damage, slot_file, slot_handle, slot_space, slot_store
+from fj_forwarder.storage import (
+    slot_damage,
+    slot_file,
+    slot_handle,
+    slot_space,
+    slot_store,
+    temporary_files,
+)
 from tests.property.faulty_os import FaultyOs, KilledError, install
 from tests.property.newest_requests import KEYS, URIS, NewestRequests, subject_of
 from tests.property.spool_daemon import DiedError, SpoolDaemon
@@ -73,6 +80,7 @@ MODULES = [
     slot_reader,
     slot_space,
     slot_store,
+    temporary_files,
     slot_window,
     slots,
 ]

@@ -211,7 +211,7 @@ def test_names_that_are_no_drop_ins_are_named_once_and_left_alone(
     assert sorted(opened.look()) == good
     assert [opened.look(), opened.look()] == [[], []]
     assert set(os.listdir(opened.directory)) == bad
-    assert opened.store.ignored == len(bad)
+    assert opened.store.listing.ignored == len(bad)
     told = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
     counts = [sum(f"/{safe_text(name)}:" in line for line in told) for name in sorted(bad)]
     assert counts == [1] * len(bad)
@@ -269,7 +269,7 @@ def test_log_names_1000_files_once_and_then_the_number_of_further_ones(
     add(1350, 1450)
     opened.look()
     assert errors(caplog)[1001:] == [summary.replace("200", "450")]
-    assert opened.store.ignored + len(opened.store.left_out()) == 1450
+    assert opened.store.listing.ignored + len(opened.store.left_out.failures()) == 1450
     for path in opened.directory.iterdir():
         path.unlink()
     opened.look()

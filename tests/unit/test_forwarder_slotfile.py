@@ -497,7 +497,7 @@ def test_slot_file_half_created_by_a_killed_writer_is_removed_later(tmp_path: Pa
         path.touch()
         os.utime(path, (START_S, START_S))
     os.utime(young, (START_S + 3000, START_S + 3000))
-    store(tmp_path).remove_temporary_files((START_S + 3601) * 10**6)
+    store(tmp_path).temporary_files.remove_old((START_S + 3601) * 10**6)
     assert sorted(tmp_path.iterdir()) == sorted([young, other])
 
 

@@ -14,6 +14,7 @@ from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
+from fj_forwarder.storage import slot_listing
 from fj_forwarder.storage import slot_store as module
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
@@ -113,14 +114,14 @@ def test_slots_left_out_are_known_until_they_are_read_or_gone(
     with monkeypatch.context() as patched:
         patched.setattr(SlotFile, "take", fail)
         assert len(store.take(10, 1 << 20, 0)) == 1
-    assert [error.path for error in store.left_out()] == [str(first), str(second)]
+    assert [error.path for error in store.left_out.failures()] == [str(first), str(second)]
     assert len(store.take(10, 1 << 20, RESCAN_US)) == 1
-    assert [error.path for error in store.left_out()] == [str(first)]
+    assert [error.path for error in store.left_out.failures()] == [str(first)]
     first.write_bytes(content)
     store.retry_refused()
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 2 * RESCAN_US)) == 1
-    assert store.left_out() == []
+    assert store.left_out.failures() == []
 
 
 def test_slot_left_out_that_is_deleted_is_left_out_no_more(
@@ -131,11 +132,11 @@ def test_slot_left_out_that_is_deleted_is_left_out_no_more(
     slot.write_bytes(b"fjsp\0\0\0\x02?")
     store.refresh(0)
     assert store.take(10, 1 << 20, 0) == []
-    assert len(store.left_out()) == 1
+    assert len(store.left_out.failures()) == 1
     slot.unlink()
     store.retry_refused()
     store.refresh(RESCAN_US)
-    assert store.left_out() == []
+    assert store.left_out.failures() == []
 
 
 def test_bound_leaves_room_under_the_usual_limit_of_open_files() -> None:
@@ -178,7 +179,7 @@ def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
         looked += len(found.slots)
         return found
 
-    monkeypatch.setattr(module, "survey", counting)
+    monkeypatch.setattr(slot_listing, "survey", counting)
     count = 8 * OPEN_SLOTS_MAX
     spool_slots(tmp_path, count)
     now_us = sent = 0
@@ -207,11 +208,14 @@ def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
         listings += 1
         return survey(directory)
 
-    monkeypatch.setattr(module, "survey", slow)
+    monkeypatch.setattr(slot_listing, "survey", slow)
     count = 4 * OPEN_SLOTS_MAX
     spool_slots(tmp_path, 1 if is_idle else count)
     store = SlotStore(
-        str(tmp_path), slot_seconds=10**9, put_aside=no_damage, clock_us=lambda: now_us
+        str(tmp_path),
+        slot_seconds=10**9,
+        put_aside=no_damage,
+        listing=slot_listing.SlotListing(str(tmp_path), clock_us=lambda: now_us),
     )
     while turns < 10_000 if is_idle else sent < count:
         store.refresh(now_us)
@@ -225,7 +229,7 @@ def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
         now_us += 10_000
     store.close()
     spent_us = listings * listing_us
-    assert spent_us <= listing_us + now_us / module.LISTING_PAUSE
+    assert spent_us <= listing_us + now_us / slot_listing.LISTING_PAUSE
     assert is_idle or listings == 1
 
 

@@ -131,7 +131,7 @@ def test_links_and_other_files_are_left_alone_named_once_and_counted(
             slot.erase(piece.offset, len(piece.data))
         store.finish_old(2 * 10**15, 10, 1000)
     store.close()
-    assert store.ignored == len(names)
+    assert store.listing.ignored == len(names)
     told = [record.getMessage() for record in caplog.records]
     assert [sum(f"/{name}:" in line for line in told) for name in sorted(names)] == [1] * len(names)
     assert {path.name for path in directory.iterdir()} == names

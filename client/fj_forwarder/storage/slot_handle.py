@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import OTHER_FILES_MAX
 from fastjournal.spool.slots import leads_to, open_slot, spool_failed
 
 if TYPE_CHECKING:
@@ -100,3 +102,15 @@ class SlotHandle:
             yield
         except OSError as error:
             raise spool_failed(action, self.path, error) from error
+
+
+def open_slots_max(most: int) -> int:
+    """Return how many slots may be open at a time: ``most``, or fewer where the limit is low.
+
+    A half of what the limit of the process (``ulimit -n``, LimitNOFILE) leaves beside the other
+    files of a forwarder, but one at least.
+    """
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, (files_max - OTHER_FILES_MAX) // 2))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
-import stat
-import time
 from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -18,47 +15,27 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import (
     FIRST_RECORDS_MAX,
     OPEN_SLOTS_MAX,
-    OTHER_FILES_MAX,
     RESCAN_US,
     UNERASED_MAX,
 )
-from fastjournal.printable import safe_text
 from fastjournal.spool.format import FILE_HEADER_BYTES
 from fastjournal.spool.reading.work_budget import WorkBudget
-from fastjournal.spool.slots import (
-    SLOT_SUFFIX,
-    TEMPORARY_SUFFIX,
-    SlotName,
-    Survey,
-    is_drop_in,
-    spool_failed,
-    survey,
-)
-from fj_forwarder.once_log import OnceLog
+from fastjournal.spool.slots import SlotName
 from fj_forwarder.storage.backlog import Backlog, measure_backlog
 from fj_forwarder.storage.left_out import LeftOutSlots
 from fj_forwarder.storage.retry_queue import Due, RetryQueue
 from fj_forwarder.storage.slot_content import SlotOverwrittenError
 from fj_forwarder.storage.slot_file import PutAside, SlotFile
+from fj_forwarder.storage.slot_handle import open_slots_max
+from fj_forwarder.storage.slot_listing import SlotListing
 from fj_forwarder.storage.stretches import Stretch
 from fj_forwarder.storage.taken import TakenRecord, TakenRecords
+from fj_forwarder.storage.temporary_files import TemporaryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 log = logging.getLogger("fj_forwarder")
-
-TEMPORARY_SECONDS_MAX: Final = 3600
-"""A file that a killed writer was about to create is removed when it is so old; the directory is
-searched for such files as often."""
-
-LISTING_US_PER_NAME: Final = 20
-"""So long no listing follows another one, for each name in the directory: some ten times of what
-listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each time."""
-
-LISTING_PAUSE: Final = 4
-"""No listing follows another one for this many times of what that took: on a machine with much to
-do each name may take a hundred times as long."""
 
 _ALL: Final = 1 << 62
 
@@ -73,7 +50,7 @@ class SlotStore:
         slot_seconds: How long after its start a slot is over, if no newer one says so earlier.
         put_aside: Where damage goes.
         budget: Bounds the work on damage in one turn; None: it is not bounded.
-        clock_us: Measures how long a listing takes.
+        listing: Lists the directory; None: as usual.
     """
 
     def __init__(
@@ -83,10 +60,8 @@ class SlotStore:
         slot_seconds: int,
         put_aside: PutAside,
         budget: WorkBudget | None = None,
-        clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        listing: SlotListing | None = None,
     ) -> None:
-        self._clock_us = clock_us
-        self._directory = directory
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
         self._budget = budget or WorkBudget()
@@ -96,42 +71,24 @@ class SlotStore:
         """Slots that were begun, oldest first."""
         self._resting: dict[str, SlotFile] = {}
         """Slots that were read and closed: they wait for what is delayed, or for their writers."""
-        self._known: list[SlotName] = []
-        """Slots that were listed and are not begun yet, newest first."""
-        self._rewritten: set[str] = set()
-        """Slots of ``_known`` that a program was seen to write under their names."""
-        self._left_out = LeftOutSlots()
-        self._ignored_log = OnceLog(
-            "files are nothing of a spool, and left alone: `fj-cli spool status --json DIR` lists"
-            " them, ignored in status.json is the number of all"
-        )
+        self.listing = listing or SlotListing(directory)
+        """Slots that were not begun, and files that are nothing of a spool."""
+        self.temporary_files = TemporaryFiles(directory)
+        self.left_out = LeftOutSlots()
+        """Slots that cannot be opened or read now."""
         self._newest_s = 0
-        self._listed_us = self._list_from_us = self._tidy_from_us = 0
-        self._is_look_owed = False
         self._new_first = True
         self._unerased = 0
         """Delivered records that wait to be erased."""
-        self.ignored = 0
-        """Files in the directory that are nothing of a spool."""
-        self.ignored_names: list[str] = []
-        """The first of them."""
 
     @property
     def can_begin(self) -> bool:
         """Whether there is a slot that was not begun."""
-        return bool(self._known)
-
-    def left_out(self) -> list[SpoolFailedError]:
-        """Return why slots were left out that could not be opened or read since, oldest first."""
-        return self._left_out.failures()
+        return bool(self.listing.unread)
 
     def backlog(self) -> Backlog:
         """Return what is pending."""
-        return measure_backlog([*self._open, *self._resting.values()], self._known)
-
-    def next_look_us(self) -> int | None:
-        """Return when the directory is to be listed, where that came too soon; None: it did not."""
-        return self._list_from_us if self._is_look_owed else None
+        return measure_backlog([*self._open, *self._resting.values()], self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
         """Look which slots there are, unless that was done just now or there is enough to do.
@@ -139,36 +96,16 @@ class SlotStore:
         Raises:
             SpoolFailedError: The directory cannot be read.
         """
-        if now_us < max(self._list_from_us, self._listed_us + RESCAN_US if self._known else 0):
-            self._is_look_owed = not self._known
-            return
-        started_us = self._clock_us()
-        count = self._list()
-        took_us = self._clock_us() - started_us
-        self._listed_us, self._is_look_owed = now_us + took_us, False
-        pause_us = max(LISTING_US_PER_NAME * count, LISTING_PAUSE * took_us)
-        self._list_from_us = self._listed_us + pause_us
+        if self.listing.refresh(now_us, self._prune):
+            of_open = (file.start_s for file in self._open if not file.is_drop_in)
+            self._newest_s = max(self.listing.newest_s, max(of_open, default=0))
 
-    def _list(self) -> int:
-        """List the directory; return how many files are there.
-
-        Raises:
-            SpoolFailedError: The directory cannot be read.
-        """
-        found = survey(self._directory)
-        names = {slot.name for slot in found.slots}
-        self.ignored, self.ignored_names = found.ignored_count, found.ignored
-        self._log_ignored(found)
-        self._left_out.prune(names, {file.name for file in self._open} | self._resting.keys())
+    def _prune(self, listed: set[str]) -> set[str]:
+        """Drop what is known of slots that are gone; return the names of those not to begin."""
+        self.left_out.prune(listed, {file.name for file in self._open} | self._resting.keys())
         taken_away = self._taken_away(self._open)
         begun = {file.name for file in self._open if file not in taken_away}
-        begun |= self._left_out.unopened | self._resting.keys()
-        self._known = [slot for slot in reversed(found.slots) if slot.name not in begun]
-        # A drop-in may have any instant: it says nothing of the slots of writers.
-        newest = (slot.start_s for slot in reversed(found.slots) if not is_drop_in(slot.name))
-        of_open = (file.start_s for file in self._open if not file.is_drop_in)
-        self._newest_s = max(next(newest, 0), max(of_open, default=0))
-        return len(names) + found.ignored_count
+        return begun | self.left_out.unopened | self._resting.keys()
 
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
@@ -187,7 +124,7 @@ class SlotStore:
         rest = TakenRecords(half.count + count_max // 2, half.size + bytes_max // 2)
         sources[1](rest, now_us)
         sources[0](rest, now_us)
-        self._left_out.summarize()
+        self.left_out.summarize()
         return half.taken + rest.taken
 
     def change_turns(self) -> None:
@@ -224,7 +161,7 @@ class SlotStore:
     def note_unerased(self, slot: SlotFile, error: SpoolFailedError) -> None:
         """A record could not be erased: its slot is left out until one can be."""
         slot.window.bar()
-        self._left_out.add_unerased(slot.name, error)
+        self.left_out.add_unerased(slot.name, error)
 
     def begin_anew(self, file: SlotFile, error: SlotOverwrittenError) -> None:
         """Another program has overwritten a slot: read it from its start.
@@ -243,13 +180,12 @@ class SlotStore:
         if self._resting.get(file.name) is file:
             del self._resting[file.name]
         if not file.is_taken_away:
-            self._rewritten.add(file.name)
-            self._known.append(SlotName(file.start_s, file.name, file.path))
+            self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
         self._discard(file)
 
     def retry_refused(self) -> None:
         """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
-        self._left_out.retry_unopened()
+        self.left_out.retry_unopened()
 
     def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
@@ -293,36 +229,6 @@ class SlotStore:
                         if file in self._open and file.is_quiet:
                             self._rest(file)
 
-    def tidy(self, now_us: int, wall_us: int) -> None:
-        """Remove the hidden files of killed writers, unless that was done in the last hour.
-
-        Raises:
-            SpoolFailedError: The directory cannot be read.
-        """
-        if now_us >= self._tidy_from_us:
-            self._tidy_from_us = now_us + TEMPORARY_SECONDS_MAX * 1_000_000
-            self.remove_temporary_files(wall_us)
-
-    def remove_temporary_files(self, now_us: int) -> None:
-        """Remove what writers that were killed while creating a slot left behind.
-
-        Raises:
-            SpoolFailedError: The directory cannot be read.
-        """
-        oldest_s = now_us / 1_000_000 - TEMPORARY_SECONDS_MAX
-        try:
-            with os.scandir(self._directory) as entries:
-                for entry in entries:
-                    ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
-                    if ours and SLOT_SUFFIX in entry.name:
-                        with contextlib.suppress(FileNotFoundError, PermissionError):
-                            status = entry.stat(follow_symlinks=False)
-                            # anything else was made by nobody of the spool: ``survey`` names it
-                            if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
-                                os.unlink(entry.path)
-        except OSError as error:
-            raise spool_failed("tidy the spool", self._directory, error) from error
-
     def close(self) -> None:
         """Close all files."""
         for file in self._open:
@@ -343,15 +249,16 @@ class SlotStore:
                     count = file.window.allowance(haul.count, first_max=self._first_max)
                     if count and file.has_more():
                         haul.add(file, file.take(count, haul.size))
-        while self._known and haul.has_room and self._make_room():
-            slot = self._known.pop()
+        listing = self.listing
+        while listing.unread and haul.has_room and self._make_room():
+            slot = listing.pop_oldest()
             try:
-                is_written = slot.name in self._rewritten
+                is_written = listing.is_rewritten(slot.name)
                 file = SlotFile(slot, self._put_aside, is_written=is_written, budget=self._budget)
             except SpoolFailedError as error:
-                self._left_out.add_unopened(slot.name, error)
+                self.left_out.add_unopened(slot.name, error)
                 continue
-            self._rewritten.discard(slot.name)
+            listing.note_begun(slot.name)
             insort(self._open, file, key=_start)
             with self._catching(file, now_us):
                 count = file.window.allowance(haul.count, first_max=self._first_max)
@@ -390,7 +297,7 @@ class SlotStore:
     @contextlib.contextmanager
     def _catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
         """Leave out a slot that fails, see ``LeftOutSlots``; begin anew with an overwritten one."""
-        with self._left_out.catching(file, now_us):
+        with self.left_out.catching(file, now_us):
             try:
                 yield
             except SlotOverwrittenError as error:
@@ -409,15 +316,6 @@ class SlotStore:
                 file.was_taken_away = True
                 log.error("%s: somebody deleted this slot; the rest is sent still", file.path)
         return found
-
-    def _log_ignored(self, found: Survey) -> None:
-        """Name each file that is nothing of a spool once."""
-        if found.ignored_count == len(found.ignored):  # else some names are not known
-            self._ignored_log.prune(found.ignored)
-        for name in found.ignored:
-            path = f"{self._directory}/{safe_text(name)}"
-            self._ignored_log.error(name, f"{path}: nothing of a spool; it is left alone")
-        self._ignored_log.summarize(found.ignored_count - len(self._ignored_log))
 
     def _make_room(self) -> bool:
         """Have one slot less than may be open: those that are done go, those that are read rest."""
@@ -486,7 +384,7 @@ class SlotStore:
                 del self._resting[file.name]
                 self._discard(file)
             else:
-                self._left_out.add(file.name, error)
+                self.left_out.add(file.name, error)
             return False
         del self._resting[file.name]
         insort(self._open, file, key=_start)
@@ -503,15 +401,3 @@ class SlotStore:
         stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
         due.slot.drop(due.stretch)
         self.delays.add(due.slot, stretch)
-
-
-def open_slots_max(most: int) -> int:
-    """Return how many slots may be open at a time: ``most``, or fewer where the limit is low.
-
-    A half of what the limit of the process (``ulimit -n``, LimitNOFILE) leaves beside the other
-    files of a forwarder, but one at least.
-    """
-    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files_max == resource.RLIM_INFINITY:
-        return most
-    return max(1, min(most, (files_max - OTHER_FILES_MAX) // 2))

@@ -1,0 +1,60 @@
+"""Temporary files of a spool: hidden files of killed writers, removed when they are old."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import Final
+
+from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, spool_failed
+
+TEMPORARY_SECONDS_MAX: Final = 3600
+"""A file that a killed writer was about to create is removed when it is so old; the directory is
+searched for such files as often."""
+
+
+class TemporaryFiles:
+    """Temporary files of one spool.
+
+    Args:
+        directory: The spool.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory: Final = directory
+        self._from_us = 0
+
+    def tidy(self, now_us: int, wall_us: int) -> None:
+        """Remove the old ones, unless that was done in the last hour.
+
+        Args:
+            now_us: The time, by a clock that does not jump.
+            wall_us: The time, by the clock of the file system.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        if now_us >= self._from_us:
+            self._from_us = now_us + TEMPORARY_SECONDS_MAX * 1_000_000
+            self.remove_old(wall_us)
+
+    def remove_old(self, wall_us: int) -> None:
+        """Remove what writers that were killed while creating a slot left behind.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        oldest_s = wall_us / 1_000_000 - TEMPORARY_SECONDS_MAX
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
+                    if ours and SLOT_SUFFIX in entry.name:
+                        with contextlib.suppress(FileNotFoundError, PermissionError):
+                            status = entry.stat(follow_symlinks=False)
+                            # anything else was made by nobody of the spool: ``survey`` names it
+                            if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
+                                os.unlink(entry.path)
+        except OSError as error:
+            raise spool_failed("tidy the spool", self._directory, error) from error
