@@ -11,28 +11,23 @@ import logging
 import os
 from typing import Final, NamedTuple
 
-from fastjournal.errors import ProtocolError, SpoolFailedError
-from fastjournal.keys import looks_like_journal_key
+from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import (
     FIRST_RECORDS_MAX,
-    PRIORITY_MAX,
     RESCAN_US,
     RETRY_PAUSE_US_MAX,
     SUSPECT_GAP_US,
 )
-from fastjournal.printable import safe_text
-from fastjournal.protocol import Function, Reply, Request, decode_request
-from fastjournal.spool.appending.spool_writer import WRITES
+from fastjournal.protocol import Reply
 from fastjournal.spool.dead import DeadReason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reading.pieces import Piece
 from fastjournal.spool.reading.work_budget import WorkBudget
 from fj_forwarder.dead_letters import DeadLetters
+from fj_forwarder.once_log import DelayLog, printable_code
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.sending.dispositions import Disposition
-from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome
-from fj_forwarder.storage.backlog import Backlog
-from fj_forwarder.storage.retry_queue import Due
+from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome, outgoing_of
 from fj_forwarder.storage.slot_content import SlotOverwrittenError
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
@@ -48,13 +43,8 @@ _FILLS_MAX: Final = 64
 """Rounds of one ``fill`` that passes records over: then others have a turn."""
 
 
-_NAMES_TOLD: Final = 5
+_NAMES_SHOWN: Final = 5
 """Slots that the last sentence of ``--once`` names beside the first one; the log names all."""
-
-_CODES_TOLD_MAX: Final = 32
-"""Error codes of delayed records that the log names; a daemon may invent any number."""
-
-_CODE_CHARS_MAX: Final = 64
 
 _SUSPECT_TRIES_AWAITED: Final = 3
 """So often ``--once`` tries a suspect: its connections may have ended by chance."""
@@ -91,14 +81,16 @@ class Delivery:
     ) -> None:
         self._engine = engine
         self._budget = WorkBudget(TURN_UNITS)
-        self._dead_letters = DeadLetters(spool, self._budget)
-        self._dead_letters.tidy()
-        self._store = SlotStore(
+        self.dead_letters = DeadLetters(spool, self._budget)
+        """Records and pieces of damage that go to dead/."""
+        self.dead_letters.tidy()
+        self.store = SlotStore(
             spool,
             slot_seconds=slot_seconds,
             put_aside=self._put_damage_aside,
             budget=self._budget,
         )
+        """Slots of the spool."""
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0
@@ -107,59 +99,18 @@ class Delivery:
         """Records that one round reads: few while many of them go to dead/."""
         self._suspect: Outgoing | None = None
         """The one suspect that is in memory."""
-        self._pause_told = 0
-        self._codes_told: set[str] = set()
-        """Error codes with which a record was delayed, and that are in the log."""
+        self._logged_pause_us = 0
+        """Instant of the end of the last pause of all that is in the log."""
+        self._delay_log = DelayLog()
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
         self.done = 0
         """Records that were answered and erased."""
 
     @property
-    def dead(self) -> int:
-        """Records and pieces of damage that went to dead/."""
-        return self._dead_letters.count
-
-    @property
-    def delayed(self) -> int:
-        """Stretches of delayed records."""
-        return len(self._store.delays)
-
-    @property
     def suspects(self) -> int:
         """Stretches of suspects, and the one that is being tried."""
-        return self._store.delays.suspects + (self._suspect is not None)
-
-    @property
-    def ignored(self) -> int:
-        """Files in the directory that are nothing of a spool."""
-        return self._store.listing.ignored
-
-    @property
-    def ignored_names(self) -> list[str]:
-        """The first of these."""
-        return self._store.listing.ignored_names
-
-    def backlog(self) -> Backlog:
-        """Return what is pending in the slots."""
-        return self._store.backlog()
-
-    def left_out(self) -> list[SpoolFailedError]:
-        """Return why slots are left out."""
-        return self._store.left_out.failures()
-
-    def first_suspects(self, count_max: int) -> list[Due]:
-        """Return some of the suspects."""
-        return self._store.delays.first_suspects(count_max)
-
-    def first_delayed(self, count_max: int) -> list[Due]:
-        """Return some of the other delayed records."""
-        return self._store.delays.first_delayed(count_max)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether something is delayed that ``--once`` has to wait for."""
-        return self._store.delays.is_awaited
+        return self.store.delays.suspects + (self._suspect is not None)
 
     def next_due(self, now_us: int) -> int:
         """Return when ``fill`` may find something though nothing happens; never before ``now_us``.
@@ -168,7 +119,7 @@ class Delivery:
         """
         if not all(self._engine.room()):
             return now_us + RESCAN_US  # a reply makes room, and wakes
-        store = self._store
+        store = self.store
         instants = (
             self._next_rescan_us,
             store.listing.next_us(),
@@ -182,54 +133,64 @@ class Delivery:
     def fill(self, now_us: int, wall_us: int) -> None:
         """Give the engine what it has room for."""
         self._now_us, self._wall_us = now_us, wall_us
-        self._store.temporary_files.tidy(now_us, wall_us)
-        self._budget.refill()
+        self.store.temporary_files.tidy(now_us, wall_us)
+        self.begin_turn()
         for _ in range(_FILLS_MAX):
             self._carry_out(self._engine.skip(now_us))
             count, size = self._engine.room()
             if not count or not size:
                 self.exhausted = False
                 return
-            dead = self.dead
+            dead = self.dead_letters.count
             taken = self._look(min(count, self._round_max), size)
             if not taken:
                 self._engine.stop_skipping()
-                self.exhausted = not self._store.can_begin and not self._budget.is_spent
+                self.exhausted = not self.store.can_begin and not self._budget.is_spent
                 self._stalled_until_us = now_us + _STALL_US
                 return
             if outgoing := list(filter(None, map(self._outgoing, taken))):
                 self._engine.offer(outgoing)
-                self._store.change_turns()
-            many = self.dead - dead >= FIRST_RECORDS_MAX
+                self.store.change_turns()
+            many = self.dead_letters.count - dead >= FIRST_RECORDS_MAX
             self._round_max = FIRST_RECORDS_MAX if many else 2 * self._round_max
             if self._budget.is_spent:
                 self.exhausted = False
                 return
 
-    def handle(self, reply: Reply, now_us: int) -> None:
-        """Do what a reply asks for."""
+    def handle(self, reply: Reply, now_us: int) -> bool:
+        """Do what a reply asks for.
+
+        Returns:
+            Whether dead letters have used up the work of this turn: the caller lets others have
+            one, and calls ``begin_turn`` before it goes on.
+        """
         self._now_us = now_us
         outcome = self._engine.receive(reply, now_us)
         if outcome is None:
-            return
+            return False
         record, result, error = outcome.record, outcome.disposition, outcome.error
         if record is self._suspect and (result is not Disposition.HOLD or outcome.due_us):
             self._suspect = None
-            self._store.delays.suspects_from_us = now_us  # the next one may fare as well
+            self.store.delays.suspects_from_us = now_us  # the next one may fare as well
         if result is Disposition.DONE:
             self._erase(record)
-            return
+            return False
         if result is Disposition.DEAD:
             code, _, sentence = error.partition(" ")
             self._bury(record, Settled(code, sentence))
-            return
+            return self._budget.is_spent
         if result is not Disposition.HOLD:
-            self._tell_delayed(record, error)
-        elif self._pause_told != self._engine.paused_until:
-            self._pause_told = self._engine.paused_until
+            self._delay_log.log(record.slot.path, record.offset, error)
+        elif self._logged_pause_us != self._engine.paused_until:
+            self._logged_pause_us = self._engine.paused_until
             log.info("the daemon takes nothing, all wait: %s", error)
         if outcome.due_us:
             self._carry_out([outcome])
+        return False
+
+    def begin_turn(self) -> None:
+        """Allow the work of one turn again, on damage and dead letters."""
+        self._budget.refill()
 
     def lost(self, now_us: int) -> bool:
         """The connection is gone, or there was none to be had.
@@ -253,13 +214,13 @@ class Delivery:
         Raises:
             SpoolFailedError: dead/ still does not; the records are pending, for the next start.
         """
-        self._dead_letters.retry_now()
-        for due in list(self._store.delays):
+        self.dead_letters.retry_now()
+        for due in list(self.store.delays):
             if due.stretch.settled is not None and due.stretch.alive:
-                for taken in self._store.take_one(due, self._now_us):
+                for taken in self.store.take_one(due, self._now_us):
                     self._outgoing(taken)
-                if self._dead_letters.error is not None:
-                    raise self._dead_letters.error
+                if self.dead_letters.error is not None:
+                    raise self.dead_letters.error
 
     def check_all_was_read(self) -> None:
         """Refuse to call a spool sent while a slot of it could not be opened or read.
@@ -267,11 +228,11 @@ class Delivery:
         Raises:
             SpoolFailedError: It names the first of these slots, and the names of some others.
         """
-        errors = self._store.left_out.failures()
+        errors = self.store.left_out.failures()
         if not errors:
             return
         first, *others = errors
-        names = [os.path.basename(error.path or "") for error in others[:_NAMES_TOLD]]
+        names = [os.path.basename(error.path or "") for error in others[:_NAMES_SHOWN]]
         if len(others) > len(names):
             names.append(f"{len(others) - len(names)} more")
         also = f"; nor were read: {', '.join(names)}" if names else ""
@@ -281,13 +242,13 @@ class Delivery:
 
     def close(self) -> None:
         """Close the slots."""
-        self._store.close()
+        self.store.close()
 
     # --- reading --------------------------------------------------------------------------------
 
     def _look(self, count: int, size: int) -> list[TakenRecord]:
         """Return the next records: new ones, delayed ones that are due, at times a suspect."""
-        store, now_us = self._store, self._now_us
+        store, now_us = self.store, self._now_us
         taken: list[TakenRecord] = []
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
@@ -307,32 +268,24 @@ class Delivery:
     def _outgoing(self, taken: TakenRecord) -> Outgoing | None:
         """Return the record to send; None: it may not or need not be sent, and that is seen to."""
         slot, piece, stretch = taken
+        settled = None if stretch is None else stretch.settled
+        if settled is None:
+            outgoing = outgoing_of(slot, piece.offset, piece.data)
+            if isinstance(outgoing, Outgoing):
+                if stretch is not None:
+                    outgoing.tries, outgoing.losses = stretch.tries, stretch.losses
+                    outgoing.skewed_us = stretch.skewed_us
+                    if stretch.is_suspect:
+                        self._suspect = outgoing
+                return outgoing
+            settled = outgoing
         tries = 0 if stretch is None else stretch.tries
         record = _PlacedRecord(slot, piece.offset, piece.data, tries)
-        if stretch is not None and stretch.settled is not None:
-            if stretch.settled.code:
-                self._bury(record, stretch.settled)
-            else:
-                self._erase(record, is_counted=stretch.settled.is_counted)
-            return None
-        try:
-            request = decode_request(piece.data)
-        except ProtocolError as error:
-            self._bury(record, Settled(error.code, error.message))
-            return None
-        refusal = _refusal_of(request)
-        if refusal is not None:
-            self._bury(record, refusal)
-            return None
-        outgoing = Outgoing(
-            slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
-        )
-        if stretch is not None:
-            outgoing.tries, outgoing.losses = tries, stretch.losses
-            outgoing.skewed_us = stretch.skewed_us
-            if stretch.is_suspect:
-                self._suspect = outgoing
-        return outgoing
+        if settled.code:
+            self._bury(record, settled)
+        else:
+            self._erase(record, is_counted=settled.is_counted)
+        return None
 
     # --- what becomes of a record ---------------------------------------------------------------
 
@@ -348,10 +301,10 @@ class Delivery:
                 record.skewed_us,
                 awaited=result in (Disposition.HOLD, Disposition.PASSED)
                 or (result is Disposition.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
-                code=_code_of(error),
+                code=printable_code(error),
             )
             if result is Disposition.SUSPECT:
-                self._store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
+                self.store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
                 if not record.was_suspect:
                     log.warning(
                         "%s: the daemon ends the connection at the record at offset %d; it waits "
@@ -361,22 +314,7 @@ class Delivery:
                     )
             if record is self._suspect:
                 self._suspect = None
-            self._store.delay(record.slot, stretch)
-
-    def _tell_delayed(self, record: Outgoing, error: str) -> None:
-        """Log the first record that is delayed with an error code; status.json has the others."""
-        code = _code_of(error)
-        if code in self._codes_told or len(self._codes_told) >= _CODES_TOLD_MAX:
-            log.debug("a record is kept, to be sent again: %s", error)
-            return
-        self._codes_told.add(code)
-        log.warning(
-            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
-            "are others with this answer: see delayed_records in status.json",
-            record.slot.path,
-            safe_text(error),
-            record.offset,
-        )
+            self.store.delay(record.slot, stretch)
 
     def _delay_settled(self, record: _PlacedRecord | Outgoing, settled: Settled) -> None:
         """Keep in mind what is known of a record, until it can be carried out."""
@@ -384,7 +322,7 @@ class Delivery:
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
         tries = record.tries + 1
         stretch = Stretch(record.offset, end, due_us, tries, settled=settled, code=settled.code)
-        self._store.delay(record.slot, stretch)
+        self.store.delay(record.slot, stretch)
 
     def _erase(self, record: _PlacedRecord | Outgoing, *, is_counted: bool = False) -> None:
         """Erase a record, or keep in mind that it is not sent again, and leave its slot out.
@@ -400,11 +338,11 @@ class Delivery:
             slot.erase(record.offset, len(record.frame))
         except SlotOverwrittenError as error:
             # The record is delivered, and what is at its offset now is another one.
-            self._store.begin_anew(slot, error)
+            self.store.begin_anew(slot, error)
             self.done += not is_counted
         except SpoolFailedError as error:
             self._delay_settled(record, Settled("", "", is_counted))
-            self._store.note_unerased(slot, error)
+            self.store.note_unerased(slot, error)
         else:
             self.done += not is_counted
 
@@ -414,7 +352,7 @@ class Delivery:
         reason = DeadReason(
             slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
         )
-        if not self._dead_letters.put(frame, reason, self._now_us):
+        if not self.dead_letters.put(frame, reason, self._now_us):
             self._delay_settled(record, settled)
             return
         self._erase(record, is_counted=True)
@@ -422,34 +360,13 @@ class Delivery:
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         size = piece.end - piece.offset
         reason = DeadReason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
-        if self._dead_letters.put(piece.data, reason, self._now_us):
+        if self.dead_letters.put(piece.data, reason, self._now_us):
             return True
         due_us = self._now_us + RESCAN_US
-        self._store.delays.add(
+        self.store.delays.add(
             slot,
             Stretch(
                 piece.offset, piece.end, due_us, settled=Settled(code, sentence, is_damage=True)
             ),
         )
         return False
-
-
-def _code_of(error: str) -> str:
-    return safe_text(error.partition(" ")[0])[:_CODE_CHARS_MAX]
-
-
-def _refusal_of(request: Request) -> Settled | None:
-    """Return the reason for which a request is not sent; None: it is sent."""
-    if request.function not in WRITES:
-        return Settled("bad-request", f"function {request.function} is no write")
-    is_work = request.function == Function.SET and request.second_key is not None
-    if is_work and looks_like_journal_key(request.key):
-        # the daemon would keep it as plain data, and say that it succeeded
-        key = request.key.decode(errors="backslashreplace")
-        return Settled(
-            "bad-key",
-            f"{key!r} has a URI and is no journal key <domain>:<priority>:<not before>:<id>: the"
-            f" priority is 0 to {PRIORITY_MAX}, a colon in the domain is %3A; no worker would get"
-            " it",
-        )
-    return None

@@ -113,7 +113,7 @@ class Forwarder:
     @property
     def dead(self) -> int:
         """Records and pieces of damage that went to dead/."""
-        return self._delivery.dead
+        return self._delivery.dead_letters.count
 
     async def run(self) -> bool:
         """Forward until SIGTERM or SIGINT, or, with ``once``, until all that is there is sent.
@@ -299,7 +299,7 @@ class Forwarder:
         if self._stopping:
             return True
         exhausted = self._delivery.exhausted and not engine.waiting
-        return self._settings.once and exhausted and not self._delivery.is_awaited
+        return self._settings.once and exhausted and not self._delivery.store.delays.is_awaited
 
     async def _wait(self, now_us: int) -> None:
         """Return when something happened, or a record or a rescan is due.

@@ -1,9 +1,11 @@
-"""Log deduplication: each name is logged once; beyond a bound one line has the number of others."""
+"""Log deduplication: each name or code is logged once, up to a bound; others are only counted."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
+
+from fastjournal.printable import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -12,6 +14,16 @@ log = logging.getLogger("fj_forwarder")
 
 NAMED_MAX: Final = 1000
 """So many names are logged one by one. The log stays readable, and the memory is bounded."""
+
+_CODES_MAX: Final = 32
+"""Error codes of delayed records that the log names; a daemon may invent any number."""
+
+_CODE_CHARS_MAX: Final = 64
+
+
+def printable_code(error: str) -> str:
+    """Return the code of an error of a daemon, at most 64 characters, escaped where necessary."""
+    return safe_text(error.partition(" ")[0])[:_CODE_CHARS_MAX]
 
 
 class OnceLog:
@@ -52,3 +64,32 @@ class OnceLog:
             self._summarized = further
         elif not self._logged:
             self._summarized = 0
+
+
+class DelayLog:
+    """Log of delayed records: the first one with each error code; status.json has the others."""
+
+    def __init__(self) -> None:
+        self._codes: set[str] = set()
+        """Codes that are in the log."""
+
+    def log(self, path: str, offset: int, error: str) -> None:
+        """Log a record that is delayed, unless its code was logged.
+
+        Args:
+            path: The slot.
+            offset: Where the record starts in it, in bytes.
+            error: The daemon's answer, which begins with a code.
+        """
+        code = printable_code(error)
+        if code in self._codes or len(self._codes) >= _CODES_MAX:
+            log.debug("a record is kept, to be sent again: %s", error)
+            return
+        self._codes.add(code)
+        log.warning(
+            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
+            "are others with this answer: see delayed_records in status.json",
+            path,
+            safe_text(error),
+            offset,
+        )

@@ -119,9 +119,9 @@ class Reporter:
 
     def _status(self) -> ForwarderStatus:
         delivery, last_error = self._delivery, self._last_error
-        backlog = delivery.backlog()
-        left_out = [os.path.basename(error.path or "") for error in delivery.left_out()]
-        waiting = delivery.delayed - delivery.suspects
+        store, suspects = delivery.store, delivery.suspects
+        backlog, delayed, listing = store.backlog(), len(store.delays), store.listing
+        left_out = [os.path.basename(error.path or "") for error in store.left_out.failures()]
         return ForwarderStatus(
             pid=os.getpid(),
             started_us=self._started_us,
@@ -131,13 +131,13 @@ class Reporter:
             connected_us=self._connection.since_us,
             done=delivery.done,
             done_per_second=self._rate(),
-            pending=backlog.outstanding + delivery.delayed,
+            pending=backlog.outstanding + delayed,
             unread_bytes=backlog.unread_bytes,
             slots=backlog.slots + len(left_out),
             oldest_slot=backlog.oldest_slot,
             oldest_pending_us=backlog.oldest_pending_us,
             in_flight=self._engine.in_flight,
-            delayed=max(0, waiting),
+            delayed=max(0, delayed - suspects),
             delayed_records=[
                 Delayed(
                     due.slot.name,
@@ -146,17 +146,17 @@ class Reporter:
                     due.stretch.tries,
                     due.stretch.due_us,
                 )
-                for due in delivery.first_delayed(NAMES_SHOWN)
+                for due in store.delays.first_delayed(NAMES_SHOWN)
             ],
-            suspect=delivery.suspects,
+            suspect=suspects,
             suspects=[
                 Suspect(due.slot.name, due.stretch.start, due.stretch.tries)
-                for due in delivery.first_suspects(NAMES_SHOWN)
+                for due in store.delays.first_suspects(NAMES_SHOWN)
             ],
             dead=self._dead.count(),
-            buried=delivery.dead,
-            ignored=delivery.ignored,
-            ignored_names=[safe_text(name) for name in delivery.ignored_names[:NAMES_SHOWN]],
+            buried=delivery.dead_letters.count,
+            ignored=listing.ignored,
+            ignored_names=[safe_text(name) for name in listing.ignored_names[:NAMES_SHOWN]],
             left_out=len(left_out),
             left_out_names=left_out[:NAMES_SHOWN],
             last_error=last_error.text,

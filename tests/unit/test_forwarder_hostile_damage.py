@@ -148,7 +148,7 @@ def test_zero_bytes_wait_with_their_slot_while_dead_takes_nothing(
     for _ in range(20):
         run.turn()
     assert path.exists()
-    assert run.delivery.delayed == 1
+    assert len(run.delivery.store.delays) == 1
     monkeypatch.setattr(dead, "_write", write)
     while path.exists():
         run.turn()
@@ -187,8 +187,8 @@ def test_pieces_of_damage_by_the_dozen_are_put_aside_in_many_turns(
     count = 60
     put(tmp_path, BAD, *(b"junk %d" % n + record(f"r{n}") for n in range(count)))
     run.turn()
-    assert 0 < run.delivery.dead < count / 2
-    while run.delivery.dead < 10:
+    assert 0 < run.delivery.dead_letters.count < count / 2
+    while run.delivery.dead_letters.count < 10:
         run.turn()
     run.delivery.close()
 
@@ -199,9 +199,9 @@ def test_refused_records_by_the_hundred_are_put_aside_in_many_turns(
     for n in range(40):
         put(tmp_path, f"20261120T080000Z-{n:02}.fjs", encode_record(b"no request") * 5)
     run.turn()
-    assert 0 < run.delivery.dead < 200
+    assert 0 < run.delivery.dead_letters.count < 200
     assert not run.delivery.exhausted
-    while run.delivery.dead < 200:
+    while run.delivery.dead_letters.count < 200:
         run.turn()
     run.delivery.close()
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from fastjournal.errors import ProtocolError
+from fastjournal.keys import looks_like_journal_key
+from fastjournal.limits import PRIORITY_MAX
+from fastjournal.protocol import Function, Request, decode_request
+from fastjournal.spool.appending.spool_writer import WRITES
 from fj_forwarder.sending.dispositions import Disposition
+from fj_forwarder.storage.stretches import Settled
 
 if TYPE_CHECKING:
     from fj_forwarder.storage.slot_file import SlotFile
@@ -55,3 +61,38 @@ class Loss(NamedTuple):
     """Records that leave the engine."""
     stay: bool
     """The daemon is well: connect to it again, at once."""
+
+
+def outgoing_of(slot: SlotFile, offset: int, frame: bytes) -> Outgoing | Settled:
+    """Return the record to send, or why it is a dead letter.
+
+    Args:
+        slot: The slot that has it.
+        offset: Where it starts there, in bytes.
+        frame: Its bytes.
+    """
+    try:
+        request = decode_request(frame)
+    except ProtocolError as error:
+        return Settled(error.code, error.message)
+    refusal = _refusal_of(request)
+    if refusal is not None:
+        return refusal
+    return Outgoing(slot, offset, frame, request.function, request.flags, request.timestamp)
+
+
+def _refusal_of(request: Request) -> Settled | None:
+    """Return the reason for which a request is not sent; None: it is sent."""
+    if request.function not in WRITES:
+        return Settled("bad-request", f"function {request.function} is no write")
+    is_work = request.function == Function.SET and request.second_key is not None
+    if is_work and looks_like_journal_key(request.key):
+        # the daemon would keep it as plain data, and say that it succeeded
+        key = request.key.decode(errors="backslashreplace")
+        return Settled(
+            "bad-key",
+            f"{key!r} has a URI and is no journal key <domain>:<priority>:<not before>:<id>: the"
+            f" priority is 0 to {PRIORITY_MAX}, a colon in the domain is %3A; no worker would get"
+            " it",
+        )
+    return None
