@@ -99,7 +99,7 @@ class Forwarder:
         self._woken = trio.Event()
         self._stopping = False
         self._last_look = 0.0
-        self._told_well = False
+        self._is_reconnecting = False
         """The last connection was lost, and the daemon is well: the next one is no news."""
         self._is_overdue = False
         """The session was ended because the daemon made no progress."""
@@ -166,7 +166,7 @@ class Forwarder:
             if self._seconds_left() <= 0:
                 self._leave()
             stream = await self._servers.connect(
-                level=logging.DEBUG if self._told_well else logging.INFO
+                level=logging.DEBUG if self._is_reconnecting else logging.INFO
             )
             if stream is None:
                 self._delivery.lost(self._now_us())
@@ -181,8 +181,8 @@ class Forwarder:
             if self._is_overdue:
                 self._leave()
             elif lost:
-                self._told_well = self._delivery.lost(self._now_us())
-                if self._told_well:
+                self._is_reconnecting = self._delivery.lost(self._now_us())
+                if self._is_reconnecting:
                     log.debug("%s: connection lost: %s", self._servers.current, lost)
                 else:
                     log.warning("%s: connection lost: %s", self._servers.current, lost)
@@ -260,7 +260,7 @@ class Forwarder:
 
     def _leave(self) -> None:
         """Move on to the next server; where there is one only, connect to it again."""
-        self._told_well = False
+        self._is_reconnecting = False
         log.warning(
             "%s: it has answered no record for too long, %s",
             self._servers.current,
@@ -278,9 +278,15 @@ class Forwarder:
                 connection.receive_data(data)
                 now_us = self._now_us()
                 for reply in connection.next_events():
-                    self._delivery.handle(reply, now_us)
+                    is_turn_over = self._delivery.handle(reply, now_us)
                     if isinstance(reply, Reply) and not reply.identifier and reply.error:
                         why = f": {reply.error}"  # about the connection
+                    if is_turn_over:
+                        self._wake()
+                        # not cancelled: what the daemon has answered would be sent again
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                        self._delivery.begin_turn()
+                        now_us = self._now_us()
                 if not data:
                     return f"closed by the daemon{why}"
                 self._wake()

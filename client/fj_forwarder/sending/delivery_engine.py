@@ -246,10 +246,6 @@ class DeliveryEngine:
         largest = max((len(record.frame) for record in self._in_flight.values()), default=0)
         return min(since) + NO_PROGRESS_US_MAX + largest // REQUEST_BYTES_PER_SECOND * 1_000_000
 
-    def has_to_leave(self, now_us: int) -> bool:
-        """Whether this daemon has made no progress for so long that another should be tried."""
-        return self.overdue_us(now_us, has_others=True) <= now_us
-
     def leave(self, now_us: int) -> list[RecordOutcome]:
         """The caller ends the connection, to try the next daemon, or this one again.
 
