@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 import trio
@@ -23,6 +24,7 @@ from fastjournal.client.core.client_credentials import load_credentials
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import LogFormat, configure_log
+from fastjournal.options import ENVIRONMENT as ACCESS_FILES
 from fastjournal.options import access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.spool.slots import (
@@ -48,6 +50,42 @@ EXIT_LOCKED: Final = 75
 LOCK_TRIES: Final = 20
 LOCK_PAUSE_S: Final = 0.05
 """Patience with the lock: a status query holds it for a moment, a forwarder for its whole life."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions:
+    """Options of the command line, by the names of their parameters."""
+
+    spool: str
+    servers: tuple[Address, ...]
+    in_flight_max: int
+    slot_seconds: int
+    group: str | None
+    http: str | None
+    once: bool
+    seed: int | None
+    log_level: str
+    log_format: LogFormat
+    files: dict[str, str | None]
+    """Files of ``load_credentials``, by its names."""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """Return the options that click has parsed."""
+        own = {name: value for name, value in values.items() if name not in ACCESS_FILES}
+        return cls(**own, files={name: values[name] for name in ACCESS_FILES})
+
+    def settings(self) -> ForwarderSettings:
+        """Return what the forwarder needs of them."""
+        return ForwarderSettings(
+            spool=self.spool,
+            servers=self.servers,
+            in_flight_max=self.in_flight_max,
+            slot_seconds=self.slot_seconds,
+            once=self.once,
+            seed=self.seed,
+            load_credentials=partial(load_credentials, **self.files),
+        )
 
 
 def _addresses(
@@ -119,47 +157,32 @@ def _addresses(
     type=click.Choice(["text", "json"]),
     help="Form of these lines.",
 )
-def command(
-    spool: str,
-    servers: tuple[Address, ...],
-    in_flight_max: int,
-    slot_seconds: int,
-    group: str | None,
-    http: str | None,
-    once: bool,
-    seed: int | None,
-    log_level: str,
-    log_format: LogFormat,
-    **files: str | None,
-) -> int:
+def command(**values: Any) -> int:
     """Send the records of a spool to fastjournald and erase each one that is safe there.
 
     Stopped or killed at any moment and started again, it loses nothing and doubles nothing.
     """
-    configure_log(log_level, "%(levelname)s %(message)s", log_format)
+    options = CommandOptions.of(values)
+    configure_log(options.log_level, "%(levelname)s %(message)s", options.log_format)
     try:
-        load_credentials(**files)
-        shared_by = group_id(group)
-        place = None if http is None else _http_place(http)
+        load_credentials(**options.files)
+        shared_by = group_id(options.group)
+        place = None if options.http is None else _http_place(options.http)
     except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
-    settings = ForwarderSettings(
-        spool=spool,
-        servers=servers,
-        in_flight_max=in_flight_max,
-        slot_seconds=slot_seconds,
-        once=once,
-        seed=seed,
-        load_credentials=partial(load_credentials, **files),
-    )
+    return _run(options.settings(), shared_by, place)
+
+
+def _run(settings: ForwarderSettings, shared_by: int | None, place: HttpPlace | None) -> int:
+    """Forward until that is over; return the exit code."""
     status = 0
     try:
         with stops_noted() as early_stops:
             is_done = False
             while not is_done:
-                write_directory(spool, shared_by)
-                with _forwarder_lock(spool) as holds_spool:
+                write_directory(settings.spool, shared_by)
+                with _forwarder_lock(settings.spool) as holds_spool:
                     forwarder = Forwarder(settings, holds_spool, early_stops)
                     with _serving(place, forwarder):
                         is_done = trio.run(forwarder.run)
