@@ -55,7 +55,7 @@ waking: a slot that is due may have to wait until another one is closed."""
 
 
 class _PlacedRecord(NamedTuple):
-    """Record: its place and its frame."""
+    """Record that is not sent: its place and its frame."""
 
     slot: SlotFile
     offset: int
@@ -64,7 +64,7 @@ class _PlacedRecord(NamedTuple):
 
 
 class Delivery:
-    """Feeds an engine from a spool, and erases or puts aside what it judged.
+    """Delivery from a spool: feeds an engine, and erases or puts aside the records that it judged.
 
     Args:
         spool: The directory. The caller holds its forwarder.lock.
@@ -254,7 +254,7 @@ class Delivery:
             self._next_rescan_us = now_us + RESCAN_US
             taken = store.take_behind_torn(count, size, now_us)
             store.retry_refused()
-            store.wake_resting()
+            store.resume_suspended()
         store.refresh(now_us)
         taken += store.take(count - len(taken), size, now_us)
         if not taken:
@@ -338,7 +338,7 @@ class Delivery:
             slot.erase(record.offset, len(record.frame))
         except SlotOverwrittenError as error:
             # The record is delivered, and what is at its offset now is another one.
-            self.store.begin_anew(slot, error)
+            self.store.reread(slot, error)
             self.done += not is_counted
         except SpoolFailedError as error:
             self._delay_settled(record, Settled("", "", is_counted))

@@ -51,7 +51,7 @@ records, and one append wakes twice (datagram and inotify)."""
 
 @dataclass(frozen=True, kw_only=True)
 class ForwarderSettings:
-    """Options of the command line."""
+    """Settings of a forwarder, from the command line."""
 
     spool: str
     servers: tuple[Address, ...]
@@ -64,7 +64,7 @@ class ForwarderSettings:
 
 
 class Forwarder:
-    """Sends one spool. The caller holds forwarder.lock.
+    """Forwarder of one spool. The caller holds forwarder.lock.
 
     Args:
         settings: Options of the forwarder.

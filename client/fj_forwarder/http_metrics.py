@@ -69,7 +69,7 @@ def parse_http_place(text: str) -> HttpPlace:
 
 
 class ForwarderMetrics(Collector):
-    """Reads the last status.
+    """Collector of metrics: it reads the last status.
 
     Args:
         latest: Returns it; None: there is none so far.
@@ -145,7 +145,7 @@ def serving_metrics(
 
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are few, each for a limited time."""
+    """Server of metrics: a thread for each of few connections, for a limited time."""
 
     daemon_threads = True
     block_on_close = False

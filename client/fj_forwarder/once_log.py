@@ -27,7 +27,7 @@ def printable_code(error: str) -> str:
 
 
 class OnceLog:
-    """Names that were logged.
+    """Log of names, each once.
 
     Args:
         summary: Sentence behind "N further", for the names beyond the bound.

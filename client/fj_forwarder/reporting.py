@@ -53,7 +53,7 @@ class LastError(logging.Handler):
 
 
 class Connection:
-    """The daemon to which the forwarder is connected."""
+    """Connection to the daemon, for the status."""
 
     def __init__(self, servers: Sequence[object]) -> None:
         self.servers = [str(server) for server in servers]
@@ -70,7 +70,7 @@ class Connection:
 
 
 class Reporter:
-    """Writes the status of a forwarder.
+    """Reporter of the status of a forwarder.
 
     Args:
         spool: The directory.

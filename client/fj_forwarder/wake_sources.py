@@ -1,4 +1,4 @@
-"""Wake-up of the forwarder: the wake socket, and inotify for writers that do not ping."""
+"""Wake sources of the forwarder: the wake socket, and inotify for writers that do not ping."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _OWN_FILES = frozenset({STATUS_NAME, STATUS_TEMPORARY_NAME})
 
 
 class WakeSource(NamedTuple):
-    """Something that becomes readable."""
+    """Wake source: a descriptor that becomes readable."""
 
     descriptor: int
     drain: Callable[[], bool]
     """Takes off what made it readable, without waiting; whether there may be records."""
     looks_again: bool = False
-    """Whether a byte stands for records of the next ``GATHER_S``, too, which nothing else tells."""
+    """Whether a byte stands for records of the next ``GATHER_S``, too, for which none comes."""
 
 
 class WakeSources:
-    """Both sources of one spool, as far as they can be had; the rest is named in the log.
+    """Wake sources of one spool, as far as they can be had; the rest is named in the log.
 
     Only the holder of forwarder.lock may have one.
     """

@@ -27,7 +27,7 @@ _domain_of_host = lru_cache(_HOSTS_MAX)(domain_of)
 
 
 class Work(msgspec.Struct, gc=False):
-    """One entry to be set; the fields are those of ``Spool.append``."""
+    """Work: one entry to be set; the fields are those of ``Spool.append``."""
 
     value: Value = b""
     uri: str | bytes | None = None
@@ -39,7 +39,7 @@ class Work(msgspec.Struct, gc=False):
 
 
 class WorkEncoder:
-    """Encodes work as records of a spool.
+    """Encoder of work, as records of a spool.
 
     Args:
         next_timestamp: Gives the timestamps, never one twice.

@@ -45,7 +45,7 @@ _TEMPORARY_SUFFIXES = (RAW_SUFFIX + TEMPORARY_SUFFIX, REASON_SUFFIX + TEMPORARY_
 
 
 class DeadReason(msgspec.Struct, frozen=True):
-    """Why a piece is in ``dead/``; see the module for the fields."""
+    """Reason for which a piece is in ``dead/``; see the module for the fields."""
 
     slot: str
     offset: int
@@ -57,7 +57,7 @@ class DeadReason(msgspec.Struct, frozen=True):
 
 
 class DeadPiece(msgspec.Struct, frozen=True):
-    """One piece that is in ``dead/``."""
+    """Piece that is in ``dead/``: a dead letter."""
 
     name: str
     """Without suffix."""
@@ -67,7 +67,7 @@ class DeadPiece(msgspec.Struct, frozen=True):
 
 
 class DeadDirectory:
-    """The ``dead/`` of one spool; created when it is first needed."""
+    """Directory ``dead/`` of one spool; created when it is first needed."""
 
     def __init__(self, spool_directory: str | os.PathLike[str]) -> None:
         self.path = os.path.join(os.fspath(spool_directory), DEAD_NAME)

@@ -1,4 +1,4 @@
-"""The bytes of a spool file: header, records, and how a reader finds its way after damage.
+"""Format of a spool file, its bytes: header, records, and how a reader finds its way after damage.
 
 All integers are big endian and unsigned. A file:
 

@@ -13,7 +13,7 @@ from fastjournal.times import Duration, duration_s
 
 
 class SpoolWatch:
-    """Wakes when a record is appended to a spool: ``with watch(directory) as changes``.
+    """Watch that wakes when a record is appended to a spool: ``with watch(directory) as changes``.
 
     ``wait`` waits; with an event loop of others poll ``fileno()``, and call ``wait(0)`` when it is
     readable. A wake says that there may be something new, and never what: one can stand for many

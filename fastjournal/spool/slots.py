@@ -59,7 +59,7 @@ _HINTS = {
 
 
 class SlotName(NamedTuple):
-    """One file of a spool."""
+    """Slot by its name: one file of a spool."""
 
     start_s: int
     """Instant of its start: seconds since the Unix epoch."""
@@ -78,7 +78,7 @@ class Survey(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One file of a spool, as it was when the directory was read."""
+    """Slot: one file of a spool, as it was when the directory was read."""
 
     start_s: int
     """Instant of its start: seconds since the Unix epoch."""

@@ -19,7 +19,7 @@ _PIECES = 4096
 
 
 class SlotStatus(msgspec.Struct, frozen=True):
-    """One slot."""
+    """Status of one slot."""
 
     name: str
     start_s: int
@@ -41,7 +41,7 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
 
 class UnreadableSlot(msgspec.Struct, frozen=True):
-    """One slot that cannot be read."""
+    """Slot that cannot be read."""
 
     name: str
     path: str
@@ -50,7 +50,7 @@ class UnreadableSlot(msgspec.Struct, frozen=True):
 
 
 class SpoolStatus(msgspec.Struct, frozen=True):
-    """A whole spool."""
+    """Status of a whole spool."""
 
     directory: str
     slots: list[SlotStatus]

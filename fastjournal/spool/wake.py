@@ -1,4 +1,4 @@
-"""The wake socket of a spool: one byte makes the forwarder look at once.
+"""Wake socket of a spool: one byte makes the forwarder look at once.
 
 A datagram socket in the spool's directory, bound by the forwarder. Where nobody listens nothing
 happens: the forwarder finds the record by itself when it comes back.
@@ -27,7 +27,7 @@ GATHER_S = 0.001
 
 
 class Waker:
-    """The writer's end. Not thread-safe: its owner holds a lock."""
+    """Waker: the writer's end of the socket. Not thread-safe: its owner holds a lock."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -144,8 +144,8 @@ class SlotMachine(RuleBasedStateMachine):
     @rule()
     def rest_and_wake(self) -> None:
         if self.file.is_quiet:
-            self.file.rest()
-            self.file.wake()
+            self.file.suspend()
+            self.file.resume()
 
     @rule()
     def kill(self) -> None:

@@ -58,7 +58,7 @@ class Opened:
         found = []
         taken = self.store.take_behind_torn(1000, 1 << 20, now_us)
         self.store.retry_refused()
-        self.store.wake_resting()
+        self.store.resume_suspended()
         self.store.refresh(now_us)
         while taken := taken + self.store.take(1000, 1 << 20, now_us):
             for slot, piece, _ in taken:

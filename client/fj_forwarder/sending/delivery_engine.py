@@ -58,7 +58,7 @@ _LISTEN: Final = int(Flag.LISTEN)
 
 
 class DeliveryEngine:
-    """Decides; see the module.
+    """Delivery engine of one forwarder; see the module.
 
     Args:
         in_flight_max: Requests sent and not answered, at most.

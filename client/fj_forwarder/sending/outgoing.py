@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outgoing(msgspec.Struct, gc=False):
-    """One record on its way. ``slot`` and ``offset`` say where the caller finds it."""
+    """Outgoing record. ``slot`` and ``offset`` say where the caller finds it."""
 
     slot: SlotFile
     offset: int
@@ -55,7 +55,7 @@ class RecordOutcome(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Meaning of the end of a connection."""
+    """Loss of a connection: what becomes of its records."""
 
     put_off: list[RecordOutcome]
     """Records that leave the engine."""

@@ -8,7 +8,7 @@ from fastjournal.limits import SKIP_AFTER, SKIP_MAX
 
 
 class PoisonSearch:
-    """Counts suspects in a row; from ``SKIP_AFTER`` on more and more records are passed over.
+    """Poison search: counts suspects in a row, and says how many records are passed over.
 
     The number is drawn: from none to twice the power of two that it is on average. Records that
     were passed over come again in the same order, behind the same suspects where these are

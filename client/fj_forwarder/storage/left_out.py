@@ -1,4 +1,4 @@
-"""Slots that are left out for now because they cannot be opened or read; each is logged once."""
+"""Left-out slots: they cannot be opened or read for now; each is logged once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LeftOutSlots:
-    """Failures of slots, by name, and the messages that were logged of them."""
+    """Left-out slots of one spool: their failures, and what the log has of them."""
 
     def __init__(self) -> None:
         self.unopened: set[str] = set()
@@ -60,12 +60,12 @@ class LeftOutSlots:
     def add(self, name: str, error: SpoolFailedError) -> None:
         """Note that a slot cannot be opened; its caller knows when to try again."""
         self._failures[name] = error
-        self.tell(name, f"this slot is left out until it can be opened: {error}")
+        self.log_once(name, f"this slot is left out until it can be opened: {error}")
 
     def add_unerased(self, name: str, error: SpoolFailedError) -> None:
         """Leave out a slot in which a delivered record cannot be erased."""
         self._failures[name] = error
-        self.tell(name, f"this slot is left out until what is delivered can be erased: {error}")
+        self.log_once(name, f"this slot is left out until what is delivered can be erased: {error}")
 
     @contextlib.contextmanager
     def catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
@@ -81,7 +81,7 @@ class LeftOutSlots:
             if now_us is not None:
                 file.retry_us = now_us + RESCAN_US
                 self._failures[file.name] = error
-            self.tell(file.name, f"this slot is left out for now: {error}")
+            self.log_once(file.name, f"this slot is left out for now: {error}")
         else:
             if now_us is not None and not file.delayed.unerased:
                 self._failures.pop(file.name, None)
@@ -90,7 +90,7 @@ class LeftOutSlots:
         """Log how many slots were left out that the log does not name."""
         self._log.summarize(len(self._unnamed))
 
-    def tell(self, name: str, sentence: str) -> None:
+    def log_once(self, name: str, sentence: str) -> None:
         """Log a sentence about a slot, once for each name."""
         if self._log.error(name, sentence):
             self._unnamed.discard(name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """A stretch and its slot, in the order of their instants."""
+    """Due stretch and its slot, in the order of the instants."""
 
     due_us: int
     serial: int
@@ -103,7 +103,7 @@ class RetryQueue:
 
 
 class _StretchHeap:
-    """Stretches in the order of their instants; beyond a bound those of each slot are folded."""
+    """Heap of stretches by their instants; beyond a bound those of each slot are folded."""
 
     def __init__(self, stretches_max: int) -> None:
         self._stretches_max = self._limit = stretches_max

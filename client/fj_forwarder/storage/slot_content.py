@@ -39,7 +39,7 @@ class SlotOverwrittenError(SpoolFailedError):
 
 
 class SlotContent:
-    """Compares a slot file with what was read of it.
+    """Content of one slot file, compared with what was read of it.
 
     Args:
         path: Path of the slot.

@@ -120,7 +120,7 @@ class SlotFile:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all was read and nothing of it is in memory: it can rest."""
+        """Whether all was read and nothing of it is in memory: it can be suspended."""
         return (
             not self.window.records
             and self._reader.position > 0
@@ -286,12 +286,12 @@ class SlotFile:
         is_suspect = not stretch.is_exact and self.delayed.has_suspect(offset)
         return is_suspect or offset in self.window.records
 
-    def rest(self) -> None:
+    def suspend(self) -> None:
         """Close the file of a quiet slot, and keep only the delayed stretches."""
         self._reader = SlotReader(self.path, -1, start=self._reader.position)
         self.close()
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """Open the file again.
 
         Raises:

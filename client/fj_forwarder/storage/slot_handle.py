@@ -88,7 +88,7 @@ class SlotHandle:
         return True
 
     def unlock(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def unlink(self) -> None:

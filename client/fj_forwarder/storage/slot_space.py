@@ -27,7 +27,7 @@ _NOWHERE: Final = 1 << 62
 
 
 class SlotSpace:
-    """Erased bytes of one slot, and how much of them was released.
+    """Space of one slot: its erased bytes, and how much of them was released.
 
     Args:
         path: Path of the slot.

@@ -1,4 +1,4 @@
-"""Slot store of a spool: which slots to read next, which rest, which are over and can go."""
+"""Slot store of a spool: which slots to read next, which to suspend, which are over and can go."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _start = attrgetter("start_s")
 
 
 class SlotStore:
-    """The slots of one spool, oldest first.
+    """Slot store of one spool; its slots are read oldest first.
 
     Args:
         directory: The spool.
@@ -69,7 +69,7 @@ class SlotStore:
         self._open_max = open_slots_max(OPEN_SLOTS_MAX)
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
-        self._resting: dict[str, SlotFile] = {}
+        self._suspended: dict[str, SlotFile] = {}
         """Slots that were read and closed: they wait for what is delayed, or for their writers."""
         self.listing = listing or SlotListing(directory)
         """Slots that were not begun, and files that are nothing of a spool."""
@@ -88,7 +88,7 @@ class SlotStore:
 
     def backlog(self) -> Backlog:
         """Return what is pending."""
-        return measure_backlog([*self._open, *self._resting.values()], self.listing.unread)
+        return measure_backlog([*self._open, *self._suspended.values()], self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
         """Look which slots there are, unless that was done just now or there is enough to do.
@@ -102,15 +102,15 @@ class SlotStore:
 
     def _prune(self, listed: set[str]) -> set[str]:
         """Drop what is known of slots that are gone; return the names of those not to begin."""
-        self.left_out.prune(listed, {file.name for file in self._open} | self._resting.keys())
+        self.left_out.prune(listed, {file.name for file in self._open} | self._suspended.keys())
         taken_away = self._taken_away(self._open)
         begun = {file.name for file in self._open if file not in taken_away}
-        return begun | self.left_out.unopened | self._resting.keys()
+        return begun | self.left_out.unopened | self._suspended.keys()
 
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
-        The number of slots open at once is bounded: slots that were read rest.
+        The number of slots open at once is bounded: slots that were read are suspended.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -125,7 +125,7 @@ class SlotStore:
         sources[1](rest, now_us)
         sources[0](rest, now_us)
         self.left_out.summarize()
-        return half.taken + rest.taken
+        return half.records + rest.records
 
     def change_turns(self) -> None:
         """Let ``take`` begin with the other kind: what it gave is to be sent.
@@ -137,18 +137,18 @@ class SlotStore:
 
     def take_suspect(self, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return one suspect that is due, if there is one."""
-        haul = TakenRecords(1, bytes_max)
-        while haul.has_room and (due := self.delays.first_suspect(now_us)):
-            if not self._take_stretch(due, haul, now_us):
+        taken = TakenRecords(1, bytes_max)
+        while taken.has_room and (due := self.delays.first_suspect(now_us)):
+            if not self._take_stretch(due, taken, now_us):
                 break
-        return haul.taken
+        return taken.records
 
     def take_one(self, due: Due, now_us: int) -> list[TakenRecord]:
         """Return what is pending in one stretch, due or not."""
-        haul = TakenRecords(_ALL, _ALL)
-        while due.stretch.alive and self._take_stretch(due, haul, now_us):
+        taken = TakenRecords(_ALL, _ALL)
+        while due.stretch.alive and self._take_stretch(due, taken, now_us):
             pass
-        return haul.taken
+        return taken.records
 
     def delay(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot, of which nothing is in memory any more, wait."""
@@ -163,7 +163,7 @@ class SlotStore:
         slot.window.bar()
         self.left_out.add_unerased(slot.name, error)
 
-    def begin_anew(self, file: SlotFile, error: SlotOverwrittenError) -> None:
+    def reread(self, file: SlotFile, error: SlotOverwrittenError) -> None:
         """Another program has overwritten a slot: read it from its start.
 
         Records of its former content that are in memory are sent and not erased; delayed ones are
@@ -177,28 +177,28 @@ class SlotStore:
         log.error("%s; it is read again from its start%s", error, what)
         if file in self._open:
             self._open.remove(file)
-        if self._resting.get(file.name) is file:
-            del self._resting[file.name]
+        if self._suspended.get(file.name) is file:
+            del self._suspended[file.name]
         if not file.is_taken_away:
             self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
         self._discard(file)
 
     def retry_refused(self) -> None:
-        """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
+        """Let the next ``refresh`` list the slots again that could not be opened."""
         self.left_out.retry_unopened()
 
     def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
-        haul = TakenRecords(count_max, bytes_max)
+        taken = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
             is_looked_at = file.is_incomplete and not file.is_barred
-            if haul.has_room and is_looked_at and now_us >= file.retry_us:
+            if taken.has_room and is_looked_at and now_us >= file.retry_us:
                 with self._catching(file, now_us):
                     file.check_content()
                     file.note_growth()
                     file.wait_for_writes()
-                    haul.add(file, file.take(haul.count, haul.size, settled=True))
-        return haul.taken
+                    taken.add(file, file.take(taken.count, taken.size, settled=True))
+        return taken.records
 
     def finish_old(self, wall_us: int, count_max: int, bytes_max: int) -> list[TakenRecord]:
         """Delete the slots that are over and done; return what came in them at the last moment.
@@ -208,26 +208,26 @@ class SlotStore:
             count_max: At most so many records.
             bytes_max: Stop after so many bytes.
         """
-        haul = TakenRecords(count_max, bytes_max)
+        taken = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
-            if haul.has_room and self._is_over(file, wall_us):
-                self._finish(file, haul)
-        return haul.taken
+            if taken.has_room and self._is_over(file, wall_us):
+                self._finish(file, taken)
+        return taken.records
 
-    def wake_resting(self) -> None:
-        """Finish slots that rested because a writer held them, and read on where one wrote."""
-        for file in list(self._resting.values()):
+    def resume_suspended(self) -> None:
+        """Finish suspended slots that a writer held, and read on where one wrote."""
+        for file in list(self._suspended.values()):
             with contextlib.suppress(OSError):
                 size = os.stat(file.path, follow_symlinks=False).st_size
                 has_changed = size != file.position
                 is_due = not file.delayed or (has_changed and not file.is_barred)
-                if is_due and self._make_room() and self._wake(file):
+                if is_due and self._close_one() and self._resume(file):
                     with self._catching(file):
                         file.note_growth()
                     self._finish(file, TakenRecords(0, 0))
                     with self._catching(file):
                         if file in self._open and file.is_quiet:
-                            self._rest(file)
+                            self._suspend(file)
 
     def close(self) -> None:
         """Close all files."""
@@ -235,22 +235,20 @@ class SlotStore:
             file.close()
         self._open.clear()
 
-    # --- reading --------------------------------------------------------------------------------
-
-    def _take_new(self, haul: TakenRecords, now_us: int) -> None:
+    def _take_new(self, taken: TakenRecords, now_us: int) -> None:
         """Go on with the slots that are open, then begin others, the oldest first."""
         for file in list(self._open):
-            if not haul.has_room:
+            if not taken.has_room:
                 return
             if file.is_barred or now_us < file.retry_us:
                 continue
             if not (file.is_over and file.outstanding):
                 with self._catching(file, now_us):
-                    count = file.window.allowance(haul.count, first_max=self._first_max)
+                    count = file.window.allowance(taken.count, first_max=self._first_max)
                     if count and file.has_more():
-                        haul.add(file, file.take(count, haul.size))
+                        taken.add(file, file.take(count, taken.size))
         listing = self.listing
-        while listing.unread and haul.has_room and self._make_room():
+        while listing.unread and taken.has_room and self._close_one():
             slot = listing.pop_oldest()
             try:
                 is_written = listing.is_rewritten(slot.name)
@@ -261,34 +259,34 @@ class SlotStore:
             listing.note_begun(slot.name)
             insort(self._open, file, key=_start)
             with self._catching(file, now_us):
-                count = file.window.allowance(haul.count, first_max=self._first_max)
-                haul.add(file, file.take(count, haul.size))
+                count = file.window.allowance(taken.count, first_max=self._first_max)
+                taken.add(file, file.take(count, taken.size))
 
     @property
     def _first_max(self) -> int:
         """How many records a slot may have on their way before one was erased there."""
         return FIRST_RECORDS_MAX if self._unerased <= UNERASED_MAX else 1
 
-    def _take_due(self, haul: TakenRecords, now_us: int) -> None:
+    def _take_due(self, taken: TakenRecords, now_us: int) -> None:
         """Read what was delayed and is due."""
-        while haul.has_room and (due := self.delays.first_due(now_us)):
-            if not self._take_stretch(due, haul, now_us):
+        while taken.has_room and (due := self.delays.first_due(now_us)):
+            if not self._take_stretch(due, taken, now_us):
                 return
 
-    def _take_stretch(self, due: Due, haul: TakenRecords, now_us: int) -> bool:
+    def _take_stretch(self, due: Due, taken: TakenRecords, now_us: int) -> bool:
         """Read on in a stretch; False: no slot more may be open now."""
         file, stretch = due.slot, due.stretch
         if file.is_barred and not stretch.settled:
             self._postpone(due, now_us)
             return True
-        if file.name in self._resting:
-            if not self._make_room():
+        if file.name in self._suspended:
+            if not self._close_one():
                 return False
-            self._wake(file)
+            self._resume(file)
         before = stretch.start
-        if file.name not in self._resting and stretch.alive:
+        if file.name not in self._suspended and stretch.alive:
             with self._catching(file, now_us):
-                haul.add(file, file.take_again(stretch, haul.count, haul.size), stretch)
+                taken.add(file, file.take_again(stretch, taken.count, taken.size), stretch)
                 self._unerased -= stretch.is_erasure and not stretch.alive
         if stretch.alive and stretch.start == before:
             self._postpone(due, now_us)
@@ -301,9 +299,7 @@ class SlotStore:
             try:
                 yield
             except SlotOverwrittenError as error:
-                self.begin_anew(file, error)
-
-    # --- opening and closing --------------------------------------------------------------------
+                self.reread(file, error)
 
     def _taken_away(self, files: Iterable[SlotFile]) -> list[SlotFile]:
         """Return the slots that somebody deleted: a writer may make new ones of their names.
@@ -317,8 +313,11 @@ class SlotStore:
                 log.error("%s: somebody deleted this slot; the rest is sent still", file.path)
         return found
 
-    def _make_room(self) -> bool:
-        """Have one slot less than may be open: those that are done go, those that are read rest."""
+    def _close_one(self) -> bool:
+        """Close slots where as many are open as may be; return whether one more may be open.
+
+        Those that are done are deleted, those that were read are suspended.
+        """
         if len(self._open) < self._open_max:
             return True
         for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
@@ -328,12 +327,12 @@ class SlotStore:
                     self._discard(file)
         for file in list(self._open):
             if file.is_drop_in and not file.outstanding:
-                self._rest(file)
+                self._suspend(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
                 with self._catching(file):
                     may_rest = file.is_quiet or (file.is_barred and not file.outstanding)
                     if may_rest and not self._finish(file, TakenRecords(0, 0)):
-                        self._rest(file)
+                        self._suspend(file)
         return len(self._open) < self._open_max
 
     def _finish_drop_ins(self) -> None:
@@ -348,14 +347,14 @@ class SlotStore:
         end_us = (file.start_s + self._slot_seconds) * 1_000_000
         return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
 
-    def _finish(self, file: SlotFile, haul: TakenRecords) -> bool:
+    def _finish(self, file: SlotFile, taken: TakenRecords) -> bool:
         """Delete a slot that is over if it is done; whether it is open no more."""
         if file.outstanding or file.delayed:
             return False
         deleted = False
         with self._catching(file):
-            deleted, pieces = file.finish(haul.count, haul.size)
-            haul.add(file, pieces)
+            deleted, pieces = file.finish(taken.count, taken.size)
+            taken.add(file, pieces)
         if deleted:
             if file.is_drop_in and file.position in (0, FILE_HEADER_BYTES):
                 log.warning("%s: a drop-in without a record, deleted", file.path)
@@ -366,27 +365,27 @@ class SlotStore:
             self._open.remove(file)
         return deleted or file.is_overwritten
 
-    def _rest(self, file: SlotFile) -> None:
-        file.rest()
+    def _suspend(self, file: SlotFile) -> None:
+        file.suspend()
         self._open.remove(file)
-        self._resting[file.name] = file
+        self._suspended[file.name] = file
 
-    def _wake(self, file: SlotFile) -> bool:
-        """Open a slot that rested; False: that cannot be done, or it is gone."""
+    def _resume(self, file: SlotFile) -> bool:
+        """Open a suspended slot; False: that cannot be done, or it is gone."""
         try:
-            file.wake()
+            file.resume()
         except SlotOverwrittenError as error:
-            self.begin_anew(file, error)
+            self.reread(file, error)
             return False
         except SpoolFailedError as error:
             if not os.path.lexists(file.path) or error.__cause__ is None:
                 log.error("this slot was taken away, and what was pending in it: %s", error)
-                del self._resting[file.name]
+                del self._suspended[file.name]
                 self._discard(file)
             else:
                 self.left_out.add(file.name, error)
             return False
-        del self._resting[file.name]
+        del self._suspended[file.name]
         insort(self._open, file, key=_start)
         return True
 

@@ -22,7 +22,7 @@ class Settled(NamedTuple):
 
 
 class Stretch(msgspec.Struct, gc=False):
-    """The bytes ``start`` to ``end`` of a slot: what is pending there waits until ``due_us``."""
+    """Stretch of a slot: what is pending from ``start`` to ``end`` waits until ``due_us``."""
 
     start: int
     end: int

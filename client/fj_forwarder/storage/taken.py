@@ -1,4 +1,4 @@
-"""TakenRecord records: read from their slots in one go, up to a count and a size."""
+"""Taken records: read from their slots in one go, up to a count and a size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TakenRecord(NamedTuple):
-    """A pending record, its slot, and what it waited in, if it did."""
+    """Pending record, its slot, and the stretch that it waited in, if it did."""
 
     slot: SlotFile
     piece: Piece
@@ -22,7 +22,7 @@ class TakenRecords:
     """Records taken in one go, and how many records and bytes more there is room for."""
 
     def __init__(self, count: int, size: int) -> None:
-        self.taken: list[TakenRecord] = []
+        self.records: list[TakenRecord] = []
         self.count = count
         self.size = size
 
@@ -35,4 +35,4 @@ class TakenRecords:
         """Take the records of a slot."""
         self.count -= len(pieces)
         self.size -= sum(len(piece.data) for piece in pieces)
-        self.taken += [TakenRecord(file, piece, stretch) for piece in pieces]
+        self.records += [TakenRecord(file, piece, stretch) for piece in pieces]

@@ -1,4 +1,4 @@
-"""One slot's file, open for appending: creation, the shared lock, torn writes.
+"""Append file of a slot: creation, the shared lock, torn writes.
 
 Any number of processes append at once without a lock between them, for each record is one ``write``
 at the end of the file (O_APPEND). The shared flock says only "somebody writes here": the forwarder
@@ -54,7 +54,7 @@ class ShortWriteError(SpoolFailedError):
 
 
 class AppendFile:
-    """The file of one slot; created if it is not there.
+    """Append file of one slot; created if it is not there.
 
     A signal handler may append to it while an append is under way in the same thread.
 
@@ -125,7 +125,7 @@ class AppendFile:
             if not leads_to(self.path, self._descriptor):
                 return False
         except OSError:
-            pass  # nobody says that it is not; the write tells what is wrong
+            pass  # as far as is known it is; the error of the write names the reason
         self.good_from_us = now_us
         self.good_until_us = min(now_us + MOVED_US_MAX, self._ends_us)
         return True

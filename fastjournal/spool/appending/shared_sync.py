@@ -60,8 +60,8 @@ class SharedSync:
             rounds = self._rounds
             if not self._lock.acquire(blocking=False):
                 if not self._wait(rounds):
-                    # success is no proof: the system tells a failure to one of two syncs, and
-                    # it may have told the other one
+                    # success is no proof: the system reports a failure to one of two syncs, and
+                    # that may have been the other one
                     self._sync(number, descriptor)
                 continue
             try:

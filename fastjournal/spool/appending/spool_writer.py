@@ -44,7 +44,7 @@ _BATCH_BYTES: Final = 256 * 1024
 
 
 class Spool:
-    """Appends requests to a spool directory. Threads may share it; the child of a fork may use it.
+    """Spool that a program appends requests to. Threads may share it; so may the child of a fork.
 
     Args:
         directory: Created with mode 0750 if it is not there.

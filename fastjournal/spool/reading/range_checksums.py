@@ -28,7 +28,7 @@ _extend: Final = google_crc32c.extend
 
 
 class RangeChecksums:
-    """Checksums of the ranges of a file, of which a part is in memory."""
+    """Range checksums of a file, of which a part is in memory."""
 
     def __init__(self) -> None:
         self._origin = 0
