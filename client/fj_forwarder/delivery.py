@@ -253,7 +253,7 @@ class Delivery:
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
             taken = store.take_behind_torn(count, size, now_us)
-            store.retry_refused()
+            store.left_out.retry_unopened()
             store.resume_suspended()
         store.refresh(now_us)
         taken += store.take(count - len(taken), size, now_us)

@@ -57,7 +57,7 @@ class Opened:
         now_us = self.looks * RESCAN_US
         found = []
         taken = self.store.take_behind_torn(1000, 1 << 20, now_us)
-        self.store.retry_refused()
+        self.store.left_out.retry_unopened()
         self.store.resume_suspended()
         self.store.refresh(now_us)
         while taken := taken + self.store.take(1000, 1 << 20, now_us):

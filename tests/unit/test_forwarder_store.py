@@ -90,7 +90,7 @@ def test_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later(
     assert [record.name for record in caplog.records] == ["fj_forwarder"] * 3
     store.refresh(RESCAN_US)
     assert store.take(10, 1 << 20, 0) == []
-    store.retry_refused()
+    store.left_out.retry_unopened()
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 0)) == 3
     assert len(caplog.records) == 3
@@ -118,7 +118,7 @@ def test_slots_left_out_are_known_until_they_are_read_or_gone(
     assert len(store.take(10, 1 << 20, RESCAN_US)) == 1
     assert [error.path for error in store.left_out.failures()] == [str(first)]
     first.write_bytes(content)
-    store.retry_refused()
+    store.left_out.retry_unopened()
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 2 * RESCAN_US)) == 1
     assert store.left_out.failures() == []
@@ -134,7 +134,7 @@ def test_slot_left_out_that_is_deleted_is_left_out_no_more(
     assert store.take(10, 1 << 20, 0) == []
     assert len(store.left_out.failures()) == 1
     slot.unlink()
-    store.retry_refused()
+    store.left_out.retry_unopened()
     store.refresh(RESCAN_US)
     assert store.left_out.failures() == []
 

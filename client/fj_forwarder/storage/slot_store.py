@@ -183,10 +183,6 @@ class SlotStore:
             self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
         self._discard(file)
 
-    def retry_refused(self) -> None:
-        """Let the next ``refresh`` list the slots again that could not be opened."""
-        self.left_out.retry_unopened()
-
     def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
         taken = TakenRecords(count_max, bytes_max)
@@ -330,8 +326,8 @@ class SlotStore:
                 self._suspend(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
                 with self._catching(file):
-                    may_rest = file.is_quiet or (file.is_barred and not file.outstanding)
-                    if may_rest and not self._finish(file, TakenRecords(0, 0)):
+                    may_be_suspended = file.is_quiet or (file.is_barred and not file.outstanding)
+                    if may_be_suspended and not self._finish(file, TakenRecords(0, 0)):
                         self._suspend(file)
         return len(self._open) < self._open_max
 
