@@ -55,7 +55,7 @@ BODY_END = b"\r\n"
 """The end of the put command, which stands in the file and counts in the size."""
 
 
-class _Layout(NamedTuple):
+class _VersionLayout(NamedTuple):
     """Layout of a version."""
 
     name_size: struct.Struct
@@ -65,8 +65,8 @@ class _Layout(NamedTuple):
 
 
 _LAYOUTS = {
-    VERSION: _Layout(struct.Struct("<i"), struct.Struct("<QI4xqqi4xqqIIIIIB3x"), 1000),
-    VERSION_OLD: _Layout(struct.Struct("<Q"), struct.Struct("<QI4xQQi4xQQIIIIIB"), 1),
+    VERSION: _VersionLayout(struct.Struct("<i"), struct.Struct("<QI4xqqi4xqqIIIIIB3x"), 1000),
+    VERSION_OLD: _VersionLayout(struct.Struct("<Q"), struct.Struct("<QI4xQQi4xQQIIIIIB"), 1),
 }
 
 
