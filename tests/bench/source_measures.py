@@ -40,13 +40,8 @@ HOT_LOOPS = {"read", "replay_stretch"}
 PROGRAMS = (DAEMON, "fj_forwarder", "fj_cli", SPARK)
 """Packages of the programs. Each uses modules of the library beside its own; only one has Spark."""
 
-NAMES_TO_BE_MENDED = {
-    # the daemon, with the command log
-    *("Context", "Log", "Run", "Scan", "Search", "Segment", "Signal", "State", "Waiting"),
-    # the spool, and Spark
-    *("Entries", "Job", "Jobs", "Kind", "Progress", "SegmentReader", "Shards", "Span", "Work"),
-}
-"""Names that two classes of one program have so far: to be emptied."""
+NAMES_TO_BE_MENDED = {"Context", "Run", "Search", "Signal", "State"}
+"""Names that two classes of the daemon have so far: to be emptied."""
 
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
