@@ -19,7 +19,7 @@ from fastjournald.compaction.backpressure import Backpressure
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.engine.undelivered import Handout
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.connections import Connections
 from fastjournald.net.credentials import Security
@@ -69,7 +69,6 @@ class Server:
         handed_over: ActivatedSockets = NO_SOCKETS,
     ) -> None:
         tls, engine.context.grants = security or Security()
-        engine.context.handouts = Handouts()
         self._started_us = clock.now_us()
         self._handed_over = handed_over
         self.runtime = runtime = Runtime(

@@ -34,7 +34,7 @@ from fastjournal.protocol import ClientConnection, Flag, Function, Request, enco
 from tests.bench.one_connection import BATCH, BODY, DIRECTORY, WINDOW
 from tests.door.admission import MemoryBudget, TurnBudget
 from tests.door.daemon import Latencies
-from tests.door.engine import Engine, Handouts, Settings, engine_module, new_journal
+from tests.door.engine import Engine, Settings, engine_module, new_journal, next_module
 from tests.door.net import COMMIT, RECEIVE, Session, Shared
 
 WINDOWS = 200
@@ -99,10 +99,8 @@ class HotPath:
         )
         journal.append_to(writer.append)
         engine = Engine(settings, journal)
-        engine.context.handouts = Handouts()
         self.shared = Shared(
             engine=engine,
-            handouts=engine.context.handouts,
             log=writer,
             memory=MemoryBudget(1 << 28, engine.context.ration),
             turns=TurnBudget(engine.store),
@@ -126,7 +124,7 @@ class HotPath:
         stopwatch.time("record", journal, "completed_all")
         stopwatch.time("index", engine.store, "insert_new")
         stopwatch.time("reply", engine_module, "encode_successes")
-        stopwatch.time("reply", engine_module, "encode_reply_to")
+        stopwatch.time("reply", next_module, "encode_reply_to")
         stopwatch.time("write", writer, "write")
 
     def ask(self, data: bytes) -> bytes:

@@ -6,6 +6,7 @@ from fastjournald.engine import engine as engine_module
 from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
 from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
+from fastjournald.engine.handlers import next as next_module
 from fastjournald.engine.handlers.scan.cursor import (
     DOMAINS,
     EXPRESSION,
@@ -32,6 +33,6 @@ from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Sea
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import UNKNOWN
 from fastjournald.engine.store import Store
-from fastjournald.engine.undelivered import Handout, Handouts, give_back
+from fastjournald.engine.undelivered import Delivery, Handout, give_back
 from fastjournald.engine.value_memory import evict_values, fill_value
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES

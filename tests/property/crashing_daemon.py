@@ -26,9 +26,9 @@ from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Compaction, comp
 from tests.door.config import Config
 from tests.door.engine import (
     BURIED_AT_ATTEMPTS_MAX,
+    Delivery,
     Engine,
     Handout,
-    Handouts,
     KeyFilter,
     Missing,
     evict_values,
@@ -196,7 +196,7 @@ class CrashingDaemon:
             if self.exact:
                 self.assert_heard()
         self.told, self.heard, self.unfinished = [], {}, None
-        self.engine.context.handouts, self.unsent = Handouts(), []
+        self.unsent = []
         everything = range_filter(b"", b"")
         assert isinstance(everything, KeyFilter)
         self.engine.subscriptions.begin(LISTENER, 1, everything)
@@ -413,6 +413,8 @@ class CrashingDaemon:
         while isinstance(answer, Missing):
             answer = engine.handle("session", asked, self.clock.instant_us, self.fetch(answer))
         assert answer is not None
+        if isinstance(answer, Delivery):
+            self.unsent.append(answer.handout)
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()
@@ -422,8 +424,6 @@ class CrashingDaemon:
 
     def lose_client(self) -> None:
         """Send what was delivered, or keep it for a while, or find that the client is gone."""
-        assert self.engine.context.handouts is not None
-        self.unsent += self.engine.context.handouts.take("session")
         chance = self.backs.random()
         if chance < 0.4:
             self.unsent.clear()

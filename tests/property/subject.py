@@ -22,7 +22,9 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, V
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.engine import (
+    Delivery,
     Engine,
+    Handout,
     LongMatches,
     Missing,
     Scan,
@@ -135,6 +137,8 @@ class EngineSubject:
         )
         self.shell = Shell(self.engine)
         self.ended: list[tuple[Hashable, Reply]] = []
+        self.delivered: list[Handout] = []
+        """Work of all replies so far."""
         self.evict()
         self.check()
 
@@ -212,10 +216,15 @@ class EngineSubject:
         self.evict()
         if data is None:
             return None
+        self._note(data)
         self.reply_bytes = len(data)
         replies = decoded(data)
         self.ended += [(session, reply) for reply in replies[:-1]]
         return replies[-1]
+
+    def _note(self, data: bytes) -> None:
+        if isinstance(data, Delivery):
+            self.delivered.append(data.handout)
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Replies to those who waited, first those that QUIT has ended."""
@@ -225,6 +234,8 @@ class EngineSubject:
             cold = [entry for entry in self.engine.store if isinstance(entry.value, Cold)]
             unreadable = self.fetch(Missing(cold))
             answers = self.engine.serve_waiters(now, unreadable)
+            for _, data in answers:
+                self._note(data)
             served += [(one, decode_reply(data)) for one, data in answers]
         else:
             assert not self.engine.serve_waiters(now)

@@ -12,7 +12,6 @@ from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, EventRow
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.storage.files import SegmentFile
-from tests.door.engine import Handouts
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.plain_event_records import row_records
 
@@ -87,10 +86,11 @@ def test_dead_letter_that_is_deleted_is_no_purge(tells: bool) -> None:
 def test_popped_entry_that_was_not_delivered_has_returned() -> None:
     told = Told()
     told.set(1)
-    handouts = told.log.engine.context.handouts = Handouts()
+    entry = told.log.engine.store.find(key(1))
+    assert entry is not None
     told.log.ask(Function.NEXT, DOMAIN, flags=Flag.OVERWRITE)
     told.log.pass_time(1)
-    told.log.engine.give_back(handouts.take("session"), 9, told.log.clock.instant_us)
+    told.log.engine.give_back([(0, [entry])], 9, told.log.clock.instant_us)
     events = told.events()
     assert [(str(event.event), event.reason) for event in events] == [
         ("set", None),

@@ -16,7 +16,7 @@ from fastjournal.protocol import ClientConnection, Flag, Function, encode_reply,
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.admission import MemoryBudget, TurnBudget
 from tests.door.daemon import Latencies
-from tests.door.engine import Grant, Grants, Handout, Handouts
+from tests.door.engine import Grant, Grants, Handout
 from tests.door.net import (
     CLOSE,
     COMMIT,
@@ -76,7 +76,6 @@ class Daemon:
     def __init__(self, *, inflight: int = 1 << 20, cold: bool = False) -> None:
         self.subject = EngineSubject(Rules(), cold=cold)
         self.engine, self.writer = self.subject.engine, self.subject.writer
-        handouts = self.engine.context.handouts = Handouts()
         self.memory = MemoryBudget(inflight, self.engine.context.ration)
         self.turns = TurnBudget(self.engine.store)
         self.backpressure = Backpressure()
@@ -88,7 +87,6 @@ class Daemon:
         self.now = START
         self.shared = Shared(
             engine=self.engine,
-            handouts=handouts,
             log=self.writer,
             memory=self.memory,
             turns=self.turns,
@@ -107,7 +105,7 @@ class Daemon:
         self.engine.signals.take()
         for session, data in self.engine.serve_waiters(now):
             assert isinstance(session, Session)
-            session.put(data, pushed=True)
+            session.deliver([data])
 
     def _wake_tasks(self) -> None:
         self.woken += 1

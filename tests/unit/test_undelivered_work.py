@@ -10,7 +10,7 @@ import pytest
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
-from tests.door.engine import Handout, Handouts, give_back
+from tests.door.engine import Delivery, Handout, Scan
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -26,14 +26,13 @@ class Desk(Subject):
 
     def __init__(self, *, cold: bool = False, **rules: int) -> None:
         self.subject = EngineSubject(Rules(**rules), cold=cold)
-        self.handouts = Handouts()
         super().__init__(self.subject)
-        self.subject.engine.context.handouts = self.handouts
 
     def take(self, **fields: Any) -> list[Handout]:
         """Let a session take work; return that of its reply."""
+        self.subject.delivered.clear()
         assert self.next(**fields).pairs
-        return self.handouts.take("one")
+        return self.subject.delivered.copy()
 
     def lose(self, handouts: list[Handout], number_max: int = 1000) -> list[Handout]:
         left = self.subject.engine.give_back(handouts, number_max, self.now)
@@ -42,7 +41,6 @@ class Desk(Subject):
 
     def restart(self) -> None:
         self.subject.restart(self.now)
-        self.subject.engine.context.handouts = self.handouts
 
     def state(self, key: bytes = JOB) -> tuple[bytes | None, Meta]:
         return self.value(key), self.meta(key)
@@ -89,7 +87,7 @@ def test_undelivered_lease_by_get(s: Desk) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     s.get(JOB, timeout=SECOND)
     s.get(b"plain", timeout=SECOND)
-    s.lose(s.handouts.take("one"))
+    s.lose(s.subject.delivered)
     s.restart()
     assert s.get(b"plain", flags=Flag.WORKED_ON).code == ""
     assert s.jobs() == [JOB]
@@ -100,7 +98,7 @@ def test_undelivered_scan_that_leased(s: Desk) -> None:
         s.set(b"a:1:0:%02d" % number, flags=Flag.PERSIST)
     s.ask(request(Function.GET, b"", uri=b"", count=0, timeout=SECOND))
     assert s.jobs(count=30) == []
-    s.lose(s.handouts.take("one"))
+    s.lose(s.subject.delivered)
     assert len(s.jobs(count=30)) == 30
 
 
@@ -226,10 +224,26 @@ def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
     assert rounds > 1
 
 
-def test_undelivered_work_is_not_noted_where_nobody_asks() -> None:
-    subject = Subject(EngineSubject(Rules()))
-    subject.set(JOB)
-    assert subject.jobs() == [JOB]
-    assert isinstance(subject.target, EngineSubject)
-    assert subject.target.engine.context.handouts is None
-    assert give_back(subject.target.engine.context.jobs, [], 1, subject.now) == []
+def test_undelivered_work_is_named_by_each_reply_that_has_it(s: Desk) -> None:
+    engine, now = s.subject.engine, s.now
+
+    def work(answer: object) -> list[bytes]:
+        assert isinstance(answer, bytes)
+        return [entry.key for entry in answer.handout[1]] if isinstance(answer, Delivery) else []
+
+    s.set(JOB)
+    s.set(OTHER)
+    assert work(engine.handle("one", request(Function.GET, JOB), now)) == []
+    s.listen(b"b", session="waits", count=2)
+    scan = engine.handle("one", request(Function.GET, JOB, uri=b"z", timeout=SECOND), now)
+    assert isinstance(scan, Scan)
+    while (reply := engine.step(scan, now)) is None:
+        pass
+    assert work(reply) == [JOB, OTHER]
+    assert engine.give_back(scan.leased, 2, now) == []
+    assert work(engine.handle("one", request(Function.GET, JOB, timeout=SECOND), now)) == [JOB]
+    assert work(engine.handle("one", request(Function.NEXT), now)) == [OTHER]
+    assert work(engine.handle("one", request(Function.NEXT), now)) == []
+    s.set(b"b:1:0:x")
+    ((_, reply),) = engine.serve_waiters(now)
+    assert work(reply) == [b"b:1:0:x"]

@@ -14,7 +14,7 @@ from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import RequestCounters
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
-from fastjournald.engine.undelivered import Handouts
+from fastjournald.engine.undelivered import Delivery
 from fastjournald.engine.waiters import Waiter, Waiters
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
@@ -76,8 +76,6 @@ class Context:
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
         """Requests that wait for work."""
         self.subscriptions = Subscriptions(self.store.changes)
-        self.handouts: Handouts | None = None
-        """Work in replies that may never be sent, while somebody asks for that; else None."""
         self.fetching = 0
         """Requests that wait until values were read. NEXT lets those that the others of them will
         take be read too: else all would read the first one, and all but one in vain."""
@@ -125,10 +123,12 @@ class Context:
             request = msgspec.structs.replace(request, value=b"", value_type=None, second_key=None)
         self.waiters.add(session, request, deadline)
 
-    def answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
+    def answer(self, waiter: Waiter, reply: Reply | Delivery, now: int) -> tuple[Hashable, bytes]:
         """End the wait of a request; return who gets the reply to it, and its bytes."""
         self.waiters.remove(waiter)
         self.store.work += limits.REQUEST_WORK
+        if isinstance(reply, Delivery):
+            return waiter.session, reply
         if reply.error:
             self.counters.count_error(waiter.request.function, reply.error)
         return waiter.session, encode_reply_to(waiter.request.identifier, reply, now)

@@ -130,7 +130,7 @@ class Dispatcher:
                         break
                     self._park(name, reply)
                     continue
-                if not (reply.pairs or reply.error):
+                if isinstance(reply, Reply) and not reply.error:
                     # the values of all that was ready cannot be read: it waits on
                     continue
                 answer = context.answer(waiter, reply, now)

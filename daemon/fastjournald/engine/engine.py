@@ -89,10 +89,10 @@ class Engine:
             unreadable: Where it is asked again because values were missing: the reads that failed.
 
         Returns:
-            The encoded reply (for QUIT also those of its waiting requests); None: the request
-            waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
-            ``step`` it until that returns the reply. Where values are missing, nothing was done,
-            but that NEXT has buried entries whose values cannot be read:
+            The encoded reply (for QUIT also those of its waiting requests), a ``Delivery`` where it
+            delivers work; None: the request waits for work, and ``serve_waiters`` will answer it. A
+            GET of many keys is a scan: ``step`` it until that returns the reply. Where values are
+            missing, nothing was done, but that NEXT has buried entries whose values cannot be read:
             ``fill_value`` of their entries and ask again, with nothing in between, and with the
             reads that failed.
         """
@@ -222,19 +222,15 @@ class Engine:
             unreadable: Where the step before returned missing values: the reads that failed.
 
         Returns:
-            The encoded reply; None: there is more to do; missing values, to be read before that;
-            matches that take long, to be ``run`` before that.
+            The encoded reply, a ``Delivery`` where it leases; None: there is more to do; missing
+            values, to be read before that; matches that take long, to be ``run`` before that.
         """
         now = self._tick(now)
-        context = self.context
         self._advance_if_due(now)
-        outcome = scan.step(context, now, unreadable)
+        outcome = scan.step(self.context, now, unreadable)
         if isinstance(outcome, str):
             self.end(scan, outcome)
             return encode_error(scan.request.identifier, now, outcome)
-        if isinstance(outcome, bytes) and context.handouts is not None:
-            for token, entries in scan.leased:
-                context.handouts.note(scan.session, token, entries)
         return outcome
 
     def end(self, scan: Scan, error: str) -> None:

@@ -8,7 +8,6 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import TypeAlias
 
 from fastjournal.limits import ENTRY_WORK
@@ -20,31 +19,10 @@ Handout: TypeAlias = tuple[int, list[Entry]]
 """Result of one request for work: the lease token, or 0 where it popped the jobs; the entries."""
 
 
-class Handouts:
-    """Jobs delivered in replies that are not in an outbox so far, by session."""
+class Delivery(bytes):
+    """Encoded reply that delivers work, with that work: it may never be sent."""
 
-    __slots__ = ("by_session",)
-
-    def __init__(self) -> None:
-        self.by_session: dict[Hashable, list[Handout]] = {}
-        """Others only ask whether there are any."""
-
-    def note(self, session: Hashable, token: int, entries: list[Entry]) -> None:
-        """Work stands in a reply that is being made. O(1)."""
-        noted = self.by_session.get(session)
-        if noted is None:
-            self.by_session[session] = [(token, entries)]
-        else:
-            noted.append((token, entries))
-
-    def take(self, session: Hashable) -> list[Handout]:
-        """Return what was noted for a session since the last time. O(1)."""
-        return self.by_session.pop(session, [])
-
-
-def popped_bytes(handouts: list[Handout]) -> int:
-    """Return the size of the values that are kept only because they may have to be restored."""
-    return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
+    handout: Handout
 
 
 def give_back(

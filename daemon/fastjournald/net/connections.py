@@ -51,12 +51,9 @@ class Connections:
         self.stopping = False
         self._runtime = runtime
         self._services = services
-        handouts = runtime.engine.context.handouts
-        assert handouts is not None
         runtime.engine.store.leases.name_of = self._name_of
         self._shared = Shared(
             engine=runtime.engine,
-            handouts=handouts,
             log=runtime.writer,
             memory=runtime.memory,
             turns=runtime.turns,
@@ -178,7 +175,7 @@ class Connections:
             together.setdefault(session, []).append(data)
         for session, replies in together.items():
             transport = self.transports[session]
-            transport.session.put(b"".join(replies), pushed=True)
+            transport.session.deliver(replies)
             transport.wake()
 
     def wake(self, session: Hashable) -> None:

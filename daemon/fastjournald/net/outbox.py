@@ -12,13 +12,12 @@ released.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from itertools import islice
 from typing import Protocol, TypeAlias
 
 from fastjournal.limits import REPLIES_BYTES_MAX
 from fastjournald.admission.memory_budget import MemoryAccount
-from fastjournald.engine.undelivered import Handout, Handouts, popped_bytes
+from fastjournald.engine.undelivered import Handout
 
 _Piece: TypeAlias = tuple[bytes, int, int, list[Handout] | None, bool]
 """Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
@@ -38,13 +37,12 @@ class Outbox:
 
     Args:
         log: Marks are positions in it.
-        handouts: Work in replies that are not in an outbox so far.
         account: Counts what the messages hold.
     """
 
-    __slots__ = ("_account", "_handouts", "_log", "leaving", "pieces", "pushed_work")
+    __slots__ = ("_account", "_log", "leaving", "pieces", "pushed_work")
 
-    def __init__(self, log: Log, handouts: Handouts, account: MemoryAccount) -> None:
+    def __init__(self, log: Log, account: MemoryAccount) -> None:
         self.pieces: deque[_Piece] = deque()
         """Not sent so far, or not wholly. Others only ask whether there are any."""
         self.pushed_work = 0
@@ -53,7 +51,6 @@ class Outbox:
         """Pieces at the front that are being sent. For the only sender at a time: if there are any
         when it begins, something was begun and not sent wholly."""
         self._log = log
-        self._handouts = handouts
         self._account = account
 
     @property
@@ -61,19 +58,21 @@ class Outbox:
         """Appended bytes that must be settled before the first message may leave."""
         return self.pieces[0][1]
 
-    def put(self, session: Hashable, data: bytes, *, pushed: bool = False) -> None:
+    def put(
+        self, data: bytes, handouts: list[Handout] | None = None, *, pushed: bool = False
+    ) -> None:
         """Add messages that were made just now. O(1).
 
         Args:
-            session: Key of the session in the engine.
             data: One whole message, or several.
+            handouts: Work that they deliver.
             pushed: They answer requests that waited.
         """
         pieces, mark, account = self.pieces, self._log.appended, self._account
         assert not pieces or pieces[-1][1] <= mark
         held = len(data)
-        if self._handouts.by_session and (handouts := self._handouts.take(session)):
-            held += popped_bytes(handouts)
+        if handouts:
+            held += _popped_bytes(handouts)
             self.pushed_work += pushed
             pieces.append((data, mark, held, handouts, pushed))
         else:
@@ -145,3 +144,8 @@ class Outbox:
         self.pushed_work = self.leaving = 0
         self._account.hold(-total)
         return handouts
+
+
+def _popped_bytes(handouts: list[Handout]) -> int:
+    """Return the size of the values that are kept only because they may have to be restored."""
+    return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)

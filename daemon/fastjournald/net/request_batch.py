@@ -21,6 +21,7 @@ from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
 from fastjournald.engine.prefetch import missing_soon
+from fastjournald.engine.undelivered import Delivery, Handout
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.shared import Shared
 from fastjournald.net.steps import (
@@ -84,6 +85,8 @@ class RequestBatch:
         """Those that are counted, because some of the requests wait."""
         self._replies: list[bytes] = []
         """Replies that are not in the outbox so far."""
+        self._handouts: list[Handout] = []
+        """Work that they deliver."""
         self._reply_room = 0
         """Bytes of replies until they have to be sent."""
         self._latencies = shared.latencies
@@ -128,6 +131,7 @@ class RequestBatch:
     def take_reply(self, reply: bytes) -> None:
         """Take the reply for which RunScan or TakeSnapshot waited."""
         self._replies.append(reply)
+        self._note_work(reply)
 
     def values_read(self, unreadable: Unreadable) -> None:
         """Take note that the values of ReadValues were read, but for those that could not be."""
@@ -183,10 +187,12 @@ class RequestBatch:
                 if reply is None:
                     # it waits for work
                     continue
-                if not isinstance(reply, bytes):
-                    self._at = at - 1
-                    self._longer = reply
-                    return self._commit(session, now, RequestBatch._begin_longer)
+                if type(reply) is not bytes:
+                    if isinstance(reply, Missing | Scan):
+                        self._at = at - 1
+                        self._longer = reply
+                        return self._commit(session, now, RequestBatch._begin_longer)
+                    self._note_work(reply)
                 replies.append(reply)
                 if function != self._function:
                     self._count_function(function)
@@ -274,13 +280,19 @@ class RequestBatch:
 
     # --- replies --------------------------------------------------------------------------------
 
+    def _note_work(self, reply: bytes) -> None:
+        if isinstance(reply, Delivery):
+            self._handouts.append(reply.handout)
+
     def _put_replies(self, session: Hashable, now: int) -> None:
         shared = self._shared
         shared.turns.charge(self._share)
         if self._replies:
             # they leave together, and with those that follow before the commit
-            self._outbox.put(session, b"".join(self._replies))
+            self._outbox.put(b"".join(self._replies), self._handouts)
             self._replies.clear()
+            if self._handouts:
+                self._handouts = []
         if self._signals.bits or shared.log.appended >= shared.backpressure.look_at:
             shared.after_requests(now)
 
@@ -343,7 +355,7 @@ class RequestBatch:
             self._longer = reply
             return self._take_longer(session, now)
         if reply is not None:
-            self._replies.append(reply)
+            self.take_reply(reply)
             self._count_function(request.function)
             self._answered = 1
         return self._end_longer(session, now)

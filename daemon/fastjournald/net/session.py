@@ -32,6 +32,7 @@ from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER, MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.prefetch import missing_notifications
+from fastjournald.engine.undelivered import Delivery
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
 from fastjournald.net.shared import Shared
@@ -66,7 +67,7 @@ class Session:
         """All that is in memory for this connection."""
         self.share = Share()
         """Account of its turns."""
-        self.outbox = Outbox(shared.log, shared.handouts, self.account)
+        self.outbox = Outbox(shared.log, self.account)
         self.batch = RequestBatch(shared, self.outbox, self.account, self.share)
         self._next: _State = Session._take_requests
         self._serving = False
@@ -185,7 +186,7 @@ class Session:
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to the request that the shared batch carried out."""
         self._single = None
-        self.outbox.put(self, reply)
+        self.outbox.put(reply)
         self.batch.mark = mark
         self._next = Session._answered
 
@@ -338,14 +339,14 @@ class Session:
         """Take note that the values of ReadValues were read, but for those that could not be."""
         self.batch.values_read(unreadable)
 
-    def put(self, data: bytes, *, pushed: bool = False) -> None:
-        """Let messages leave, in their turn, once all that was appended until now is settled.
+    def put(self, data: bytes) -> None:
+        """Let messages leave, in their turn, once all that was appended until now is settled."""
+        self.outbox.put(data)
 
-        Args:
-            data: One message, or several.
-            pushed: They answer requests that waited.
-        """
-        self.outbox.put(self, data, pushed=pushed)
+    def deliver(self, replies: list[bytes]) -> None:
+        """Let replies to requests that waited leave, as others do."""
+        handouts = [reply.handout for reply in replies if isinstance(reply, Delivery)]
+        self.outbox.put(b"".join(replies), handouts, pushed=True)
 
     def has_notifications(self) -> bool:
         """Whether the client listens to something that has changed, and may be notified now."""

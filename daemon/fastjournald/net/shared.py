@@ -11,7 +11,7 @@ from fastjournald.admission.log_growth import WriterQueue
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.engine.undelivered import Handout
 from fastjournald.histogram import Latencies
 from fastjournald.net.outbox import Log
 
@@ -20,7 +20,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """Engine, log, budgets and counters."""
 
     engine: Engine
-    handouts: Handouts
     log: Log
     memory: MemoryBudget
     turns: TurnBudget

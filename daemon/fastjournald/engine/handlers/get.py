@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT
-from fastjournal.protocol import QUERY_MASK, ErrorCode, Reply, Request
+from fastjournal.protocol import QUERY_MASK, ErrorCode, Reply, Request, encode_reply_to
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
@@ -27,6 +27,7 @@ from fastjournald.engine.handlers.reply_pairs import (
 )
 from fastjournald.engine.handlers.scan.query_plan import plan_of
 from fastjournald.engine.handlers.scan.scan import Scan
+from fastjournald.engine.undelivered import Delivery
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
@@ -37,7 +38,7 @@ def get(
     request: Request,
     now: int,
     unreadable: Unreadable = ALL_READABLE,
-) -> str | Reply | Missing | Scan:
+) -> str | Reply | Delivery | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
     if context.store.changes.wanted and not listens:
@@ -62,7 +63,7 @@ def get(
 
 def _get_key(
     context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
-) -> str | Reply | Missing:
+) -> str | Reply | Delivery | Missing:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -96,7 +97,7 @@ def _get_key(
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     store.access(entry, now)
     moved = move_expiry(context, entry, request, now)
-    token = None
+    token = 0
     if leases:
         lease_us = request.timeout or context.tokens.lease_us_of(entry.domain)
         token = context.tokens.issue([entry], now + lease_us)
@@ -106,14 +107,15 @@ def _get_key(
         context.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.begin_work([entry], token, session, now)
         store.rules.hand_out(entry.domain, now)
-        if context.handouts is not None:
-            context.handouts.note(session, token, [entry])
     elif moved:
         keep_expiry(context, entry, request, now)
     reply = pair_reply(store, entry, key, flags, now)
-    if leases:
-        reply.flags |= WORKED_ON
-        reply.timeout = token
     if flags & LISTEN:
         context.subscriptions.begin(session, request.identifier, key)
-    return reply
+    if not leases:
+        return reply
+    reply.flags |= WORKED_ON
+    reply.timeout = token
+    delivery = Delivery(encode_reply_to(request.identifier, reply, now))
+    delivery.handout = token, [entry]
+    return delivery

@@ -18,7 +18,7 @@ from fastjournal.limits import (
     WAITS_PER_CONNECTION_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
-from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournal.protocol import ErrorCode, Reply, Request, encode_reply_to
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     DATA,
@@ -38,6 +38,7 @@ from fastjournald.engine.handlers.reply_pairs import (
     is_missing,
     pair_of,
 )
+from fastjournald.engine.undelivered import Delivery
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
@@ -54,18 +55,18 @@ def next_(
     request: Request,
     now: int,
     unreadable: Unreadable = ALL_READABLE,
-) -> str | Reply | Missing | None:
+) -> str | Reply | Delivery | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return ANY_DOMAIN
     if context.read_only:
         return READ_ONLY
     reply = next_work(context, session, request, now, unreadable)
-    if isinstance(reply, Missing):
+    if not isinstance(reply, Reply):
         return reply
     if reply.error:
         return reply.error
-    if not reply.pairs and request.flags & LISTEN and request.count != 0:
+    if request.flags & LISTEN and request.count != 0:
         if context.stopping:
             return ErrorCode.SHUTTING_DOWN.value
         if context.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
@@ -87,8 +88,8 @@ def nothing_due(context: Context, request: Request) -> Reply:
 
 def next_work(
     context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
-) -> Reply | Missing:
-    """Take what is due, up to the request's count and the reply's size."""
+) -> Reply | Delivery | Missing:
+    """Take what is due, up to the request's count and the reply's size; a reply: nothing is."""
     entries = _take(context, request, now, unreadable)
     if entries is None:
         return Reply(error=SCARCE)
@@ -114,15 +115,15 @@ def next_work(
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
-    if context.handouts is not None:
-        context.handouts.note(session, token, entries)
     flags = request.flags
     if flags & META:
         reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
     else:
         data = bool(flags & DATA)
         reply.pairs = [entry.pair(with_data=data) for entry in entries]
-    return reply
+    delivery = Delivery(encode_reply_to(request.identifier, reply, now))
+    delivery.handout = token, entries
+    return delivery
 
 
 def _take(

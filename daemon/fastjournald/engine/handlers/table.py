@@ -2,10 +2,10 @@
 
 The handler of SET is ``set_`` or ``set``, in one of the modules of this package, wherever that is.
 It takes the context, the session, the request and the instant. It returns an error (a code and
-optionally a sentence), the empty string for plain success, a reply, bytes that are encoded already,
-a scan that is to be carried out, the values that are missing from memory for it, or None where the
-request waits. One that may miss values takes a last argument more: the reads that failed, where it
-is asked again after them.
+optionally a sentence), the empty string for plain success, a reply, bytes that are encoded already
+(a ``Delivery`` where the reply delivers work), a scan that is to be carried out, the values that
+are missing from memory for it, or None where the request waits. One that may miss values takes a
+last argument more: the reads that failed, where it is asked again after them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from fastjournald.engine.handlers.reply_pairs import is_missing, move_expiry
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
-from fastjournald.engine.undelivered import Handout
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
 
@@ -37,7 +36,7 @@ class Leasing:
 
     __slots__ = (
         *("_chosen", "_eligibility", "_page", "_request", "_seen", "_session"),
-        *("handed_out", "no_room_for"),
+        *("leased", "no_room_for"),
     )
 
     def __init__(
@@ -51,8 +50,8 @@ class Leasing:
         """Entries to be leased, and the key under which each was found first."""
         self._seen: set[int] = set()
         """Addresses of the chosen entries: each is leased once."""
-        self.handed_out: list[Handout] = []
-        """Leases of the reply."""
+        self.leased: list[Entry] = []
+        """Entries of the reply, all leased under the token of the scan."""
         self.no_room_for: bytes | None = None
         """A key that did not fit the page any more, so the next one begins there."""
 
@@ -147,7 +146,7 @@ class Leasing:
                 chosen, context.tokens.deadline(self._request.timeout, now)
             )
         token = eligibility.token
-        self.handed_out.append((token, entries))
+        self.leased += entries
         moved = []
         for entry in entries:
             store.access(entry, now)

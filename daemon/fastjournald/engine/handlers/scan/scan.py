@@ -22,7 +22,7 @@ from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.engine.handlers.scan.reading import Reading
 from fastjournald.engine.handlers.scan.search import Search
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import Delivery, Handout
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 _ENCODE_WORK = 2
@@ -60,8 +60,9 @@ class Scan:
 
     @property
     def leased(self) -> list[Handout]:
-        """Leases of the reply."""
-        return self._leasing.handed_out
+        """Leases of the reply: none, or those under its token."""
+        leased = self._leasing.leased
+        return [(self._eligibility.token, leased)] if leased else []
 
     @property
     def keys(self) -> KeyFilter:
@@ -106,5 +107,10 @@ class Scan:
         else:
             number = min(len(self._page.pairs), limits.SCAN_STEP_WORK // _ENCODE_WORK)
             store.work += REQUEST_WORK + _ENCODE_WORK * number
-            return self._encoder.encode(limits.SCAN_STEP_WORK // _ENCODE_WORK)
+            reply = self._encoder.encode(limits.SCAN_STEP_WORK // _ENCODE_WORK)
+            if reply is None or not self._leasing.leased:
+                return reply
+            delivery = Delivery(reply)
+            delivery.handout = self._eligibility.token, self._leasing.leased
+            return delivery
         return None
