@@ -10,10 +10,7 @@ from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.polled_transport import PolledTransport
 from fastjournald.net.poller import ALONE_PIECES, Poller
 from fastjournald.net.session import Session
-from fastjournald.net.shared import Shared
-from fastjournald.net.shared_batch import SharedBatch
-from fastjournald.net.step_runner import StepRunner
-from fastjournald.net.steps import (
+from fastjournald.net.session_steps import (
     CLOSE,
     COMMIT,
     FLUSH,
@@ -28,4 +25,7 @@ from fastjournald.net.steps import (
     WaitRoom,
     WaitTurn,
 )
+from fastjournald.net.shared import Shared
+from fastjournald.net.shared_batch import SharedBatch
+from fastjournald.net.step_runner import StepRunner
 from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext

@@ -1,4 +1,4 @@
-"""Turn budget: fair queuing of clients for the work of one turn of the event loop. Pure.
+"""Turn budget: fair queuing of clients by virtual time, for one turn of the event loop. Pure.
 
 A turn is what the event loop does between two looks at the sockets. Work is counted by the engine
 (``Store.work``). While a turn has budget left, each client is served at once.
@@ -51,7 +51,7 @@ class Share:
         """Its virtual time."""
 
 
-class Waiting:
+class QueuedClient:
     """Place of a client in the queue."""
 
     __slots__ = ("expected", "share", "wake")
@@ -78,9 +78,9 @@ class TurnBudget:
         """The virtual time of the client that began last, of those that were not idle, or later."""
         self._aged = 0
         """``Store.work`` when virtual time advanced by itself last."""
-        self._queue: list[tuple[float, int, Waiting]] = []
+        self._queue: list[tuple[float, int, QueuedClient]] = []
         """A heap by virtual time."""
-        self._woken: list[Waiting] = []
+        self._woken: list[QueuedClient] = []
         """Those of it that were woken last. They have not asked so far where they have a share."""
         self._serials = count()
         self._last: Share | None = None
@@ -154,7 +154,7 @@ class TurnBudget:
 
     def queue_up(
         self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
-    ) -> Waiting:
+    ) -> QueuedClient:
         """Let a client wait until it is worth asking ``admits`` again. O(log n).
 
         Args:
@@ -162,7 +162,7 @@ class TurnBudget:
             wake: Called then.
             expected: Work that it will do, as far as that is known.
         """
-        waiting = Waiting(share, min(expected, TURN_WORK), wake)
+        waiting = QueuedClient(share, min(expected, TURN_WORK), wake)
         heappush(self._queue, (share.virtual, next(self._serials), waiting))
         return waiting
 
@@ -215,7 +215,7 @@ class TurnBudget:
             waiting.share is None or share.virtual < waiting.share.virtual for waiting in woken
         )
 
-    def _is_small(self, waiting: Waiting, share: Share) -> bool:
+    def _is_small(self, waiting: QueuedClient, share: Share) -> bool:
         """Whether a client was idle, and asks for no more than the credit of such a client."""
         return share.virtual < self._virtual and waiting.expected <= CREDIT_WORK
 

@@ -18,16 +18,16 @@ import trio
 
 from fastjournal import limits
 from fastjournal.limits import TURN_WORK
-from fastjournald.admission.turn_budget import Waiting
+from fastjournald.admission.turn_budget import QueuedClient
 from fastjournald.net.hangup import has_hung_up
 from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.poller import Poller
 from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
+from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.step_runner import StepRunner
-from fastjournald.net.steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.transport import STOP_SECONDS
 from fastjournald.runtime import Runtime
 
@@ -108,7 +108,7 @@ class PolledTransport:
         """Stands in the poller's queue of those that can go on."""
         self._unsettled = False
         """Stands in the poller's queue for the next commit."""
-        self._turn: Waiting | None = None
+        self._turn: QueuedClient | None = None
         self._expected = TURN_WORK
         """Work that it will do in the turn for which it waits, as far as that is known."""
         self._life = trio.CancelScope()

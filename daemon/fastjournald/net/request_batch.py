@@ -1,6 +1,6 @@
 """Batch of requests: those that came together, and how far they have been carried out. Pure.
 
-The way of a batch, each line a step that the transport carries out (``net.steps``):
+The way of a batch, each line a step that the transport carries out (``net.session_steps``):
 
     handle ... handle        the engine applies requests and appends their records
     COMMIT                   the records get durable, then the replies leave
@@ -23,8 +23,7 @@ from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
 from fastjournald.engine.prefetch import missing_soon
 from fastjournald.engine.undelivered import Delivery, Handout
 from fastjournald.net.outbox import Outbox
-from fastjournald.net.shared import Shared
-from fastjournald.net.steps import (
+from fastjournald.net.session_steps import (
     COMMIT,
     PASS_ON,
     PENALTY,
@@ -34,6 +33,7 @@ from fastjournald.net.steps import (
     TakeSnapshot,
     WaitRoom,
 )
+from fastjournald.net.shared import Shared
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Unreadable
 

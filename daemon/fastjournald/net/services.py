@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from fastjournal.protocol import Request
-from fastjournald.admission.turn_budget import Share, Waiting
+from fastjournald.admission.turn_budget import QueuedClient, Share
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Unreadable
@@ -39,7 +39,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the reply to a SNAPSHOT."""
     wait_turn: Callable[[Share, int], Awaitable[None]]
     """Returns when a client may begin work of that size."""
-    queue_up: Callable[[Share, Callable[[], object], int], Waiting]
+    queue_up: Callable[[Share, Callable[[], object], int], QueuedClient]
     """The same by a call, without a task that waits; then the turn budget has to be asked."""
     pass_on: Callable[[Share], Awaitable[None]]
     """Lets others have their turn, and returns when the client may go on."""

@@ -35,9 +35,9 @@ from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.undelivered import Delivery
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
+from fastjournald.net.session_steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
 from fastjournald.net.shared import Shared
 from fastjournald.net.shared_batch import SharedBatch
-from fastjournald.net.steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 _State: TypeAlias = "Callable[[Session, int], Step]"

@@ -11,7 +11,7 @@ from fastjournald.net.hangup import has_hung_up, is_lost
 from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
-from fastjournald.net.steps import (
+from fastjournald.net.session_steps import (
     FLUSH,
     MATCH,
     PASS_ON,

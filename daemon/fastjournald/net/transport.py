@@ -22,8 +22,8 @@ from fastjournald.net.hangup import has_hung_up
 from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
+from fastjournald.net.session_steps import CLOSE, COMMIT, RECEIVE
 from fastjournald.net.step_runner import LINGER_SECONDS, StepRunner
-from fastjournald.net.steps import CLOSE, COMMIT, RECEIVE
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")

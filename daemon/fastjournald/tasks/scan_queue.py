@@ -14,8 +14,8 @@ from collections.abc import Callable
 import trio
 
 
-class _QueuedClient:
-    """Client in the queue, with its scan."""
+class _QueuedScan:
+    """Scan in the queue."""
 
     __slots__ = ("granted", "has_ended", "left")
 
@@ -34,9 +34,9 @@ class ScanQueue:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._beginning: deque[_QueuedClient] = deque()
-        self._going_on: deque[_QueuedClient] = deque()
-        self._ended: deque[_QueuedClient] = deque()
+        self._beginning: deque[_QueuedScan] = deque()
+        self._going_on: deque[_QueuedScan] = deque()
+        self._ended: deque[_QueuedScan] = deque()
         """Scans of clients that have ended their requests."""
         self._prefers_beginning = True
         """Whether the next place is for a scan that begins."""
@@ -53,7 +53,7 @@ class ScanQueue:
             has_ended: Whether the client of the scan has ended its requests.
             begins: Whether the scan had no place before.
         """
-        client = _QueuedClient(has_ended)
+        client = _QueuedScan(has_ended)
         (self._beginning if begins else self._going_on).append(client)
         self._grant()
         try:
@@ -74,7 +74,7 @@ class ScanQueue:
             self._free -= 1
             client.granted.set()
 
-    def _next(self) -> _QueuedClient | None:
+    def _next(self) -> _QueuedScan | None:
         """Take the next scan out of the queue, and return it; None: there is none."""
         while self.is_awaited:
             queues = (self._beginning, self._going_on)

@@ -12,7 +12,7 @@ from typing import Protocol
 import trio
 
 from fastjournal.limits import TURN_WORK
-from fastjournald.admission.turn_budget import Share, TurnBudget, Waiting
+from fastjournald.admission.turn_budget import QueuedClient, Share, TurnBudget
 from fastjournald.histogram import Histogram, Latencies
 
 
@@ -66,7 +66,7 @@ class TurnScheduler(trio.abc.Instrument):
 
     def queue_up(
         self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
-    ) -> Waiting:
+    ) -> QueuedClient:
         """Call ``wake`` when it is worth asking the budget again whether a client may begin."""
         waiting = self._budget.queue_up(share, wake, expected)
         self._some.set()

@@ -14,8 +14,8 @@ from fastjournald.engine.engine import Missing, Scan
 from fastjournald.tables.entry import Entry
 
 
-class Signal(Enum):
-    """Steps that need no argument."""
+class StepKind(Enum):
+    """Kind of a step that needs no argument."""
 
     RECEIVE = "receive"
     """Receive bytes of the client, and hand them to ``Session.receive_data``."""
@@ -33,13 +33,13 @@ class Signal(Enum):
     """Let the client wait that has shown a wrong token."""
 
 
-RECEIVE: Final = Signal.RECEIVE
-COMMIT: Final = Signal.COMMIT
-CLOSE: Final = Signal.CLOSE
-FLUSH: Final = Signal.FLUSH
-MATCH: Final = Signal.MATCH
-PASS_ON: Final = Signal.PASS_ON
-PENALTY: Final = Signal.PENALTY
+RECEIVE: Final = StepKind.RECEIVE
+COMMIT: Final = StepKind.COMMIT
+CLOSE: Final = StepKind.CLOSE
+FLUSH: Final = StepKind.FLUSH
+MATCH: Final = StepKind.MATCH
+PASS_ON: Final = StepKind.PASS_ON
+PENALTY: Final = StepKind.PENALTY
 
 
 class WaitTurn(NamedTuple):
@@ -79,4 +79,4 @@ class TakeSnapshot(NamedTuple):
     request: Request
 
 
-Step: TypeAlias = Signal | WaitTurn | WaitRoom | ReadValues | RunScan | TakeSnapshot
+Step: TypeAlias = StepKind | WaitTurn | WaitRoom | ReadValues | RunScan | TakeSnapshot
