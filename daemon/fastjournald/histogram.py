@@ -15,8 +15,9 @@ from typing import TypeAlias
 OTHER = -1
 """Stands for all functions that have no name."""
 
-_Run: TypeAlias = tuple[int, int, float]
-"""Requests that were answered together: function, number, and when they were received."""
+_Answered: TypeAlias = tuple[int, float, list[tuple[int, int]]]
+"""Requests that were answered together: bytes of the log that have to be settled before the replies
+may leave; begin of the turn in which they were received; functions, and the number of each."""
 
 _BITS_MAX = 64
 
@@ -64,75 +65,26 @@ class Latencies:
         functions: Numbers of the functions. All others share one histogram, under ``OTHER``.
     """
 
-    __slots__ = (
-        *("_runs", "arrived", "began", "by_function"),
-        *("function", "mark", "number", "unsettled"),
-    )
+    __slots__ = ("answered", "began", "by_function")
 
     def __init__(self, functions: Iterable[int]) -> None:
         self.by_function = {int(number): Histogram(24, 6) for number in (*functions, OTHER)}
         """Microseconds, from 64 us to 16.8 s."""
         self.began = 0.0
         """Begin of this turn, in seconds of a clock."""
-        self.function = 0
-        """Function of the requests that were answered last in this turn."""
-        self.number = 0
-        """Number of them."""
-        self.arrived = 0.0
-        """When they were received."""
-        self.mark = 0
-        """Bytes of the log that have to be settled before the replies of this turn may leave."""
-        self._runs: list[_Run] = []
-        """Others of this turn."""
-        self.unsettled: deque[tuple[int, list[_Run]]] = deque()
-        """Those of turns before, each with its mark."""
-
-    def answered(self, function: int, number: int, arrived: float, mark: int) -> None:
-        """Count requests of a function whose replies wait for the log, or for nothing. O(1).
-
-        Args:
-            function: Its number.
-            number: So many of them.
-            arrived: Begin of the turn in which they were received.
-            mark: Bytes of the log that have to be settled before the replies may leave.
-        """
-        self.mark = mark
-        if function == self.function and arrived == self.arrived:
-            self.number += number
-        else:
-            if self.number:
-                self._runs.append((self.function, self.number, self.arrived))
-            self.function, self.number, self.arrived = function, number, arrived
+        self.answered: deque[_Answered] = deque()
+        """Requests whose replies wait for the log, or for the end of this turn; by their marks."""
 
     def end_turn(self, now: float, settled: int) -> None:
-        """Count what was answered in this turn, or before, and may leave. O(runs).
-
-        It has nothing to do where ``number`` and ``unsettled`` are empty.
+        """Count what was answered in this turn, or before, and may leave. O(answers).
 
         Args:
             now: The present, on the clock of ``began``.
             settled: Bytes of the log that are settled.
         """
-        unsettled = self.unsettled
-        while unsettled and unsettled[0][0] <= settled:
-            self._count(unsettled.popleft()[1], now)
-        number = self.number
-        if not number:
-            return
-        self.number = 0
-        runs = self._runs
-        if runs or settled < self.mark:
-            runs.append((self.function, number, self.arrived))
-            self._runs = []
-            if settled < self.mark:
-                unsettled.append((self.mark, runs))
-            else:
-                self._count(runs, now)
-        else:
-            histogram = self.by_function.get(self.function) or self.by_function[OTHER]
-            histogram.add(int((now - self.arrived) * 1_000_000), number)
-
-    def _count(self, runs: list[_Run], now: float) -> None:
-        for function, number, arrived in runs:
-            histogram = self.by_function.get(function) or self.by_function[OTHER]
-            histogram.add(int((now - arrived) * 1_000_000), number)
+        answered, by_function = self.answered, self.by_function
+        while answered and answered[0][0] <= settled:
+            _, arrived, runs = answered.popleft()
+            latency_us = int((now - arrived) * 1_000_000)
+            for function, number in runs:
+                (by_function.get(function) or by_function[OTHER]).add(latency_us, number)

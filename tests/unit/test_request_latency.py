@@ -113,13 +113,13 @@ def test_latency_keeps_turns_apart_whose_syncs_are_under_way() -> None:
     latencies = Latencies([1, 2])
     for turn in range(3):
         latencies.began = float(turn)
-        latencies.answered(1, 1, latencies.began, mark=10 * turn + 10)
-        latencies.answered(2, 1, latencies.began - 5, mark=10 * turn + 10)
+        latencies.answered.append((10 * turn + 10, latencies.began, [(1, 1)]))
+        latencies.answered.append((10 * turn + 10, latencies.began - 5, [(2, 1)]))
         latencies.end_turn(turn + 0.5, settled=0)
     latencies.end_turn(10.0, settled=20)
-    assert len(latencies.unsettled) == 1
+    assert len(latencies.answered) == 2
     assert latencies.by_function[1].total == 10_000_000 + 9_000_000
     latencies.end_turn(20.0, settled=30)
-    assert not latencies.unsettled
+    assert not latencies.answered
     assert latencies.by_function[1].cumulative()[-1] == 3
     assert latencies.by_function[2].total == (15 + 14 + 23) * 1_000_000

@@ -20,21 +20,19 @@ from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
-from fastjournald.engine.prefetch import missing_soon
 from fastjournald.engine.undelivered import Delivery, Handout
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.session_steps import (
     COMMIT,
     PASS_ON,
     PENALTY,
-    ReadValues,
     RunScan,
     Step,
     TakeSnapshot,
     WaitRoom,
 )
 from fastjournald.net.shared import Shared
-from fastjournald.tables.entry import Entry
+from fastjournald.net.value_reads import ValueReads
 from fastjournald.tables.value_cache import Unreadable
 
 _QUIT = int(Function.QUIT)
@@ -71,7 +69,8 @@ class RequestBatch:
         self._outbox = outbox
         self._account = account
         self._share = share
-        self._next: _State = RequestBatch._handle
+        self._next: _State | None = None
+        """None: all was carried out."""
         self._requests: list[Request] = []
         self._at = 0
         """Number of the request that is next."""
@@ -95,7 +94,7 @@ class RequestBatch:
         self._answered = 0
         """Number of them."""
         self._answered_before: list[tuple[int, int]] = []
-        """Functions and numbers of those before them, with the same mark."""
+        """Functions and numbers of those before them, since the last commit."""
         self._room = LogRoom(shared.backpressure, account, shared.engine.store.find)
         self._then: _State = RequestBatch._handle
         """State behind the wait for room in the log."""
@@ -103,10 +102,8 @@ class RequestBatch:
         """Answer to a wrong token, which takes its time."""
         self._longer: Missing | Scan | None = None
         """Reason why the next request takes longer."""
-        self._had: dict[Entry, None] = {}
-        """Entries whose values were read for it."""
-        self._unreadable: dict[bytes, str] = {}
-        """Reads for it that failed."""
+        self._reads = ValueReads(shared.engine.context)
+        """Values that are read for it."""
 
     def begin(self, session: Hashable, requests: list[Request], size: int, now: int) -> Step | None:
         """Carry out requests; return what has to be waited for.
@@ -120,13 +117,14 @@ class RequestBatch:
         self._requests = requests
         self._at = self._bulk_from = self._bulk_misses = 0
         self._bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
+        self._reply_room = limits.REPLIES_BYTES_MAX
         if self._shared.backpressure.closed and self._room.lacks(requests):
-            return self._wait_room(size, RequestBatch._start)
-        return self._start(session, now)
+            return self._wait_room(size, RequestBatch._handle)
+        return self._handle(session, now)
 
     def next_step(self, session: Hashable, now: int) -> Step | None:
         """Go on when the last step was carried out; None: the batch is done."""
-        return self._next(self, session, now)
+        return None if self._next is None else self._next(self, session, now)
 
     def take_reply(self, reply: bytes) -> None:
         """Take the reply for which RunScan or TakeSnapshot waited."""
@@ -135,7 +133,7 @@ class RequestBatch:
 
     def values_read(self, unreadable: Unreadable) -> None:
         """Take note that the values of ReadValues were read, but for those that could not be."""
-        self._unreadable.update(unreadable)
+        self._reads.unreadable.update(unreadable)
 
     def committed(self) -> None:
         """Let other writers go on: what was carried out so far is in the log."""
@@ -149,19 +147,11 @@ class RequestBatch:
 
     # --- in the order of a request's way --------------------------------------------------------
 
-    def _start(self, session: Hashable, now: int) -> Step | None:
-        self._reply_room = self._reply_bytes_max()
-        return self._handle(session, now)
-
-    def _reply_bytes_max(self) -> int:
-        return limits.SCARCE_BYTES if self._shared.memory.scarce else limits.REPLIES_BYTES_MAX
-
     def _handle(self, session: Hashable, now: int) -> Step | None:
         """Carry out the requests that are left, until one of them has to wait for something."""
         engine, requests, replies = self._engine, self._requests, self._replies
         handle, store = engine.handle, engine.store
         if self._shared.memory.scarce:
-            # also where it was not when the batch began: it may have waited for its turn since
             self._reply_room = min(self._reply_room, limits.SCARCE_BYTES)
         work_over = self._share.began + self._shared.turns.slice_work
         at, end = self._at, len(requests)
@@ -182,16 +172,17 @@ class RequestBatch:
                 at += 1
                 if function == _SNAPSHOT:
                     self._at = at
-                    return self._commit(session, now, RequestBatch._take_snapshot)
+                    return self._commit(now, RequestBatch._take_snapshot)
                 reply = handle(session, request, now)
                 if reply is None:
                     # it waits for work
                     continue
                 if type(reply) is not bytes:
+                    # it delivers work, or it takes longer
                     if isinstance(reply, Missing | Scan):
                         self._at = at - 1
                         self._longer = reply
-                        return self._commit(session, now, RequestBatch._begin_longer)
+                        return self._commit(now, RequestBatch._begin_longer)
                     self._note_work(reply)
                 replies.append(reply)
                 if function != self._function:
@@ -204,11 +195,11 @@ class RequestBatch:
                 if function == _AUTH and self._is_refused(session):
                     self._at = at
                     self._refusal = replies.pop()
-                    return self._commit(session, now, RequestBatch._penalise)
+                    return self._commit(now, RequestBatch._penalise)
             if self._reply_room < 0 or store.work > work_over:
                 self._at = at
                 return self._pause(session, now)
-        return self._end(session, now)
+        return self._commit(now, None)
 
     def _handle_bulk(self, session: Hashable, at: int, work_over: int, now: int) -> int:
         """Carry out requests from ``at`` on that are alike together, if any; return how many.
@@ -232,13 +223,13 @@ class RequestBatch:
     def _pause(self, session: Hashable, now: int) -> Step:
         """Send the replies, where they are many, or let others have their turn."""
         if self._reply_room < 0:
-            return self._commit(session, now, RequestBatch._go_on)
+            return self._commit(now, RequestBatch._go_on)
         if self._shared.backpressure.closed and not self._room.granted:
-            return self._commit(session, now, RequestBatch._wait_and_pass_on)
+            return self._commit(now, RequestBatch._wait_and_pass_on)
         return self._pass_on(session, now)
 
-    def _pass_on(self, session: Hashable, now: int) -> Step:
-        self._put_replies(session, now)
+    def _pass_on(self, _session: Hashable, now: int) -> Step:
+        self._put_replies(now)
         self._hold_requests()
         self._next = RequestBatch._handle_rest
         return PASS_ON
@@ -246,7 +237,7 @@ class RequestBatch:
     def _handle_rest(self, session: Hashable, now: int) -> Step | None:
         """Go on behind a wait in which the log may have become far too large."""
         if self._lacks_room():
-            return self._commit(session, now, RequestBatch._go_on)
+            return self._commit(now, RequestBatch._go_on)
         return self._handle(session, now)
 
     def _wait_and_pass_on(self, session: Hashable, now: int) -> Step:
@@ -258,19 +249,8 @@ class RequestBatch:
 
     def _resume(self, session: Hashable, now: int) -> Step | None:
         self._share.began = self._engine.store.work
-        self._reply_room = self._reply_bytes_max()
+        self._reply_room = limits.REPLIES_BYTES_MAX
         return self._handle(session, now)
-
-    def _end(self, session: Hashable, now: int) -> Step:
-        # not held any more while the last replies are on their way
-        self._requests = []
-        if self._held:
-            self._account.hold(-self._held)
-            self._held = 0
-        return self._commit(session, now, RequestBatch._done)
-
-    def _done(self, _session: Hashable, _now: int) -> None:
-        return None
 
     def _count_function(self, function: int) -> None:
         """Count answers to requests of this function from here on."""
@@ -284,7 +264,7 @@ class RequestBatch:
         if isinstance(reply, Delivery):
             self._handouts.append(reply.handout)
 
-    def _put_replies(self, session: Hashable, now: int) -> None:
+    def _put_replies(self, now: int) -> None:
         shared = self._shared
         shared.turns.charge(self._share)
         if self._replies:
@@ -296,20 +276,22 @@ class RequestBatch:
         if self._signals.bits or shared.log.appended >= shared.backpressure.look_at:
             shared.after_requests(now)
 
-    def _commit(self, session: Hashable, now: int, then: _State) -> Step:
-        """Wait until all that was appended is durable, send the replies, and go on."""
-        self._put_replies(session, now)
-        if self._requests:
+    def _commit(self, now: int, then: _State | None) -> Step:
+        """Wait until all that was appended is durable, send the replies, and go on; None: end."""
+        if then is None:
+            # not held any more while the last replies are on their way
+            self._requests = []
+            if self._held:
+                self._account.hold(-self._held)
+                self._held = 0
+        else:
             self._hold_requests()
+        self._put_replies(now)
         self.mark = mark = self._shared.log.appended
         if self._answered:
-            answered = self._latencies.answered
-            answered(self._function, self._answered, self.arrived, mark)
-            self._answered = 0
-            if self._answered_before:
-                for function, number in self._answered_before:
-                    answered(function, number, self.arrived, mark)
-                self._answered_before.clear()
+            self._answered_before.append((self._function, self._answered))
+            self._latencies.answered.append((mark, self.arrived, self._answered_before))
+            self._answered, self._answered_before = 0, []
         self._next = then
         return COMMIT
 
@@ -333,24 +315,16 @@ class RequestBatch:
             self._answered = 1
             return RunScan(longer)
         assert longer is not None
-        place = longer.entries[0].state
-        # but for what others took meanwhile
-        self._had = {entry: None for entry in self._had if entry.state == place}
-        in_vain = any(entry in self._had for entry in longer.entries)
-        ahead = self._requests[self._at + 1 : self._at + limits.READ_AHEAD]
         self._next = RequestBatch._ask_again
-        return ReadValues(
-            missing_soon(self._engine.context, longer, ahead), self._had if in_vain else ()
-        )
+        ahead = self._requests[self._at + 1 : self._at + limits.READ_AHEAD]
+        return self._reads.step(longer, ahead)
 
     def _ask_again(self, session: Hashable, now: int) -> Step | None:
         """Carry out a request whose values were read."""
         assert isinstance(self._longer, Missing)
-        for entry in self._longer.entries:
-            if isinstance(entry.value, bytes):
-                self._had[entry] = None
+        self._reads.note(self._longer)
         request = self._requests[self._at]
-        reply = self._engine.handle(session, request, now, self._unreadable)
+        reply = self._engine.handle(session, request, now, self._reads.unreadable)
         if isinstance(reply, Missing | Scan):
             self._longer = reply
             return self._take_longer(session, now)
@@ -362,8 +336,7 @@ class RequestBatch:
 
     def _end_longer(self, session: Hashable, now: int) -> Step | None:
         self._longer = None
-        self._had = {}
-        self._unreadable = {}
+        self._reads.clear()
         self._at += 1
         self._share.began = self._engine.store.work
         # all replies before this one have left
@@ -418,4 +391,4 @@ class RequestBatch:
 
     def _refuse(self, session: Hashable, now: int) -> Step | None:
         self._replies.append(self._refusal)
-        return self._end(session, now) if self.quit else self._go_on(session, now)
+        return self._commit(now, None) if self.quit else self._go_on(session, now)

@@ -106,5 +106,5 @@ class TurnScheduler(trio.abc.Instrument):
         """End a turn."""
         now, latencies = perf_counter(), self._latencies
         self._turn_us.add(int((now - self._woke) * 1_000_000))
-        if latencies.number or latencies.unsettled:
+        if latencies.answered:
             latencies.end_turn(now, self._log.settled)
