@@ -76,9 +76,7 @@ class Clients:
                 for each in (client, accepted):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 plain, session = PlainSocket(accepted), Session(shared)
-                PolledTransport(
-                    session, plain, runtime, services, nursery, self._poller, "peer"
-                ).begin()
+                PolledTransport(session, plain, runtime, services, nursery, self._poller).begin()
                 self._sockets.append(client)
 
     def round(self) -> int:

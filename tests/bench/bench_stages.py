@@ -129,15 +129,15 @@ class HotPath:
 
     def ask(self, data: bytes) -> bytes:
         """Return the replies to requests."""
-        session, outbox = self._session, self._session.outbox
+        session = self._session
         sent = b""
         session.receive_data(data)
         while (step := session.next_step(now_us())) is not RECEIVE:
             if step is COMMIT:
                 self.writer.write()
-                session.committed()
-                sent += outbox.data_to_send(self.writer.settled)
-                outbox.data_sent()
+                session.batch.committed()
+                sent += session.data_to_send(self.writer.settled, lambda: False)
+                session.data_sent()
         return sent
 
 

@@ -127,6 +127,7 @@ class Client:
         self.daemon = daemon
         self.session = Session(daemon.shared)
         self.replies: list[Reply] = []
+        self.hung_up = False
         self._connection = ClientConnection()
 
     def step(self) -> Step:
@@ -134,17 +135,17 @@ class Client:
 
     def take(self) -> None:
         """Read all that may leave."""
-        outbox = self.session.outbox
-        while data := outbox.data_to_send(self.daemon.writer.settled):
-            outbox.data_sent()
+        settled = self.daemon.writer.settled
+        while data := self.session.data_to_send(settled, lambda: self.hung_up):
+            self.session.data_sent()
             self._connection.receive_data(data)
         self.replies += self._connection.next_events()
 
     def commit(self) -> None:
         """Carry out a COMMIT."""
-        assert self.session.mark <= self.daemon.writer.appended
+        assert self.session.batch.mark <= self.daemon.writer.appended
         self.daemon.commit()
-        self.session.committed()
+        self.session.batch.committed()
         self.take()
 
     def run(self) -> Step:
@@ -169,7 +170,7 @@ class Client:
         """Carry out a scan."""
         while not isinstance(reply := self.daemon.engine.step(step.scan, START), bytes):
             pass
-        self.session.take_reply(reply)
+        self.session.batch.take_reply(reply)
 
     def end(self) -> None:
         self.session.end()
@@ -366,7 +367,7 @@ def test_reply_leaves_only_when_its_mark_is_settled(daemon: Daemon, client: Clie
     client.session.receive_data(encode(set_(b"k")))
     before = daemon.writer.settled
     assert client.step() is COMMIT
-    assert client.session.mark == daemon.writer.appended > before
+    assert client.session.batch.mark == daemon.writer.appended > before
     client.take()
     assert client.replies == []
     client.commit()
@@ -381,7 +382,7 @@ def test_reply_that_shows_a_change_of_another_waits_for_that_change(
         assert each.run() is RECEIVE
         each.session.receive_data(data)
         assert each.step() is COMMIT
-    assert other.session.mark == client.session.mark == daemon.writer.appended
+    assert other.session.batch.mark == client.session.batch.mark == daemon.writer.appended
     other.take()
     assert other.replies == []
     other.commit()
@@ -394,7 +395,7 @@ def test_mark_of_a_push_is_taken_when_its_bytes_are_made(daemon: Daemon, client:
     assert other.run() is RECEIVE
     other.session.receive_data(encode(set_(JOB)))
     assert other.step() is COMMIT
-    mark = client.session.outbox.mark
+    mark = client.session.unsent_mark
     assert mark == daemon.writer.appended
     daemon.commit()
     # the log goes on: the push does not wait for that
@@ -517,7 +518,7 @@ def test_values_are_read_before_a_request_is_asked_again() -> None:
     assert isinstance(step, ReadValues)
     assert codes(client.replies[2:]) == [""], "the reply before it has left"
     assert {entry.key for entry in step.missing.entries} == {b"k", b"k2"}
-    client.session.values_read(daemon.subject.fetch(step.missing))
+    client.session.batch.values_read(daemon.subject.fetch(step.missing))
     assert client.run() is RECEIVE
     found = [reply.pairs[0].value for reply in client.replies if reply.pairs]
     assert found == [b"v", b"w"]
@@ -537,7 +538,7 @@ def test_scan_and_snapshot_are_answered_in_their_turn(client: Client) -> None:
     assert step.request.identifier == 31
     assert len(client.replies) == 2
     taken = Reply(31, error="not-persisted no disk")
-    client.session.take_reply(encode_reply(taken))
+    client.session.batch.take_reply(encode_reply(taken))
     assert client.run() is RECEIVE
     assert identifiers(client.replies) == [7, 7, 31, 32]
 
@@ -619,7 +620,7 @@ def test_writers_wait_for_room_that_ended_while_values_were_read_for_them() -> N
     step = client.send(encode(GET, set_(b"k2")))
     assert isinstance(step, ReadValues)
     daemon.backpressure.closed = True
-    client.session.values_read(daemon.subject.fetch(step.missing))
+    client.session.batch.values_read(daemon.subject.fetch(step.missing))
     assert client.step() is COMMIT
     client.commit()
     assert isinstance(client.step(), WaitRoom)
@@ -787,9 +788,9 @@ def test_session_withdraws_only_pushed_work_from_a_client_that_hung_up(
     client.session.receive_data(encode(NEXT))
     assert client.step() is COMMIT
     assert Client(daemon).ask(set_(b"b:1:0:z"))[0].code == ""
-    client.session.withdraw(pushed_only=True)
-    assert [entry.key for _, entries in daemon.given_back for entry in entries] == [b"b:1:0:z"]
+    client.hung_up = True
     client.commit()
+    assert [entry.key for _, entries in daemon.given_back for entry in entries] == [b"b:1:0:z"]
     assert len(client.replies) == 1
     assert client.replies[0].pairs
 

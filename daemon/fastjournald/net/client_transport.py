@@ -8,12 +8,16 @@ from typing import Protocol
 from fastjournald.net.session import Session
 
 
+def do_nothing() -> None:
+    """Do nothing: the callback of a connection that has ended."""
+
+
 class ClientTransport(Protocol):
     """Connection of one client."""
 
     session: Session
     on_end: Callable[[], object]
-    """Called when the connection has ended."""
+    """Called when the connection has do_nothing."""
 
     def __hash__(self) -> int:
         """By identity."""

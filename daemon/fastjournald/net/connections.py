@@ -1,4 +1,4 @@
-"""Connections: admits clients, serves each, and delivers to each what the engine has for it."""
+"""Connections: admission of clients, delivery to each of them, slow-consumer disconnect."""
 
 from __future__ import annotations
 
@@ -123,15 +123,15 @@ class Connections:
         """
         assert self.nursery is not None
         session = Session(self._shared)
-        session.peer = peer.removeprefix("peer=")
+        session.peer = peer
         if len(self.transports) >= self._runtime.config.max_connections:
             silent = self._silent.pop()
             if silent is None:
-                self.nursery.start_soon(self._refuse, session, stream, peer)
+                self.nursery.start_soon(self._refuse, session, stream)
                 return None
             self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
             silent.cut()
-        transport = self._transport(session, stream, peer)
+        transport = self._transport(session, stream)
         self.transports[session] = transport
         self._silent.add(origin, transport)
         session.on_first_request = lambda: self._silent.discard(origin, transport)
@@ -141,24 +141,20 @@ class Connections:
             transport.stop()
         return transport
 
-    def _transport(
-        self, session: Session, stream: trio.abc.HalfCloseableStream, peer: str
-    ) -> ClientTransport:
+    def _transport(self, session: Session, stream: trio.abc.HalfCloseableStream) -> ClientTransport:
         runtime, services, nursery = self._runtime, self._services, self.nursery
         assert nursery is not None
         if isinstance(stream, PlainSocket):
-            return PolledTransport(session, stream, runtime, services, nursery, self.poller, peer)
-        return Transport(session, stream, runtime, services, nursery, peer)
+            return PolledTransport(session, stream, runtime, services, nursery, self.poller)
+        return Transport(session, stream, runtime, services, nursery)
 
     def _remove(self, transport: ClientTransport, origin: str) -> None:
         del self.transports[transport.session]
         self._silent.discard(origin, transport)
 
-    async def _refuse(
-        self, session: Session, stream: trio.abc.HalfCloseableStream, peer: str
-    ) -> None:
+    async def _refuse(self, session: Session, stream: trio.abc.HalfCloseableStream) -> None:
         assert self.nursery is not None
-        transport = Transport(session, stream, self._runtime, self._services, self.nursery, peer)
+        transport = Transport(session, stream, self._runtime, self._services, self.nursery)
         self._runtime.counters.connections_refused += 1
         self._refusing += 1
         try:
@@ -195,7 +191,8 @@ class Connections:
             return ""  # part of the daemon, or a test
         grants = self._runtime.engine.context.grants
         grant = None if grants is None else grants.sessions.get(session)
-        return session.peer if grant is None else f"{session.peer} ({grant.name})"
+        peer = session.peer.removeprefix("peer=")
+        return peer if grant is None else f"{peer} ({grant.name})"
 
     def has_hung_up(self, session: Hashable) -> bool:
         """Whether the client of a session sends nothing more."""

@@ -1,9 +1,10 @@
-"""Outbox of a session: messages in order, each with the mark of the log it must wait for. Pure.
+"""Outbox of a session: messages in order, each with its commit mark. Pure.
 
-A message may show any change that was appended when its bytes were made. So its mark is taken then:
-later the log has grown by changes that the message does not show, or worse, the message is gone
-and another one, with a later mark, stands in its place. Nothing leaves the outbox before its mark
-is settled, and nothing else reaches a client's stream.
+A message may show any change that was appended when its bytes were made. So its commit mark, the
+position in the log that has to be settled before it may leave, is taken then: later the log has
+grown by changes that the message does not show, or worse, the message is gone and another one, with
+a later mark, stands in its place. Nothing leaves the outbox before its mark is settled, and nothing
+else reaches a client's stream.
 
 A message that delivers work says so: until it is sent nobody knows of that work, and it can be
 released.
@@ -12,6 +13,7 @@ released.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Protocol, TypeAlias
 
@@ -38,20 +40,23 @@ class Outbox:
     Args:
         log: Marks are positions in it.
         account: Counts what the messages hold.
+        give_back: Gets the work of messages that were not sent.
     """
 
-    __slots__ = ("_account", "_log", "leaving", "pieces", "pushed_work")
+    __slots__ = ("_account", "_give_back", "_leaving", "_log", "_pushed_work", "pieces")
 
-    def __init__(self, log: Log, account: MemoryAccount) -> None:
+    def __init__(
+        self, log: Log, account: MemoryAccount, give_back: Callable[[list[Handout]], None]
+    ) -> None:
         self.pieces: deque[_Piece] = deque()
-        """Not sent so far, or not wholly. Others only ask whether there are any."""
-        self.pushed_work = 0
+        """Not sent so far, or not wholly. The session only asks whether there are any."""
+        self._pushed_work = 0
         """Pieces with work for NEXTs that waited."""
-        self.leaving = 0
-        """Pieces at the front that are being sent. For the only sender at a time: if there are any
-        when it begins, something was begun and not sent wholly."""
+        self._leaving = 0
+        """Pieces at the front that are being sent."""
         self._log = log
         self._account = account
+        self._give_back = give_back
 
     @property
     def mark(self) -> int:
@@ -73,7 +78,7 @@ class Outbox:
         held = len(data)
         if handouts:
             held += _popped_bytes(handouts)
-            self.pushed_work += pushed
+            self._pushed_work += pushed
             pieces.append((data, mark, held, handouts, pushed))
         else:
             pieces.append((data, mark, held, None, False))
@@ -85,37 +90,41 @@ class Outbox:
             if (budget.bytes > budget.bytes_max) is not budget.scarce:
                 budget.look()
 
-    def data_to_send(self, settled: int) -> bytes:
+    def data_to_send(self, settled: int, has_hung_up: Callable[[], bool]) -> bytes:
         """Return what may leave, about a megabyte of it; call ``data_sent`` when it is sent.
 
         Args:
             settled: Bytes of the log that are as safe as the sync policy asks.
+            has_hung_up: Whether the client sends nothing more. It may have gone then: work that it
+                waited for is released, and not sent.
         """
-        assert not self.leaving, "the one before was not sent"
+        assert not self._leaving, "the one before was not sent"
+        if self._pushed_work and has_hung_up():
+            self.withdraw(pushed_only=True)
         pieces = self.pieces
         if len(pieces) == 1:
             # nearly always
             data, mark, _, _, _ = pieces[0]
             if mark > settled:
                 return b""
-            self.leaving = 1
+            self._leaving = 1
             return data
         room = REPLIES_BYTES_MAX
         for data, mark, _, _, _ in pieces:
             if mark > settled or room <= 0:
                 break
             room -= len(data)
-            self.leaving += 1
-        return b"".join([piece[0] for piece in islice(pieces, self.leaving)])
+            self._leaving += 1
+        return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
 
-    def data_sent(self) -> None:
-        """Take out what was begun: it is sent."""
+    def data_sent(self) -> bool:
+        """Take out what was begun: it is sent. Return whether more stands behind it."""
         total, pieces, account = 0, self.pieces, self._account
-        while self.leaving:
+        while self._leaving:
             _, _, held, _, with_pushed_work = pieces.popleft()
             total += held
-            self.pushed_work -= with_pushed_work
-            self.leaving -= 1
+            self._pushed_work -= with_pushed_work
+            self._leaving -= 1
         if not account.closed:
             # as ``MemoryAccount.hold`` does it, for each reply
             budget = account.budget
@@ -123,9 +132,10 @@ class Outbox:
             budget.bytes -= total
             if (budget.bytes > budget.bytes_max) is not budget.scarce:
                 budget.look()
+        return bool(pieces)
 
-    def withdraw(self, *, pushed_only: bool) -> list[Handout]:
-        """Remove the messages that deliver work, or all; return that work.
+    def withdraw(self, *, pushed_only: bool = False) -> None:
+        """Remove the messages, and release the work in them.
 
         Args:
             pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
@@ -141,9 +151,10 @@ class Outbox:
                 handouts += work or ()
                 total += held
         self.pieces = kept
-        self.pushed_work = self.leaving = 0
+        self._pushed_work = self._leaving = 0
         self._account.hold(-total)
-        return handouts
+        if handouts:
+            self._give_back(handouts)
 
 
 def _popped_bytes(handouts: list[Handout]) -> int:

@@ -19,10 +19,10 @@ import trio
 from fastjournal import limits
 from fastjournal.limits import TURN_WORK
 from fastjournald.admission.turn_budget import QueuedClient
+from fastjournald.net.client_transport import do_nothing
 from fastjournald.net.hangup import has_hung_up
 from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.poller import Poller
-from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
@@ -60,10 +60,6 @@ _BUSY: Final = _State.BUSY
 _ENDED: Final = _State.ENDED
 
 
-def _nothing() -> None:
-    pass
-
-
 class PolledTransport:
     """One client's connection: its session and its socket.
 
@@ -74,7 +70,6 @@ class PolledTransport:
         services: Background tasks that it waits for.
         nursery: For tasks that carry out what takes longer.
         poller: Calls it when there is something to do.
-        peer: Name of the client, for the log.
     """
 
     def __init__(
@@ -85,7 +80,6 @@ class PolledTransport:
         services: Services,
         nursery: trio.Nursery,
         poller: Poller,
-        peer: str,
     ) -> None:
         self.session = session
         self._batch = session.batch
@@ -98,8 +92,8 @@ class PolledTransport:
         self._services = services
         self._nursery = nursery
         self._poller = poller
-        self._sender = Sender(session, plain, runtime, services, nursery)
-        self._steps = StepRunner(session, self._sender, plain, runtime, services, peer)
+        self._steps = steps = StepRunner(session, plain, runtime, services, nursery)
+        self._sender = steps.sender
         self._evict = None if runtime.engine.store.values is None else services.evict
         self._state = _LISTENING
         self._step: Step = RECEIVE
@@ -114,7 +108,7 @@ class PolledTransport:
         self._life = trio.CancelScope()
         """Cuts the task that carries out its steps."""
         self._receive_until = math.inf
-        self.on_end: Callable[[], object] = _nothing
+        self.on_end: Callable[[], object] = do_nothing
         """Called when the connection has ended."""
 
     def begin(self) -> None:
@@ -198,7 +192,7 @@ class PolledTransport:
                     batch.committed()
                     if self._evict is not None:
                         self._evict()
-                    if session.outbox.pieces and not self._send_now(settled):
+                    if not self._send_now(settled):
                         self._begin_task(step)
                         return
                     if session.listen_again():
@@ -233,7 +227,7 @@ class PolledTransport:
             and not session.has_notifications()
             and self._send_now(self._writer.settled)
         ):
-            if not session.outbox.pieces:
+            if not session.has_unsent:
                 return True
             self._settle(step)
         else:
@@ -246,30 +240,27 @@ class PolledTransport:
         Raises:
             BrokenResourceError: The client is gone.
         """
-        sender, outbox = self._sender, self.session.outbox
+        sender, session = self._sender, self.session
         if sender.busy or sender.rest:
             return False
-        if outbox.leaving:
+        if sender.is_cut_off:
             raise trio.BrokenResourceError
-        while outbox.pieces:
-            if outbox.pushed_work and self.has_hung_up():
-                self.session.withdraw(pushed_only=True)
-            data = outbox.data_to_send(settled)
-            if not data:
-                if outbox.pieces:
-                    # appended behind what is settled, and not asked for just now
-                    self._wait_settled()
-                break
+        while data := session.data_to_send(settled, self.has_hung_up):
             try:
                 sent = self._socket.send(data)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
+                sender.is_cut_off = True
                 raise trio.BrokenResourceError from error
             if sent < len(data):
                 sender.rest = memoryview(data)[sent:]
                 return False
-            outbox.data_sent()
+            if not session.data_sent():
+                return True
+        if session.has_unsent:
+            # appended behind what is settled, and not asked for just now
+            self._wait_settled()
         return True
 
     def _listen(self) -> None:
@@ -311,7 +302,7 @@ class PolledTransport:
 
     def _leave_queue(self) -> None:
         if self._turn is not None:
-            self._turn.share, self._turn.wake = None, _nothing
+            self._turn.share, self._turn.wake = None, do_nothing
             self._turn = None
 
     def _release(self) -> None:
@@ -360,7 +351,7 @@ class PolledTransport:
         self.plain.close()
         self.on_end()
         # a reference cycle less: this leaves memory at once
-        self.on_end = self.session.on_first_request = _nothing
+        self.on_end = self.session.on_first_request = do_nothing
 
     # --- calls of others ------------------------------------------------------------------------
 
@@ -368,7 +359,7 @@ class PolledTransport:
         """Send, beside everything else, what the client did not ask for just now."""
         if self.session.has_notifications():
             self._sender.wake()
-        elif self.session.outbox.pieces:
+        elif self.session.has_unsent:
             self._wait_settled()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Sender: sends what stands in the outbox of a session, one task at a time."""
+"""Sender: sends what a session has to send, one task at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sender:
     """The sending half of a client's connection.
 
     Args:
-        session: Has the outbox.
+        session: Has the messages.
         stream: The connected socket, or TLS on it.
         runtime: Group commit and clock.
         services: Background tasks that it waits for.
@@ -42,7 +42,9 @@ class Sender:
         self._senders = trio.lowlevel.ParkingLot()
         """Tasks that want to send next."""
         self.rest: bytes | memoryview = b""
-        """End of the messages that the outbox gave last, where somebody else has sent the rest."""
+        """End of the messages that the session gave last, where somebody else sent the begin."""
+        self.is_cut_off = False
+        """Sending has failed, or stands, in the middle of a message: nothing else can follow."""
         self._pushing = False
 
     async def _begin(self) -> None:
@@ -58,30 +60,26 @@ class Sender:
             self._senders.unpark()
 
     async def send_settled(self) -> None:
-        """Send what is settled by now, and all that stood in the outbox before it."""
-        outbox, writer = self._session.outbox, self._runtime.writer
+        """Send what is settled by now."""
+        session, writer = self._session, self._runtime.writer
         await self._begin()
         try:
+            if self.is_cut_off:
+                raise trio.BrokenResourceError
             if self.rest:
                 rest, self.rest = self.rest, b""
                 await self._send(rest)
-                outbox.data_sent()
-            if outbox.leaving:
-                # cut off in the middle of a message: nothing can follow that
-                raise trio.BrokenResourceError
-            while outbox.pieces:
-                if outbox.pushed_work and has_hung_up(self._stream):
-                    self._session.withdraw(pushed_only=True)
-                data = outbox.data_to_send(writer.settled)
-                if not data:
-                    break
+            while data := session.data_to_send(writer.settled, self._has_hung_up):
                 await self._send(data)
-                outbox.data_sent()
         finally:
             self._end()
 
+    def _has_hung_up(self) -> bool:
+        return has_hung_up(self._stream)
+
     async def _send(self, data: bytes | memoryview) -> None:
         session, memory = self._session, self._runtime.memory
+        self.is_cut_off = True
         session.sending_since = memory.now
         if len(data) <= limits.SEND_BYTES_MAX:
             await self._stream.send_all(data)
@@ -91,16 +89,18 @@ class Sender:
                 await self._stream.send_all(view[start : start + limits.SEND_BYTES_MAX])
                 session.sending_since = memory.now
         session.sending_since = NEVER
+        self.is_cut_off = False
+        session.data_sent()
 
     async def _send_all(self) -> None:
-        """Send all that is in the outbox, as it gets settled."""
-        outbox = self._session.outbox
-        while outbox.pieces:
-            await self._runtime.commit.wait_settled(outbox.mark)
+        """Send all messages, as the log gets settled up to each."""
+        session = self._session
+        while session.has_unsent:
+            await self._runtime.commit.wait_settled(session.unsent_mark)
             await self.send_settled()
 
     async def flush(self) -> None:
-        """Send all that is in the outbox, then some of the changes that the client listens to."""
+        """Send all messages, then some of the changes that the client listens to."""
         session, services = self._session, self._services
         await self._send_all()
         if session.has_notifications():
@@ -124,14 +124,14 @@ class Sender:
     def wake(self) -> None:
         """Send, beside everything else, what the client did not ask for just now."""
         session = self._session
-        if not self._pushing and (session.outbox.pieces or session.has_notifications()):
+        if not self._pushing and (session.has_unsent or session.has_notifications()):
             self._pushing = True
             self._nursery.start_soon(self._push)
 
     async def _push(self) -> None:
         session = self._session
         try:
-            while session.outbox.pieces or session.has_notifications():
+            while session.has_unsent or session.has_notifications():
                 await self.flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone, and its session about to end

@@ -1,13 +1,13 @@
-"""Session: one client's connection without IO. Bytes in; replies, marks and waits out. Pure.
+"""Session: one client's connection without IO. Bytes in; waits and bytes out. Pure.
 
     receive_data   takes bytes of the client: requests, or parts of them
     next_step      carries out what can be carried out, and returns what to wait for
-    mark           bytes of the log that have to be settled before the replies may leave
-    outbox         has what may leave then, in order
+    batch          takes what came of a wait, and has the mark that the replies wait for
+    data_to_send   returns what may leave, in order; data_sent: it has left
 
 Nothing comes between handling a request and appending its records: they stand in the log in the
-order in which the requests were applied. All that is sent goes through the outbox, whose marks see
-to it that no reply shows anybody a change that a crash could undo.
+order in which the requests were applied. All that is sent goes through the outbox (``net.outbox``),
+whose marks see to it that no reply shows anybody a change that a crash could undo.
 
 A session is a state machine: its state is the method with which it goes on once the last step was
 carried out. Nothing here waits, and nothing assumes a task for each connection.
@@ -51,7 +51,6 @@ class Session:
     """
 
     def __init__(self, shared: Shared) -> None:
-        memory = shared.memory
         self._shared = shared
         self._engine = shared.engine
         self._turns = shared.turns
@@ -59,16 +58,19 @@ class Session:
         self._listeners = shared.engine.subscriptions.listeners
         self._notifications = shared.engine.notifications
         self._latencies = shared.latencies
-        self._memory = memory
-        self._connection = ServerConnection(
-            value_bytes_max=shared.engine.context.settings.value_bytes_max
-        )
+        self._memory = memory = shared.memory
+        settings = shared.engine.context.settings
+        self._connection = ServerConnection(value_bytes_max=settings.value_bytes_max)
         self.account = MemoryAccount(memory)
         """All that is in memory for this connection."""
         self.share = Share()
         """Account of its turns."""
-        self.outbox = Outbox(shared.log, self.account)
-        self.batch = RequestBatch(shared, self.outbox, self.account, self.share)
+        self._outbox = outbox = Outbox(shared.log, self.account, shared.give_back)
+        # methods of the outbox itself: a reply takes no further call
+        self.data_to_send = outbox.data_to_send
+        self.data_sent = outbox.data_sent
+        self.batch = RequestBatch(shared, outbox, self.account, self.share)
+        """Requests that are carried out."""
         self._next: _State = Session._take_requests
         self._serving = False
         """Replies are owed: no notification comes between a request and its reply."""
@@ -84,7 +86,7 @@ class Session:
         self._ended = False
         """No further requests are taken."""
         self.peer = ""
-        """Name of the client, for people. ``Connections`` notes it."""
+        """Name of the client, for the log. ``Connections`` notes it."""
         self.on_first_request: Callable[[], object] | None = None
         """Called once, when it has asked for something, after AUTH where that is needed."""
         # fields for the timeouts, on the clock of the memory budget
@@ -113,13 +115,8 @@ class Session:
             error.__traceback__ = None
             self._shared.protocol_errors[error.code] += 1
             self.disconnect()
-            self.put(encode_error(error.identifier, now, f"{error.code} {error}"))
+            self._outbox.put(encode_error(error.identifier, now, f"{error.code} {error}"))
             return self._close(now)
-
-    @property
-    def mark(self) -> int:
-        """Bytes of the log that have to be settled before the last replies may leave."""
-        return self.batch.mark
 
     def _take_requests(self, now: int) -> Step:
         """Take the requests that are whole; where there are none, listen to the client again."""
@@ -136,7 +133,7 @@ class Session:
             self._engine.store.work += HANG_UP_WORK
             self.disconnect()
             return self._close(now)
-        if self.outbox.pieces or self.has_notifications():
+        if self._outbox.pieces or self.has_notifications():
             # backpressure: no reading from a client that does not read what was pushed to it
             self._next = Session._flushed
             return FLUSH
@@ -186,7 +183,7 @@ class Session:
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to the request that the shared batch carried out."""
         self._single = None
-        self.outbox.put(reply)
+        self._outbox.put(reply)
         self.batch.mark = mark
         self._next = Session._answered
 
@@ -200,7 +197,7 @@ class Session:
             or self._ended
             or self._abandoned
             or self._undecoded
-            or self.outbox.pieces
+            or self._outbox.pieces
             or self._listeners
         ):
             return False
@@ -214,7 +211,7 @@ class Session:
         if self._ended or self._abandoned:
             return self._take_requests(now)
         self.partial_since = self._memory.now
-        if self.outbox.pieces or self._is_notified(self):
+        if self._outbox.pieces or self._is_notified(self):
             self._next = Session._flushed
             return FLUSH
         return self._listen(now)
@@ -327,37 +324,27 @@ class Session:
         """Whether AUTH has not succeeded so far, and has to."""
         return self.batch.unknown and not self._abandoned
 
-    def committed(self) -> None:
-        """Take note that all up to ``mark`` is settled."""
-        self.batch.committed()
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait to be sent, or are being sent."""
+        return bool(self._outbox.pieces)
 
-    def take_reply(self, reply: bytes) -> None:
-        """Take the reply for which RunScan or TakeSnapshot waited."""
-        self.batch.take_reply(reply)
-
-    def values_read(self, unreadable: Unreadable) -> None:
-        """Take note that the values of ReadValues were read, but for those that could not be."""
-        self.batch.values_read(unreadable)
-
-    def put(self, data: bytes) -> None:
-        """Let messages leave, in their turn, once all that was appended until now is settled."""
-        self.outbox.put(data)
+    @property
+    def unsent_mark(self) -> int:
+        """Bytes of the log that have to be settled before the first of them may leave."""
+        return self._outbox.mark
 
     def deliver(self, replies: list[bytes]) -> None:
-        """Let replies to requests that waited leave, as others do."""
+        """Let replies to requests that waited leave, once all that is appended now is settled."""
         handouts = [reply.handout for reply in replies if isinstance(reply, Delivery)]
-        self.outbox.put(b"".join(replies), handouts, pushed=True)
+        self._outbox.put(b"".join(replies), handouts, pushed=True)
 
     def has_notifications(self) -> bool:
         """Whether the client listens to something that has changed, and may be notified now."""
         return not self._serving and self._is_notified(self)
 
     def missing_notifications(self, unreadable: Unreadable = ALL_READABLE) -> Missing | None:
-        """Return the values that have to be read before the next notifications; None: none.
-
-        Args:
-            unreadable: The reads for them that have failed.
-        """
+        """Return values to be read before the next notifications, but for reads that failed."""
         return missing_notifications(self._engine.context, self, unreadable)
 
     def tell(self, now: int, unreadable: Unreadable = ALL_READABLE) -> bool:
@@ -365,20 +352,12 @@ class Session:
 
         They tell what stands there now, and not what did when it changed.
         """
-        if self.outbox.pieces or not self.has_notifications():
+        if self._outbox.pieces or not self.has_notifications():
             return False
         data = self._notifications.tell(self, now, unreadable)
         if data:
-            self.put(data)
+            self._outbox.put(data)
         return bool(data)
-
-    def withdraw(self, *, pushed_only: bool) -> None:
-        """Give back work in the outbox: the client is gone.
-
-        Args:
-            pushed_only: Only what answers NEXTs that waited.
-        """
-        self._shared.give_back(self.outbox.withdraw(pushed_only=pushed_only))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -402,7 +381,9 @@ class Session:
 
     def refuse(self, now: int) -> None:
         """Tell the client that it cannot be served: there are too many."""
-        self.put(encode_error(0, now, f"{ErrorCode.BUSY} the daemon has max-connections clients"))
+        self._outbox.put(
+            encode_error(0, now, f"{ErrorCode.BUSY} the daemon has max-connections clients")
+        )
 
     def disconnect(self) -> None:
         """End all that the engine keeps for the connection; others may get what it had locked."""
@@ -412,7 +393,7 @@ class Session:
     def end(self) -> None:
         """Give back all that is held: the connection has ended."""
         self.disconnect()
-        self.withdraw(pushed_only=False)
+        self._outbox.withdraw()
         self.batch.close()
         self.account.close()
         self.receiving_since = self.sending_since = NEVER

@@ -20,7 +20,7 @@ class StepKind(Enum):
     RECEIVE = "receive"
     """Receive bytes of the client, and hand them to ``Session.receive_data``."""
     COMMIT = "commit"
-    """Wait until ``Session.mark`` is settled, call ``committed``, and send what may leave."""
+    """Wait until ``RequestBatch.mark`` is settled, call ``committed``, and send what may leave."""
     CLOSE = "close"
     """Send all that is left, close, and call ``Session.end``."""
     FLUSH = "flush"
@@ -57,7 +57,7 @@ class WaitRoom(NamedTuple):
 
 
 class ReadValues(NamedTuple):
-    """Read values from the disk, and hand the reads that failed to ``Session.values_read``.
+    """Read values from the disk, and hand the reads that failed to ``RequestBatch.values_read``.
 
     Nothing may come between that and the next step.
     """
@@ -68,13 +68,13 @@ class ReadValues(NamedTuple):
 
 
 class RunScan(NamedTuple):
-    """Carry out a scan, and hand its reply to ``Session.take_reply``."""
+    """Carry out a scan, and hand its reply to ``RequestBatch.take_reply``."""
 
     scan: Scan
 
 
 class TakeSnapshot(NamedTuple):
-    """Take a snapshot, and hand the reply to ``Session.take_reply``."""
+    """Take a snapshot, and hand the reply to ``RequestBatch.take_reply``."""
 
     request: Request
 

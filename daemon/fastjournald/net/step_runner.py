@@ -37,40 +37,37 @@ class StepRunner:
 
     Args:
         session: Decides.
-        sender: Sends its messages.
         stream: The connected socket, or TLS on it.
         runtime: Group commit and clock.
         services: Background tasks that it waits for.
-        peer: Name of the client, for the log.
+        nursery: For a task that sends beside the one that carries out the steps.
     """
 
     def __init__(
         self,
         session: Session,
-        sender: Sender,
         stream: trio.abc.HalfCloseableStream,
         runtime: Runtime,
         services: Services,
-        peer: str,
+        nursery: trio.Nursery,
     ) -> None:
+        self.sender = Sender(session, stream, runtime, services, nursery)
+        """Sends the messages of the session."""
         self._session = session
-        self._sender = sender
         self._stream = stream
         self._runtime = runtime
         self._services = services
-        self._peer = peer
         self._evict = None if runtime.engine.store.values is None else services.evict
 
     async def commit(self) -> None:
         """Carry out the step COMMIT."""
-        session, runtime = self._session, self._runtime
-        if runtime.writer.settled < session.mark:
-            await runtime.commit.wait_settled(session.mark)
-        session.committed()
+        batch, runtime = self._session.batch, self._runtime
+        if runtime.writer.settled < batch.mark:
+            await runtime.commit.wait_settled(batch.mark)
+        batch.committed()
         if self._evict is not None:
             self._evict()
-        if session.outbox.pieces:
-            await self._sender.send_settled()
+        await self.sender.send_settled()
 
     async def carry_out(self, step: Step) -> None:
         """Carry out a step, but for RECEIVE, COMMIT and CLOSE."""
@@ -81,31 +78,31 @@ class StepRunner:
             case WaitRoom(size):
                 await self._runtime.backpressure.wait_turn(size)
             case ReadValues(missing, earlier):
-                session.values_read(await services.fetch(missing, earlier))
+                session.batch.values_read(await services.fetch(missing, earlier))
             case RunScan(scan):
-                session.take_reply(
+                session.batch.take_reply(
                     await services.run_scan(scan, self._is_lost, self._has_hung_up, session.share)
                 )
             case TakeSnapshot(request):
-                session.take_reply(await services.take_snapshot(session, request))
+                session.batch.take_reply(await services.take_snapshot(session, request))
             case _ if step is PASS_ON:
                 await services.pass_on(session.share)
             case _ if step is FLUSH:
-                await self._sender.flush()
-                self._sender.wake()
+                await self.sender.flush()
+                self.sender.wake()
             case _ if step is MATCH:
                 await services.wait_matched()
             case _ if step is PENALTY:
-                LOG.info("event=auth-failed %s", self._peer)
+                LOG.info("event=auth-failed %s", session.peer)
                 await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
         session = self._session
-        while session.outbox.pieces or session.has_notifications():
-            await self._sender.flush()
+        while session.has_unsent or session.has_notifications():
+            await self.sender.flush()
         session.disconnect()
-        await self._sender.send_eof()
+        await self.sender.send_eof()
         with trio.move_on_after(LINGER_SECONDS):
             while await self._stream.receive_some(limits.RECEIVE_BYTES_MAX):
                 pass

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import trio
 
 from fastjournal import limits
+from fastjournald.net.client_transport import do_nothing
 from fastjournald.net.hangup import has_hung_up
-from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.session_steps import CLOSE, COMMIT, RECEIVE
@@ -32,10 +32,6 @@ STOP_SECONDS = 0.25
 """How long a stopping daemon goes on taking requests that are on their way already."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Transport:
     """One client's connection: its session and its stream.
 
@@ -45,7 +41,6 @@ class Transport:
         runtime: Group commit and clock.
         services: Background tasks that it waits for.
         nursery: For a task that sends beside the one that receives.
-        peer: Name of the client, for the log.
     """
 
     def __init__(
@@ -55,19 +50,16 @@ class Transport:
         runtime: Runtime,
         services: Services,
         nursery: trio.Nursery,
-        peer: str,
     ) -> None:
         self.session = session
         self._stream = stream
         self._runtime = runtime
         self._nursery = nursery
-        self._sender = Sender(session, stream, runtime, services, nursery)
-        self._steps = StepRunner(session, self._sender, stream, runtime, services, peer)
-        self._evict = None if runtime.engine.store.values is None else services.evict
+        self._steps = StepRunner(session, stream, runtime, services, nursery)
         self._life = trio.CancelScope()
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
-        self.on_end: Callable[[], object] = _nothing
+        self.on_end: Callable[[], object] = do_nothing
         """Called when the connection has ended."""
 
     # --- life -----------------------------------------------------------------------------------
@@ -95,23 +87,16 @@ class Transport:
         finally:
             self.on_end()
             # a reference cycle less: this leaves memory at once
-            self.on_end = self.session.on_first_request = _nothing
+            self.on_end = self.session.on_first_request = do_nothing
 
     async def converse(self) -> None:
         """Receive, let the session decide, wait until that is durable, send: again and again."""
         session, clock, steps = self.session, self._runtime.clock, self._steps
-        commit, writer = self._runtime.commit, self._runtime.writer
         while (step := session.next_step(clock.now_us())) is not CLOSE:
             if step is RECEIVE:
                 await self._receive()
             elif step is COMMIT:
-                if writer.settled < session.mark:
-                    await commit.wait_settled(session.mark)
-                session.committed()
-                if self._evict is not None:
-                    self._evict()
-                if session.outbox.pieces:
-                    await self._sender.send_settled()
+                await steps.commit()
             else:
                 await steps.carry_out(step)
 
@@ -142,7 +127,7 @@ class Transport:
 
     def wake(self) -> None:
         """Send, beside everything else, what the client did not ask for just now."""
-        self._sender.wake()
+        self._steps.sender.wake()
 
     def stop(self) -> None:
         """The daemon stops: answer what is on its way, then close."""
