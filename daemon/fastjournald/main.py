@@ -186,7 +186,16 @@ def _run(
         archive = None
         if config.archive_dir:
             archive = open_archive(disk, config, engine.journal.usage, writer)
-        server = Server(config, engine, writer, disk, clock, security, archive, handed_over)
+        server = Server(
+            config,
+            engine,
+            writer,
+            disk,
+            clock,
+            security=security,
+            archive=archive,
+            handed_over=handed_over,
+        )
         with stops_noted() as early_stops:
             reloader = Reloader(server, given, load)
             trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)

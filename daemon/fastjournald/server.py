@@ -64,6 +64,7 @@ class Server:
         writer: LogWriter,
         disk: Disk,
         clock: Clock,
+        *,
         security: Security | None = None,
         archive: Archive | None = None,
         handed_over: ActivatedSockets = NO_SOCKETS,
