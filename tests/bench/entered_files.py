@@ -6,7 +6,7 @@ Runs a daemon on a log in the directory, with a profiler on its event loop, and 
 thread: requests on an open connection that has sent such requests before, one after the other. A
 file counts if one of its functions is running when the bytes are received, or is called or resumed
 until the reply is sent. Whatever happens to run at the same time (timers) is not in every sample,
-so samples are intersected. Prints JSON: function to the files, as paths below the checkout.
+so samples are intersected. Prints JSON: request to the files, as paths below the checkout.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ from tests.door.daemon import main as run_daemon
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("fastjournal/", "daemon/", "client/")
 MAIN = "daemon/fastjournald/main.py"
+
+SET_INTO_EMPTY = "persistent SET with a URI into an empty domain"
+SET_BESIDE = "persistent SET with a URI beside a waiting entry"
+NEXT = "NEXT"
+DELETE = "DELETE that completes a job"
+GET = "GET"
+
 WARM_UP = 3
 SAMPLES = 10
 SECONDS_MAX = 120.0
@@ -94,9 +101,9 @@ class Asker:
         self._profile = profile
         self.entered: dict[str, list[frozenset[str]]] = {}
 
-    def ask(self, name: str, **fields: Any) -> Reply:
+    def ask(self, name: str, function: Function, **fields: Any) -> Reply:
         """Ask once; note the files under ``name``."""
-        request = Request(int(Function[name]), timestamp=time.time_ns() // 1000, **fields)
+        request = Request(int(function), timestamp=time.time_ns() // 1000, **fields)
         data = encode_request(request)
         self._socket.sendall(data)
         received = self._socket.recv(1 << 16)
@@ -110,20 +117,29 @@ class Asker:
     def ask_all(self) -> None:
         """Carry out jobs, each from its SET to the DELETE that completes it."""
         for number in range(WARM_UP + SAMPLES):
-            key = build_journal_key(b"domain", b"%d" % number)
-            self.ask(
-                "SET",
-                flags=int(Flag.PERSIST),
-                key=key,
-                second_key=b"uri:%d" % number,
-                value_type=int(ValueType.BUFFER),
-                value=b"body",
-            )
-            self.ask("GET", flags=int(Flag.DATA), key=key)
-            work = self.ask("NEXT", flags=int(Flag.DATA), count=1)
+            key = self._set(SET_INTO_EMPTY, b"%d" % number)
+            beside = self._set(SET_BESIDE, b"%d beside" % number)
+            self.ask("DELETE of a waiting entry", Function.DELETE, key=beside)
+            self.ask(GET, Function.GET, flags=int(Flag.DATA), key=key)
+            work = self.ask(NEXT, Function.NEXT, flags=int(Flag.DATA), count=1)
             assert work.pairs is not None
             (pair,) = work.pairs
-            self.ask("DELETE", flags=int(Flag.WORKED_ON), key=pair.key, timeout=work.timeout)
+            flags, token = int(Flag.WORKED_ON), work.timeout
+            self.ask(DELETE, Function.DELETE, flags=flags, key=pair.key, timeout=token)
+
+    def _set(self, name: str, rest: bytes) -> bytes:
+        """Store a job; return its key."""
+        key = build_journal_key(b"domain", rest)
+        self.ask(
+            name,
+            Function.SET,
+            flags=int(Flag.PERSIST),
+            key=key,
+            second_key=b"uri:" + rest,
+            value_type=int(ValueType.BUFFER),
+            value=b"body",
+        )
+        return key
 
 
 def ask_daemon(ready_file: Path, profile: EventLoopProfile) -> None:
@@ -143,7 +159,7 @@ def ask_daemon(ready_file: Path, profile: EventLoopProfile) -> None:
 
 
 def measure(directory: Path) -> dict[str, list[str]]:
-    """Return the files that each function enters; a daemon runs in the directory meanwhile."""
+    """Return the files that each request enters; a daemon runs in the directory meanwhile."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.entered_files", str(directory)],
         cwd=ROOT,
