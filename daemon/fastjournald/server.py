@@ -25,7 +25,7 @@ from fastjournald.net.connections import Connections
 from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
 from fastjournald.net.services import Services
-from fastjournald.net.timeouts import Timeouts
+from fastjournald.net.timeouts import ClientTimeouts
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.archiver import Archiver
@@ -113,7 +113,7 @@ class Server:
             wait_notification_turn=self.notifier.wait_notification_turn,
         )
         self.connections = Connections(runtime, services, tls)
-        self.timeouts = Timeouts(runtime, self.connections.transports)
+        self.timeouts = ClientTimeouts(runtime, self.connections.transports)
         self.http_addresses: list[str] = []
         """Addresses of --http, once requests are accepted."""
         engine.context.gauges = self._gauges

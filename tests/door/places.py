@@ -45,7 +45,7 @@ PLACES = {
     "fastjournald.group_commit.commit": "INLINE_SECONDS_MAX WRITE_BYTES_MIN commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.connections": "POLLS",
-    "fastjournald.net.transport": "STOP_SECONDS",
+    "fastjournald.net.stream_transport": "STOP_SECONDS",
     "fastjournald.observability.time_slices": "metrics.SLICE_SECONDS",
     "fastjournald.recovery.bulk_load": "LOADED_RUN_KEYS PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",

@@ -22,8 +22,8 @@ from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
 from fastjournald.net.shared_batch import SharedBatch
+from fastjournald.net.stream_transport import StreamTransport
 from fastjournald.net.tls import Handshakes
-from fastjournald.net.transport import Transport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -146,7 +146,7 @@ class Connections:
         assert nursery is not None
         if isinstance(stream, PlainSocket):
             return PolledTransport(session, stream, runtime, services, nursery, self.poller)
-        return Transport(session, stream, runtime, services, nursery)
+        return StreamTransport(session, stream, runtime, services, nursery)
 
     def _remove(self, transport: ClientTransport, origin: str) -> None:
         del self.transports[transport.session]
@@ -154,7 +154,7 @@ class Connections:
 
     async def _refuse(self, session: Session, stream: trio.abc.HalfCloseableStream) -> None:
         assert self.nursery is not None
-        transport = Transport(session, stream, self._runtime, self._services, self.nursery)
+        transport = StreamTransport(session, stream, self._runtime, self._services, self.nursery)
         self._runtime.counters.connections_refused += 1
         self._refusing += 1
         try:

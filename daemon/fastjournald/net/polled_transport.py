@@ -28,13 +28,13 @@ from fastjournald.net.session import Session
 from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.step_runner import StepRunner
-from fastjournald.net.transport import STOP_SECONDS
+from fastjournald.net.stream_transport import STOP_SECONDS
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
 
 
-class _State(Enum):
+class _PolledState(Enum):
     LISTENING = "listening"
     """Receives when something has come."""
     SETTLING = "settling"
@@ -51,13 +51,13 @@ class _State(Enum):
 
 
 # the attributes of an enumeration are looked up slowly
-_LISTENING: Final = _State.LISTENING
-_SETTLING: Final = _State.SETTLING
-_PASSING: Final = _State.PASSING
-_WAITING: Final = _State.WAITING
-_RELEASED: Final = _State.RELEASED
-_BUSY: Final = _State.BUSY
-_ENDED: Final = _State.ENDED
+_LISTENING: Final = _PolledState.LISTENING
+_SETTLING: Final = _PolledState.SETTLING
+_PASSING: Final = _PolledState.PASSING
+_WAITING: Final = _PolledState.WAITING
+_RELEASED: Final = _PolledState.RELEASED
+_BUSY: Final = _PolledState.BUSY
+_ENDED: Final = _PolledState.ENDED
 
 
 class PolledTransport:

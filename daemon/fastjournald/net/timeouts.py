@@ -26,7 +26,7 @@ SLICE_SESSIONS = 1000
 """So many are looked at before others have their turn."""
 
 
-class Timeouts:
+class ClientTimeouts:
     """Watcher of all connections.
 
     Args:

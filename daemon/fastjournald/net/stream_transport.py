@@ -1,6 +1,6 @@
-"""Transport: moves the bytes of one session over a trio stream, and carries out its waits.
+"""Stream transport: moves the bytes of one session over a trio stream, and carries out its waits.
 
-A task for each connection, for TLS. ``Transport.converse`` is all of it:
+A task for each connection, for TLS. ``StreamTransport.converse`` is all of it:
 
     receive_some -> session.receive_data (bytes to requests) -> session.next_step (the engine
     applies them and appends records) -> commit.wait_settled (one write and one sync for all
@@ -32,7 +32,7 @@ STOP_SECONDS = 0.25
 """How long a stopping daemon goes on taking requests that are on their way already."""
 
 
-class Transport:
+class StreamTransport:
     """One client's connection: its session and its stream.
 
     Args:
