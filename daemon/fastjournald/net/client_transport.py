@@ -17,7 +17,7 @@ class ClientTransport(Protocol):
 
     session: Session
     on_end: Callable[[], object]
-    """Called when the connection has do_nothing."""
+    """Called when the connection has ended."""
 
     def __hash__(self) -> int:
         """By identity."""
