@@ -56,8 +56,6 @@ class Session:
         self._turns = shared.turns
         self._is_notified = shared.engine.subscriptions.has_notifications
         self._listeners = shared.engine.subscriptions.listeners
-        self._notifications = shared.engine.notifications
-        self._latencies = shared.latencies
         self._memory = memory = shared.memory
         settings = shared.engine.context.settings
         self._connection = ServerConnection(value_bytes_max=settings.value_bytes_max)
@@ -245,7 +243,7 @@ class Session:
         return self._listen(now)
 
     def _listen(self, now: int) -> Step:
-        if self._notifications.behind:
+        if self._engine.notifications.behind:
             self._next = Session._receive
             return MATCH
         return self._receive(now)
@@ -264,7 +262,7 @@ class Session:
     def receive_data(self, data: bytes | bytearray) -> None:
         """Take what was received, once for each step RECEIVE; ``b""`` is the end of the stream."""
         self.receiving_since = NEVER
-        self.batch.arrived = self._latencies.began
+        self.batch.arrived = self._shared.latencies.began
         if self._memory.scarce:
             data = self._within_ration(data)
         if not data:
@@ -354,7 +352,7 @@ class Session:
         """
         if self._outbox.pieces or not self.has_notifications():
             return False
-        data = self._notifications.tell(self, now, unreadable)
+        data = self._engine.notifications.tell(self, now, unreadable)
         if data:
             self._outbox.put(data)
         return bool(data)
