@@ -15,9 +15,9 @@ from typing import TypeAlias
 OTHER = -1
 """Stands for all functions that have no name."""
 
-_Answered: TypeAlias = tuple[int, float, list[tuple[int, int]]]
+_Answered: TypeAlias = tuple[int, float, int, int]
 """Requests that were answered together: bytes of the log that have to be settled before the replies
-may leave; begin of the turn in which they were received; functions, and the number of each."""
+may leave, begin of the turn in which they were received, their function, how many they are."""
 
 _BITS_MAX = 64
 
@@ -84,7 +84,6 @@ class Latencies:
         """
         answered, by_function = self.answered, self.by_function
         while answered and answered[0][0] <= settled:
-            _, arrived, runs = answered.popleft()
-            latency_us = int((now - arrived) * 1_000_000)
-            for function, number in runs:
-                (by_function.get(function) or by_function[OTHER]).add(latency_us, number)
+            _, arrived, function, number = answered.popleft()
+            histogram = by_function.get(function) or by_function[OTHER]
+            histogram.add(int((now - arrived) * 1_000_000), number)

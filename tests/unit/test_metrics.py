@@ -402,7 +402,7 @@ def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s.set(b"a:1:0:x")
     s.ask(Function.DELETE, b"none")
     s.server.runtime.counters.protocol_errors["bad-request"] += 1
-    s.server.runtime.counters.latencies.answered.append((0, 0.0, [(Function.SET, 1)]))
+    s.server.runtime.counters.latencies.answered.append((0, 0.0, Function.SET, 1))
     s.server.runtime.counters.latencies.end_turn(0.1, settled=0)
     s.server.runtime.counters.disk_space = DiskSpace(1, 1)
     families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
@@ -467,8 +467,8 @@ def test_histogram_of_latency_has_a_series_of_buckets_for_each_function_asked_fo
 ) -> None:
     assert not [name for name in s.figures() if "request_seconds" in name]
     latencies = s.server.runtime.counters.latencies
-    answered = [(int(Function.SET), 256), (int(Function.GET), 1), (4711, 1)]
-    latencies.answered.append((0, 1.0, answered))
+    for function, number in ((Function.SET, 256), (Function.GET, 1), (4711, 1)):
+        latencies.answered.append((0, 1.0, function, number))
     latencies.end_turn(1.003, settled=0)
     figures = s.figures()
     counts = {name: v for name, v in figures.items() if "request_seconds_count" in name}

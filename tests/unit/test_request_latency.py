@@ -113,8 +113,8 @@ def test_latency_keeps_turns_apart_whose_syncs_are_under_way() -> None:
     latencies = Latencies([1, 2])
     for turn in range(3):
         latencies.began = float(turn)
-        latencies.answered.append((10 * turn + 10, latencies.began, [(1, 1)]))
-        latencies.answered.append((10 * turn + 10, latencies.began - 5, [(2, 1)]))
+        latencies.answered.append((10 * turn + 10, latencies.began, 1, 1))
+        latencies.answered.append((10 * turn + 10, latencies.began - 5, 2, 1))
         latencies.end_turn(turn + 0.5, settled=0)
     latencies.end_turn(10.0, settled=20)
     assert len(latencies.answered) == 2

@@ -129,7 +129,8 @@ class RequestBatch:
     def take_reply(self, reply: bytes) -> None:
         """Take the reply for which RunScan or TakeSnapshot waited."""
         self._replies.append(reply)
-        self._note_work(reply)
+        if isinstance(reply, Delivery):
+            self._handouts.append(reply.handout)
 
     def values_read(self, unreadable: Unreadable) -> None:
         """Take note that the values of ReadValues were read, but for those that could not be."""
@@ -178,12 +179,12 @@ class RequestBatch:
                     # it waits for work
                     continue
                 if type(reply) is not bytes:
-                    # it delivers work, or it takes longer
-                    if isinstance(reply, Missing | Scan):
+                    if isinstance(reply, Delivery):
+                        self._handouts.append(reply.handout)
+                    elif not isinstance(reply, bytes):
                         self._at = at - 1
                         self._longer = reply
                         return self._commit(now, RequestBatch._begin_longer)
-                    self._note_work(reply)
                 replies.append(reply)
                 if function != self._function:
                     self._count_function(function)
@@ -260,10 +261,6 @@ class RequestBatch:
 
     # --- replies --------------------------------------------------------------------------------
 
-    def _note_work(self, reply: bytes) -> None:
-        if isinstance(reply, Delivery):
-            self._handouts.append(reply.handout)
-
     def _put_replies(self, now: int) -> None:
         shared = self._shared
         shared.turns.charge(self._share)
@@ -289,9 +286,12 @@ class RequestBatch:
         self._put_replies(now)
         self.mark = mark = self._shared.log.appended
         if self._answered:
-            self._answered_before.append((self._function, self._answered))
-            self._latencies.answered.append((mark, self.arrived, self._answered_before))
-            self._answered, self._answered_before = 0, []
+            answered = self._latencies.answered
+            if self._answered_before:
+                answered.extend((mark, self.arrived, *each) for each in self._answered_before)
+                self._answered_before.clear()
+            answered.append((mark, self.arrived, self._function, self._answered))
+            self._answered = 0
         self._next = then
         return COMMIT
 

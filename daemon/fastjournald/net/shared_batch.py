@@ -97,8 +97,8 @@ class SharedBatch:
                 member.answer(reply, mark)
             if replies:
                 latencies = self._shared.latencies
-                answered = [(requests[at].function, len(replies))]
-                latencies.answered.append((mark, latencies.began, answered))
+                answered = mark, latencies.began, requests[at].function, len(replies)
+                latencies.answered.append(answered)
             at += len(replies)
             misses = 0 if len(replies) > 1 else misses + 1
             left.update(members[at : at + (1 << misses)])
