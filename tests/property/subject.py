@@ -183,7 +183,7 @@ class EngineSubject:
 
     def turns(self) -> list[bytes]:
         """The domains whose turn it is, in order."""
-        return [domain.name for domain in self.engine.store.scheduler.round_robin.turns]
+        return list(self.engine.store.scheduler.round_robin.turns)
 
     def tombstones(self, now: int) -> dict[bytes, int]:
         """The tombstones that stand, with their timestamps."""

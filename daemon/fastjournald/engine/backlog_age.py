@@ -36,7 +36,7 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
             whose turn is next.
     """
     round_robin = store.scheduler.round_robin
-    domains = chain(round_robin.turns, round_robin.held.ready.values())
+    domains = chain(round_robin.turns.values(), round_robin.held.ready.values())
     entries = list(islice(chain.from_iterable(map(_oldest, domains)), looks_max))
     store.work += DUE_LOOK_WORK * len(entries)
     return min(map(_due_since, entries), default=None)

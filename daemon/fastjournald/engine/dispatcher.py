@@ -138,7 +138,7 @@ class Dispatcher:
                 room -= len(answer[1])
             self._ask_next(asked, name)
         if waiters:
-            ready.extendleft(turns.named(name) for _, name in asked if name in turns)
+            ready.extendleft(turns[name] for _, name in asked if name in turns)
 
     def _ask_next(self, asked: list[tuple[int, bytes]], name: bytes) -> None:
         """Put a domain at the place of whoever is next among those whom it serves."""
@@ -168,7 +168,7 @@ class Dispatcher:
         """Look at all domains that have something ready: they stood still."""
         if self._waiters:
             self._newly_ready.domains.clear()
-            self._newly_ready.note(*self._store.scheduler.round_robin.turns)
+            self._newly_ready.note(*self._store.scheduler.round_robin.turns.values())
 
     def end_waits(self, session: Hashable) -> None:
         """End all waits of a session without a word: its client is gone."""

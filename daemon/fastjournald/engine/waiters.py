@@ -9,8 +9,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from fastjournal.protocol.messages import Request
-from fastjournald.tables.domain import NEVER
-from fastjournald.tables.newly_ready import NewlyReady
+from fastjournald.tables.domain import NEVER, NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360

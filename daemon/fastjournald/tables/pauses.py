@@ -1,7 +1,7 @@
 """Pauses: which domains are paused, and until when. Pure.
 
 n is the number of paused domains; every operation is O(log n) unless it says otherwise. Where the
-queues of a paused domain stand: ``tables.round_robin``.
+queues of a paused domain stand: ``HeldDomains`` of ``tables.domain``.
 """
 
 from __future__ import annotations

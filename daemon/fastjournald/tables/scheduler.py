@@ -1,7 +1,7 @@
 """Scheduler: ready and delayed queues of the domains, and dead letters. Pure.
 
 Each domain has a queue of what is ready, in the order of work, and one of what is delayed. Which
-domain is asked next is the matter of ``tables.round_robin``.
+domain is asked next is the matter of the round robin (``tables.domain``).
 
 n is the number of entries or domains; every operation is O(log n) unless it says otherwise.
 """
@@ -15,12 +15,11 @@ from itertools import islice
 from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.packed_entry import not_before_of
-from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.domain import NEVER, Domain, RoundRobin
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.pauses import Pauses
-from fastjournald.tables.round_robin import RoundRobin
 from fastjournald.tables.signals import Signals
 
 _READY, _DELAYED, _BURIED = EntryState.READY, EntryState.DELAYED, EntryState.BURIED
@@ -216,7 +215,7 @@ class Scheduler:
         for name in ready:
             domain = self.domains[name]
             if domain.has_ready and not domain.held:
-                self.round_robin.turns.add(domain)
+                self.round_robin.turns[domain.name] = domain
 
     # --- dead letters ---------------------------------------------------------------------------
 

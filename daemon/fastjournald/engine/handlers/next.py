@@ -154,7 +154,7 @@ def _take(
                 break
             domain = named
         elif turns:
-            domain = turns.first()
+            domain = next(iter(turns.values()))
         else:
             break
         if entries and domain is not first and ends_batch(context, request, first, domain):
@@ -182,7 +182,7 @@ def _take(
             # it becomes a new job, for workq
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if not request.key and domain.has_ready and not domain.held:
-            turns.pass_on(domain)
+            turns.move_to_end(domain.name)
     return entries
 
 
@@ -258,7 +258,7 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
         named = store.scheduler.domains.get(request.key)
         domains = [] if named is None else [named]
     else:
-        domains = list(islice(store.scheduler.round_robin.turns, count))
+        domains = list(islice(store.scheduler.round_robin.turns.values(), count))
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
