@@ -95,7 +95,7 @@ class HotPath:
             sync=SyncPolicy.OS,
             active=None,
             sealed=[],
-            segment_start=journal.segment_start,
+            segment_start=journal.log.segment_start,
         )
         journal.append_to(writer.append)
         engine = Engine(settings, journal)
@@ -120,7 +120,7 @@ class HotPath:
         stopwatch.time("handle", engine, "handle")
         stopwatch.time("handle", engine, "handle_bulk")
         stopwatch.time("record", journal, "stored_new")
-        stopwatch.time("record", journal, "leased")
+        stopwatch.time("record", journal.leases, "leased")
         stopwatch.time("record", journal, "completed_all")
         stopwatch.time("index", engine.store, "insert_new")
         stopwatch.time("reply", engine_module, "encode_successes")

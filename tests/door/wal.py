@@ -3,4 +3,5 @@
 from __future__ import annotations
 
 from fastjournald.wal.journal import Journal
+from fastjournald.wal.lease_journal import LeaseJournal
 from fastjournald.wal.segment_usage import SegmentScore, SegmentUsage

@@ -157,7 +157,7 @@ def test_daemon_goes_on_with_a_log_of_workq_and_workq_with_what_the_daemon_made_
     engine.check()
     engine.advance(now + LEASE_MAX_US)
     engine.check()
-    written.insert(0, engine.journal.segment_start(recovered.sealed[-1], now))
+    written.insert(0, engine.journal.log.segment_start(recovered.sealed[-1], now))
     (tmp_path / name / "000000099.log").write_bytes(SEGMENT_HEADER + b"".join(written))
     again = recover(OsDisk(), str(tmp_path / name), now_us=now)
     assert not any(job.token for job in again.state.jobs.values())

@@ -45,7 +45,7 @@ class Daemon:
             sync=SyncPolicy.ALWAYS,
             active=None,
             sealed=[*found.sealed, *([found.active] if found.active else [])],
-            segment_start=self.engine.journal.segment_start,
+            segment_start=self.engine.journal.log.segment_start,
         )
 
     def _append(self, data: bytes, records: int, now: int) -> int:

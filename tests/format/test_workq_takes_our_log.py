@@ -72,7 +72,7 @@ class Run:
             sync=SyncPolicy.ALWAYS,
             active=found.active,
             sealed=found.sealed,
-            segment_start=engine.journal.segment_start,
+            segment_start=engine.journal.log.segment_start,
         )
         writers.append(writer)
         self.engine, self.writer = engine, writer

@@ -133,7 +133,7 @@ class EngineSubject:
             sync=SyncPolicy.OS,
             active=found.active,
             sealed=found.sealed,
-            segment_start=self.engine.journal.segment_start,
+            segment_start=self.engine.journal.log.segment_start,
         )
         self.shell = Shell(self.engine)
         self.ended: list[tuple[Hashable, Reply]] = []

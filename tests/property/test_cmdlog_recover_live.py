@@ -62,7 +62,7 @@ class Daemon:
             sync=SyncPolicy.ALWAYS,
             active=found.active,
             sealed=found.sealed,
-            segment_start=self.engine.journal.segment_start,
+            segment_start=self.engine.journal.log.segment_start,
         )
 
     def append(self, data: bytes, records: int, now: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.segments import pack_position
 from tests.door.tables import Domain, Entry
-from tests.door.wal import Journal
+from tests.door.wal import Journal, LeaseJournal
 
 NOW = 10
 
@@ -23,15 +23,17 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "buried": lambda journal, entry: journal.buried(entry, NOW),
     "buried_again": lambda journal, entry: journal.buried_again(entry, NOW),
     "kicked": lambda journal, entry: journal.kicked([entry], NOW),
-    "leased": lambda journal, entry: journal.leased([entry], 1000, NOW, touched=[entry]),
-    "lease_over": lambda journal, entry: journal.lease_over(entry, NOW),
-    "released_with_delay": lambda journal, entry: journal.released_with_delay(entry, NOW),
-    "failed": lambda journal, entry: journal.failed(entry, NOW, delayed=True),
-    "failed_before_removal": lambda journal, entry: journal.failed_before_removal(entry, b"", NOW),
+    "leased": lambda journal, entry: journal.leases.leased([entry], 1000, NOW, touched=[entry]),
+    "lease_over": lambda journal, entry: journal.leases.lease_over(entry, NOW),
+    "released_with_delay": lambda journal, entry: journal.leases.released_with_delay(entry, NOW),
+    "failed": lambda journal, entry: journal.leases.failed(entry, NOW, delayed=True),
+    "failed_before_removal": lambda journal, entry: journal.leases.failed_before_removal(
+        entry, b"", NOW
+    ),
     "purged": lambda journal, entry: journal.purged(
         [(entry, 1)], NOW, tombstones=True, persist=False
     ),
-    "extended": lambda journal, entry: journal.extended(entry, NOW),
+    "extended": lambda journal, entry: journal.leases.extended(entry, NOW),
     "touched": lambda journal, entry: journal.touched(entry, NOW),
     "revalued": lambda journal, entry: journal.revalued(entry, NOW),
     "resized": lambda journal, entry: journal.resized(entry, 3, NOW),
@@ -63,7 +65,7 @@ def an_entry(arrival: int) -> Entry:
 def test_journal_changes_of_an_entry_are_all_tried() -> None:
     taking_entries = {
         name
-        for name, method in vars(Journal).items()
+        for name, method in {**vars(LeaseJournal), **vars(Journal)}.items()
         if not name.startswith("_")
         and {"entry", "entries"} & set(getattr(method, "__annotations__", ()))
     }
@@ -79,7 +81,7 @@ def test_journal_ignores_an_entry_that_is_not_persistent(change: str) -> None:
     kept = (records.amended, records.displaced, records.erasers, records.trimmed)
     assert not any(kept)
     assert records.live_bytes == 0
-    assert log.journal.last_token == 0
+    assert log.journal.leases.last_token == 0
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -97,7 +99,7 @@ def test_journal_leaves_those_out_of_a_lease_that_are_not_persistent() -> None:
     log = Log()
     persistent, other = an_entry(1), an_entry(2)
     log.journal.stored(persistent, NOW)
-    log.journal.leased([other, persistent], 1000, NOW, touched=[other])
+    log.journal.leases.leased([other, persistent], 1000, NOW, touched=[other])
     # the lease, and the attempt of one
     assert log.appended == 1 + 2
     assert list(log.journal.records.amended.values()) == [persistent]

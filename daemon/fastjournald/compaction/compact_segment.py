@@ -206,9 +206,9 @@ class _SegmentCompaction:
             now = yield NOW
             if self._writer.active is None:
                 # else the first record of the active segment says it
-                journal.newest_token(now)
+                journal.leases.newest_token(now)
             self._copy_former_tombstones(now)
-            journal.segment_rewritten(info.number, size, crc32c, now, done=False)
+            journal.log.segment_rewritten(info.number, size, crc32c, now, done=False)
             # records dropped here are removed, or stand elsewhere, in records that no crash takes
             # back
             yield DURABLE
@@ -224,7 +224,7 @@ class _SegmentCompaction:
             yield from self._move_positions()
         finally:
             usage.has_replaced(info.number)
-        journal.segment_rewritten(info.number, size, crc32c, (yield NOW), done=True)
+        journal.log.segment_rewritten(info.number, size, crc32c, (yield NOW), done=True)
 
     # --- parts ----------------------------------------------------------------------------------
 

@@ -85,7 +85,9 @@ def copy_segment(
     for info in files.writer.sealed:
         # as it is now: its earlier facts, repeated, would hold if a crash cuts this
         if info.number in segment.liveness.tells:
-            store.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
+            store.journal.log.segment_rewritten(
+                info.number, info.bytes, info.crc32c, now, done=True
+            )
     return now
 
 
@@ -94,7 +96,7 @@ def copy_tombstone(store: Store, key: bytes, now: int) -> None:
     found = store.tombstones.find(key, now)
     if found is not None:
         timestamp, learnt = found
-        store.journal.tombstone(key, timestamp, now, learnt=learnt)
+        store.journal.log.tombstone(key, timestamp, now, learnt=learnt)
 
 
 def _copy_entry(store: Store, entry: Entry, now: int) -> None:
@@ -123,14 +125,14 @@ def _copy_record(store: Store, record: Record, now: int) -> None:
 
 def _copy_operation(store: Store, operation: Operation, now: int) -> None:
     if isinstance(operation, SegmentRemoved):
-        store.journal.segment_removed(operation.number, now)
+        store.journal.log.segment_removed(operation.number, now)
     elif isinstance(operation, Tombstone):
         copy_tombstone(store, operation.key, now)
     elif isinstance(operation, Limit):
-        store.journal.limited(operation.domain, store.rules.limits.own(operation.domain), now)
+        store.journal.log.limited(operation.domain, store.rules.limits.own(operation.domain), now)
     elif isinstance(operation, Pause):
         until = store.rules.pauses.until(operation.domain)
-        store.journal.paused(operation.domain, until, now)
+        store.journal.log.paused(operation.domain, until, now)
     else:
         # told by the segment that is appended to, in the end, or with its entry
         assert isinstance(operation, SegmentStart | SegmentRewritten | Lease)

@@ -218,7 +218,7 @@ class Liveness:
     def _erase_instead(self, start: int, key: bytes) -> None:
         """The record erased a tombstone, perhaps, and is gone without leaving one."""
         self._fixed = True
-        record = self._store.journal.erasure_record(key, self._time(start) or 0)
+        record = self._store.journal.log.erasure_record(key, self._time(start) or 0)
         self.replaced.setdefault(start, []).append(record)
 
     def _completion_stays(self, job_id: bytes, start: int, body: int, end: int, now: int) -> bool:

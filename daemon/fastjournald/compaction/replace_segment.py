@@ -90,8 +90,8 @@ class SegmentFiles:
             for other in self.writer.sealed:
                 # its first record may be all that tells of the one before it
                 if other.number == before and not usage.told_in.get(before, set()) - {info.number}:
-                    journal.segment_rewritten(before, other.bytes, other.crc32c, now, done=True)
-            journal.segment_removed(info.number, now)
+                    journal.log.segment_rewritten(before, other.bytes, other.crc32c, now, done=True)
+            journal.log.segment_removed(info.number, now)
             yield DURABLE
             yield Blocking(partial(self._unlink, info), exclusive=True)
             self.writer.sealed.remove(info)

@@ -22,7 +22,8 @@ from fastjournald.tables.entry import Entry
 from fastjournald.tables.leases import LeaseTokens
 from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
-from fastjournald.wal.journal import Append, Journal
+from fastjournald.wal.journal import Journal
+from fastjournald.wal.record_encoder import Append
 
 
 def _discard(data: bytes, records: int, now: int) -> int:

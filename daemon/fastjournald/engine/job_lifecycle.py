@@ -52,9 +52,9 @@ class JobLifecycle:
             return
         token = self._stop_work(entry, now)
         if delayed:
-            self._journal.released_with_delay(entry, now)
+            self._journal.leases.released_with_delay(entry, now)
         else:
-            self._journal.lease_over(entry, now)
+            self._journal.leases.lease_over(entry, now)
         self._wait_again(entry, token, now)
 
     def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool, is_last: bool) -> None:
@@ -64,7 +64,7 @@ class JobLifecycle:
         the last attempt.
         """
         if entry.superseded or 0 < entry.expires <= now:
-            self._journal.failed_before_removal(entry, error, now)
+            self._journal.leases.failed_before_removal(entry, error, now)
         if self._is_dropped(entry, now):
             return
         token = self._stop_work(entry, now)
@@ -75,7 +75,7 @@ class JobLifecycle:
         if is_last:
             self.store.scheduler.bury(entry, error)
         self._retext(entry, text_before)
-        self._journal.failed(entry, now, delayed=delayed)
+        self._journal.leases.failed(entry, now, delayed=delayed)
         if not is_last:
             self._wait_again(entry, token, now)
 
@@ -90,7 +90,7 @@ class JobLifecycle:
         if is_last:
             self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now)
             return
-        self._journal.lease_over(entry, now)
+        self._journal.leases.lease_over(entry, now)
         self._wait_again(entry, token, now)
 
     def attempts_max_of(self, domain: Domain) -> int:

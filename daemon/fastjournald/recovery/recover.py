@@ -27,7 +27,7 @@ from fastjournald.recovery.bulk_load import load_store
 from fastjournald.recovery.scan_worker import start_scan_worker
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
-from fastjournald.wal.journal import Append
+from fastjournald.wal.record_encoder import Append
 
 LOG = logging.getLogger("fastjournald")
 
@@ -78,7 +78,7 @@ def recover_engine(
         sync=SyncPolicy(config.cmdlog_sync),
         active=active,
         sealed=sealed,
-        segment_start=engine.journal.segment_start,
+        segment_start=engine.journal.log.segment_start,
     )
     engine.journal.append_to(writer.append)
     _restore_usage(engine, writer, state)
@@ -217,7 +217,7 @@ def load_engine(
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.deleted_us)
-    engine.journal.last_token = state.last_token
+    engine.journal.leases.last_token = state.last_token
     for job_id, number in state.begins:
         engine.journal.usage.begins(job_id, number)
     engine.journal.usage.paused_until.update(state.paused_until)
@@ -236,7 +236,9 @@ def _tell_segments(
     # the start of the next segment records it for the last one
     for info in sealed if active else sealed[:-1]:
         if chain.seals.get(info.number) != [Seal(info.bytes, info.crc32c)]:
-            engine.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
+            engine.journal.log.segment_rewritten(
+                info.number, info.bytes, info.crc32c, now, done=True
+            )
 
 
 def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
@@ -246,7 +248,7 @@ def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
         # the tombstone first: once the removal stands, it is not implied any more
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
-            journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.deleted_us)
+            journal.log.tombstone(implied.key, laid.timestamp, now, learnt=laid.deleted_us)
         journal.removed_before(job_id, now, REPLACED_BEFORE)
 
 

@@ -8,34 +8,23 @@ cut inside one, recovery settles it: the new stands before the removal of the ol
 It ignores what is not persistent: no caller has to ask. Entries for which ``stored`` was called
 are; a tombstone, a pause or a segment always is.
 
-The journal has an encoder (``wal.record_encoder``), an index of the records that carry live entries
-(``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
+The journal has the journals of leases (``wal.lease_journal``) and of what is no entry
+(``wal.log_journal``), an encoder (``wal.record_encoder``), an index of the records that carry live
+entries (``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import TypeAlias
 
-from fastjournal.cmdlog.format import workq
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Change,
-    Delay,
-    Erasure,
-    Extend,
-    Failed,
-    Lease,
-    Limit,
     Link,
     Operation,
-    Pause,
     Rename,
     Resize,
-    SegmentRemoved,
-    SegmentRewritten,
-    SegmentStart,
     Tombstone,
     Touch,
     Value,
@@ -48,15 +37,12 @@ from fastjournal.cmdlog.format.removal_time import (
     REPLACED_MAX,
     REPLACED_UNLOGGED,
 )
-from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
-from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.entry_records import EntryRecords
-from fastjournald.wal.record_encoder import JobIds, RecordEncoder
+from fastjournald.wal.lease_journal import LeaseJournal
+from fastjournald.wal.log_journal import LogJournal
+from fastjournald.wal.record_encoder import Append, JobIds, RecordEncoder
 from fastjournald.wal.segment_usage import SegmentUsage
-
-Append: TypeAlias = Callable[[bytes, int, int], int]
-"""Takes bytes, the number of records in them and the instant; returns their position."""
 
 
 class Journal:
@@ -76,13 +62,13 @@ class Journal:
         """Live bytes by segment, and what else compaction goes by."""
         self.records = EntryRecords(self.usage)
         """The records that carry live entries."""
-        self.last_token = 0
-        """The newest lease token of the log."""
-        self._encode = RecordEncoder(self.ids, lease_us)
+        self._encode = encode = RecordEncoder(self.ids, lease_us)
+        self.leases = LeaseJournal(append, encode, self.records, self._store_again)
+        self.log = LogJournal(append, encode, self.usage, self.leases)
 
     def append_to(self, append: Append) -> None:
         """Hand records to ``append`` from now on."""
-        self._append = append
+        self._append = self.leases.append = self.log.append = append
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -121,12 +107,13 @@ class Journal:
         Args:
             entries: Which.
             now: The present.
-            replaced: Place in ``entries`` to the persistent entry whose URI that one took, which is
-                gone, and the timestamp of its tombstone.
+            replaced: Place in ``entries`` to the entry whose URI that one took, which is gone, and
+                the timestamp of its tombstone.
         """
         parts = self._encode.new_entries(entries, now)
         sizes = list(map(len, parts))
         places = list(accumulate(sizes[:-1], initial=0))
+        replaced = {at: old for at, old in replaced.items() if old[0].run is not None}
         if replaced:
             parts, places = self._with_removals(parts, now, replaced)
         position = self._append(b"".join(parts), len(parts), now)
@@ -158,13 +145,19 @@ class Journal:
         if taken is not None:
             self.records.displaced[entry.job_id] = True
         if leased:
-            self._lease([entry], Lease(1, entry.token, again=True), now)
+            self.leases.copied_forward(entry, now)
         if buried:
             self.buried(entry, now)
         self.removed_before(old, now, 1 + 2 * leased + buried)
 
     def completed(
-        self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
+        self,
+        entry: Entry,
+        timestamp: int,
+        now: int,
+        replaced: int = REPLACED_BY_NONE,
+        *,
+        persist: bool = False,
     ) -> None:
         """The entry is gone and leaves a tombstone with this timestamp.
 
@@ -174,8 +167,11 @@ class Journal:
             now: The present.
             replaced: Distance to the record in its place, or why it goes, see
                 ``cmdlog.format.removal_time``.
+            persist: Its tombstone is persistent, also if the entry is not.
         """
         if entry.run is None:
+            if persist:
+                self.log.tombstone(entry.key, timestamp, now)
             return
         if entry.extra.reason is None:
             job_id = self.records.remove(entry)
@@ -188,14 +184,19 @@ class Journal:
         self._append_group(self._dead_letter_over(entry, timestamp, now, replaced), now)
 
     def completed_all(self, entries: list[tuple[Entry, int]], now: int) -> None:
-        """Persistent entries that were leased are gone, and leave tombstones of these timestamps.
+        """Entries that were leased are gone, and leave tombstones of these timestamps.
 
         Each by a request of its own: their records are one append, but no batch.
         """
         remove = self.records.remove
-        done = [(remove(entry), entry.key, timestamp) for entry, timestamp in entries]
-        parts = self._encode.completions(done, now)
-        self._append(b"".join(parts), len(parts), now)
+        done = [
+            (remove(entry), entry.key, timestamp)
+            for entry, timestamp in entries
+            if entry.run is not None
+        ]
+        if done:
+            parts = self._encode.completions(done, now)
+            self._append(b"".join(parts), len(parts), now)
 
     def _dead_letter_over(
         self, entry: Entry, timestamp: int, now: int, replaced: int
@@ -300,102 +301,12 @@ class Journal:
         for entry in entries:
             self._store_again(entry, now)
 
-    # --- leases ---------------------------------------------------------------------------------
-
-    def leased(
-        self, entries: list[Entry], token: int, now: int, touched: Sequence[Entry] = ()
-    ) -> None:
-        """One request is about to lease these entries: one token, and an attempt of each.
-
-        Args:
-            entries: Which.
-            token: Token of the lease.
-            now: The present.
-            touched: Those of them whose expiry it moves.
-        """
-        entries = [entry for entry in entries if entry.run is not None]
-        if not entries:
-            return
-        touched = [entry for entry in touched if entry.run is not None]
-        for entry in entries:
-            if entry.extra.starts >= workq.ATTEMPTS_MAX:
-                self._store_again(entry, now)
-        if touched:
-            self._append_operation(Batch(len(touched) + 1 + len(entries)), now)
-            for entry in touched:
-                self.touched(entry, now)
-        self._lease(entries, Lease(len(entries), token), now)
-        # behind the append: the first record of a segment tells of what is before it
-        self.last_token = token
-
-    def newest_token(self, now: int) -> None:
-        """Say which token is the newest, for no record about its entries may be left."""
-        self._append_operation(Lease(0, self.last_token), now)
-
-    def lease_over(self, entry: Entry, now: int) -> None:
-        """The lease ran out or was released: the entry waits again."""
-        if entry.run is not None:
-            self._append(self._encode.timeout(entry.job_id, now), 1, now)
-
-    def released_with_delay(self, entry: Entry, now: int) -> None:
-        """The lease was released, and the entry must not start before its new instant."""
-        if entry.run is None:
-            return
-        parts = (
-            self._encode.operation(Batch(2), now),
-            self._encode.operation(Delay(entry.job_id, entry.not_before), now),
-            self._encode.timeout(entry.job_id, now),
-        )
-        self._append(b"".join(parts), len(parts), now)
-
-    def failed(self, entry: Entry, now: int, *, delayed: bool) -> None:
-        """An attempt failed with the entry's error: it waits again, or is a dead letter now."""
-        if entry.run is None:
-            return
-        encode, job_id = self._encode, self.records.amend(entry)
-        parts = [
-            encode.operation(Failed(job_id, entry.extra.attempts, entry.extra.error or b""), now)
-        ]
-        if delayed:
-            parts.append(encode.operation(Delay(job_id, entry.not_before), now))
-        if entry.reason is None:
-            parts.append(encode.timeout(job_id, now))
-        else:
-            parts.append(encode.failure(job_id, entry.reason, now))
-        parts.insert(0, encode.operation(Batch(len(parts)), now))
-        self._append(b"".join(parts), len(parts), now)
-
-    def failed_before_removal(self, entry: Entry, error: bytes, now: int) -> None:
-        """An attempt failed with this error, and the entry is removed: that record is the next."""
-        if entry.run is not None:
-            self._append_operation(Batch(2), now)
-            failed = Failed(entry.job_id, entry.extra.attempts + 1, error)
-            self._append_operation(failed, now)
-
-    def extended(self, entry: Entry, now: int) -> None:
-        """The lease ends at the entry's token instead."""
-        if entry.run is None:
-            return
-        self._append_operation(Extend(entry.job_id, entry.token), now)
-        self.last_token = entry.token
-
-    # --- all else -------------------------------------------------------------------------------
+    # --- other changes --------------------------------------------------------------------------
 
     def touched(self, entry: Entry, now: int) -> None:
         """The expiry moved."""
         if entry.run is not None:
             self._amend(entry, Touch(entry.job_id, entry.expires), now)
-
-    def paused(self, domain: bytes, until: int, now: int) -> None:
-        """A domain is paused until that instant; 0: no more."""
-        position = self._append_operation(Pause(domain, until), now)
-        self.usage.paused(position >> OFFSET_BITS, domain, until)
-
-    def limited(self, domain: bytes, limit: DomainLimit, now: int) -> None:
-        """A domain has these limits from now on."""
-        record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
-        position = self._append_operation(record, now)
-        self.usage.limited(position >> OFFSET_BITS, domain)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
@@ -446,41 +357,6 @@ class Journal:
         if parts:
             self._append_group(parts, now)
 
-    def tombstone(self, key: bytes, timestamp: int, now: int, *, learnt: int | None = None) -> None:
-        """A tombstone was left where no persistent entry stood, now or when ``learnt`` says."""
-        told = now if learnt is None else learnt
-        data = self._encode.operation(Tombstone(key, timestamp), told)
-        self._append(data, 1, now)
-
-    def tombstone_erased(self, key: bytes, now: int) -> None:
-        """The tombstone under this key was removed."""
-        self._append(self.erasure_record(key, now), 1, now)
-
-    def erasure_record(self, key: bytes, now: int) -> bytes:
-        """Return the record that the tombstone under a key was removed."""
-        return self._encode.operation(Erasure(key), now)
-
-    # --- segments -------------------------------------------------------------------------------
-
-    def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
-        """Return the first record of a new segment; ``previous``: the one before it."""
-        start = SegmentStart(0, self.last_token)
-        if previous is not None:
-            start.previous, start.bytes = previous.number, previous.bytes
-            start.crc32c = previous.crc32c
-        return self._encode.operation(start, now)
-
-    def segment_rewritten(
-        self, number: int, size: int, crc32c: int, now: int, *, done: bool
-    ) -> None:
-        """A sealed segment is about to have this size and checksum, or has them."""
-        told = SegmentRewritten(number, size, crc32c, done)
-        self.usage.told(number, self._append_operation(told, now) >> OFFSET_BITS)
-
-    def segment_removed(self, number: int, now: int) -> None:
-        """A segment is about to leave the disk, or has left it."""
-        self._append_operation(SegmentRemoved(number), now)
-
     # --- parts ----------------------------------------------------------------------------------
 
     def _append_operation(self, operation: Operation, now: int) -> int:
@@ -500,16 +376,3 @@ class Journal:
         old = entry.job_id
         self.stored(entry, now)
         self.removed_before(old, now, 1)
-
-    def _lease(self, entries: list[Entry], lease: Lease, now: int) -> None:
-        head = self._encode.operation(lease, now)
-        amended = self.records.amended
-        job_ids = []
-        for entry in entries:
-            entry.own().starts += 1
-            # in one piece from now on, as it is what stands in ``amended``
-            job_id = entry.run = entry.job_id
-            amended[job_id] = entry
-            job_ids.append(job_id)
-        parts = [head, *self._encode.starts(job_ids, now)]
-        self._append(b"".join(parts), len(parts), now)

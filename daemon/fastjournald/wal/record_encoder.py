@@ -6,8 +6,9 @@ encoded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
+from typing import TypeAlias
 
 from fastjournal.cmdlog.format.envelope import MAGIC, Failure, encode_fields, pack
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
@@ -34,6 +35,10 @@ _START, _TIMEOUT = Command.START_ATTEMPT.value, Command.TIMEOUT_ATTEMPT.value
 _pack_serial = Struct(">Q").pack
 _SERIAL_BASE = 1 << 63
 """The variant bits of a UUIDv4."""
+
+
+Append: TypeAlias = Callable[[bytes, int, int], int]
+"""Takes bytes, the number of records in them and the instant; returns their position."""
 
 
 class JobIds:

@@ -57,10 +57,8 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         context.journal.deleted(entry, now, reason)
         return ""
     store.tombstones.put(entry.key, timestamp, now)
-    if entry.run is not None:
-        context.journal.completed(entry, timestamp, now, reason)
-    elif request.flags & PERSIST:
-        context.journal.tombstone(entry.key, timestamp, now)
+    persist = bool(request.flags & PERSIST)
+    context.journal.completed(entry, timestamp, now, reason, persist=persist)
     return ""
 
 
@@ -74,7 +72,7 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
         return 0
     find, remove, put_tombstone = store.find, store.remove, store.tombstones.put
     latest = now + context.settings.clock_skew_us_max
-    persistent, number = [], 0
+    completed = []
     for request in requests:
         token, timestamp = request.timeout, request.timestamp
         entry = find(request.key)
@@ -93,12 +91,10 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
         timestamp = max(timestamp, timestamp_of(entry.facts)[0])
         remove(entry, now)
         put_tombstone(entry.key, timestamp, now)
-        if entry.run is not None:
-            persistent.append((entry, timestamp))
-        number += 1
-    if persistent:
-        context.journal.completed_all(persistent, now)
-    return number
+        completed.append((entry, timestamp))
+    if completed:
+        context.journal.completed_all(completed, now)
+    return len(completed)
 
 
 def _mark_deleted(context: Context, request: Request, now: int) -> str:
@@ -106,12 +102,12 @@ def _mark_deleted(context: Context, request: Request, now: int) -> str:
     tombstones = context.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
-            context.journal.tombstone_erased(request.key, now)
+            context.journal.log.tombstone_erased(request.key, now)
         return ErrorCode.NOT_FOUND.value
     if context.read_only and request.flags & PERSIST:
         # its record frees nothing, and whoever asks may name any number of keys
         return READ_ONLY
     tombstones.put(request.key, request.timestamp, now)
     if request.flags & PERSIST:
-        context.journal.tombstone(request.key, request.timestamp, now)
+        context.journal.log.tombstone(request.key, request.timestamp, now)
     return ErrorCode.NOT_FOUND.value

@@ -104,7 +104,7 @@ def _get_key(
         store.dequeue(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-        context.journal.leased([entry], token, now, touched=[entry] if moved else ())
+        context.journal.leases.leased([entry], token, now, touched=[entry] if moved else ())
         store.begin_work([entry], token, session, now)
         store.rules.hand_out(entry.domain, now)
     elif moved:

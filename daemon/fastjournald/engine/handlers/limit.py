@@ -69,5 +69,5 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
     if context.read_only:
         return READ_ONLY
     store.rules.limit(name, after, now)
-    context.journal.limited(name, after, now)
+    context.journal.log.limited(name, after, now)
     return ""

@@ -109,7 +109,7 @@ def next_work(
     else:
         lease_us = request.timeout or context.tokens.lease_us_of(entries[0].domain)
         token = context.tokens.issue(entries, now + lease_us)
-        journal.leased(entries, token, now)
+        journal.leases.leased(entries, token, now)
         store.begin_work(entries, token, session, now)
         for entry in entries:
             store.access(entry, now)

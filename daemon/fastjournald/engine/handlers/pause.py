@@ -32,7 +32,7 @@ def pause(context: Context, _session: Hashable, request: Request, now: int) -> s
     if not ttl:
         if paused:
             store.rules.resume(name)
-            context.journal.paused(name, 0, now)
+            context.journal.log.paused(name, 0, now)
         return ""
     if not paused and len(store.rules.pauses) >= PAUSED_DOMAINS_MAX:
         return _TOO_MANY
@@ -42,5 +42,5 @@ def pause(context: Context, _session: Hashable, request: Request, now: int) -> s
         return READ_ONLY
     until = min(now + ttl, INSTANT_MAX)
     store.rules.pause(name, until)
-    context.journal.paused(name, until, now)
+    context.journal.log.paused(name, until, now)
     return ""

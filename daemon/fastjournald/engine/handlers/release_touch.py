@@ -106,7 +106,7 @@ def _renew(
     """Let a lease end at the deadline; ``shown``: the token that the request proves it with."""
     token = context.tokens.issue([entry], deadline)
     context.jobs.extend(entry, token, session, now, shown=shown)
-    context.journal.extended(entry, now)
+    context.journal.leases.extended(entry, now)
     return Reply(timeout=entry.token)
 
 

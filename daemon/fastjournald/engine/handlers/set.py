@@ -89,6 +89,8 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
             standing is not None and standing.job_id in context.journal.records.erasers
         )
         context.journal.stored(entry, now, erases=erases)
+        if holder is not None and holder.superseded:
+            context.journal.superseded(holder)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
@@ -176,8 +178,6 @@ def _take_over(
         if holder.state == EntryState.LEASED:
             assert uri is not None
             context.store.leases.supersede(holder, uri, request.timestamp)
-            if request.flags & PERSIST:
-                context.journal.superseded(holder)
         else:
             created, waiting = holder.created, holder
     if standing is None:

@@ -69,12 +69,12 @@ def set_waiting(
                 break
             entry = moved
             replaced.append((holder, request.timestamp))
-            if holder.run is not None:
-                recorded[len(persistent)] = replaced[-1]
         # at once: the next one may have the same keys
         add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)
         if flags & PERSIST:
+            if holder is not None:
+                recorded[len(persistent)] = replaced[-1]
             persistent.append(entry)
     if persistent:
         context.journal.stored_new(persistent, now, recorded)

@@ -153,7 +153,7 @@ class Leasing:
             if move_expiry(context, entry, self._request, now):
                 moved.append(entry)
             store.dequeue(entry)
-        context.journal.leased(entries, token, now, touched=moved)
+        context.journal.leases.leased(entries, token, now, touched=moved)
         store.begin_work(entries, token, self._session, now)
         for key, entry in leased:
             store.rules.hand_out(entry.domain, now)
