@@ -34,7 +34,11 @@ from fastjournal.protocol.framing import U8, U16, U32, StructError
 from fastjournal.protocol.messages import Meta, Pair, Reply
 
 _META: Final = Struct(">8QBBH")
-_META_BYTES: Final = _META.size
+META_BYTES: Final = _META.size
+PAIR_BYTES: Final = 2 * U16.size + U32.size + 1
+"""A pair's sizes and value type at their widest."""
+REPLY_BYTES: Final = 64
+"""A reply's fields before its pairs have fewer bytes, but for the cursor."""
 _VALUE_HEADS: Final = (Struct(""), Struct(">BB"), Struct(">HB"), Struct(">IB"))
 """Value size and type, by VALUE."""
 
@@ -96,7 +100,7 @@ def pair_bytes_min(flags: int) -> int:
     return (
         (2 * key_size if flags & _TWO_KEYS else key_size)
         + _VALUE_HEADS[(flags & VALUE_MASK) >> VALUE_SHIFT].size
-        + (_META_BYTES if flags & _META_FLAG else 0)
+        + (META_BYTES if flags & _META_FLAG else 0)
     )
 
 
@@ -159,8 +163,8 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
                 value_type = data[at - size]
                 value = data[at - size + 1 : at]
             if with_meta:
-                at += _META_BYTES
-                meta = Meta(*_META.unpack_from(data, at - _META_BYTES))
+                at += META_BYTES
+                meta = Meta(*_META.unpack_from(data, at - META_BYTES))
             if at > end:
                 break
             append(Pair(key, value_type, value, second_key, meta))

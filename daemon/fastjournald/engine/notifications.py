@@ -17,7 +17,6 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
-from fastjournald.engine.handlers.reply_pairs import pair_of
 from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
 from fastjournald.tables.entry import Cold
@@ -118,7 +117,7 @@ class Notifications:
             reply.pairs = [Pair(key)]
         elif isinstance(entry.value, Cold):
             reply.error = f"{ErrorCode.NOT_READABLE} {unreadable[entry.job_id]}"
-            reply.pairs = [pair_of(store, entry, key, META, now)]
+            reply.pairs = [store.pair(entry, key, META, now)]
         else:
-            reply.pairs = [pair_of(store, entry, key, DATA | META, now)]
+            reply.pairs = [store.pair(entry, key, DATA | META, now)]
         return reply

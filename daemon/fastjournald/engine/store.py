@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from fastjournal.limits import ENTRY_WORK, UNLOCK_WORK
+from fastjournal.cmdlog.format.packed_entry import VALUE_TYPE_AT
+from fastjournal.limits import ENTRY_WORK, INSTANT_MAX, UNLOCK_WORK
+from fastjournal.protocol import Flag, Pair, Reply
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.domain_rules import DomainRules
@@ -25,6 +27,7 @@ from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 
+_DATA, _META, _TWO_KEYS = int(Flag.DATA), int(Flag.META), int(Flag.TWO_KEYS)
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
 _LEASED, _BURIED = EntryState.LEASED, EntryState.BURIED
 _QUEUED = (EntryState.READY, EntryState.DELAYED)
@@ -281,7 +284,28 @@ class Store:
             self.unlock(entry, now)
         return bool(keys)
 
-    # --- values ---------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
+
+    def pair(self, entry: Entry, key: bytes, flags: int, now: int) -> Pair:
+        """Return the pair of an entry under one of its keys, with what the flags ask for.
+
+        With DATA its value is in memory: handlers ask ``Entry.is_missing`` before.
+        """
+        value = entry.value if flags & _DATA else b""
+        assert not isinstance(value, Cold), "who needs a value asks whether it is missing"
+        if key != entry.key:
+            second_key = entry.key
+        else:
+            second_key = entry.uri or b""
+            if entry.extra.superseded and self.find(second_key) is not entry:
+                second_key = b""
+        meta = entry.meta(locked=self.locks.is_locked(entry.key, now)) if flags & _META else None
+        return Pair(key, entry.facts[VALUE_TYPE_AT], value, second_key, meta)
+
+    def pair_reply(self, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
+        """Return the reply that is one pair."""
+        has_two = entry.uri is not None or key != entry.key
+        return Reply(flags=_TWO_KEYS if has_two else 0, pairs=[self.pair(entry, key, flags, now)])
 
     def access(self, entry: Entry, now: int) -> None:
         """Note that an entry is read. O(1)."""
@@ -339,6 +363,29 @@ class Store:
         """Let an entry that nobody works on go when its life is over."""
         self.expiry.add(entry.expires, entry.key)
         self.signals.wake_at(entry.expires)
+
+    def move_expiry(self, entry: Entry, asked: int | None, now: int) -> bool:
+        """Let an entry expire when a request asks for it, or when its reading brings it.
+
+        Args:
+            entry: Which; it is read.
+            asked: When it expires, 0: never; None: the request asks for nothing.
+            now: The present.
+
+        Returns:
+            Whether its expiry has moved. The caller records that in the journal: together with the
+            lease, if there is one.
+        """
+        extra = entry.extra
+        expires = extra.expires
+        if asked is not None:
+            expires = asked
+        elif extra.ttl and expires:
+            expires = max(expires, min(now + extra.ttl, INSTANT_MAX))
+        if expires == extra.expires:
+            return False
+        self.set_expiry(entry, expires)
+        return True
 
     def set_expiry(self, entry: Entry, expires: int) -> None:
         """Change when an entry expires; 0: never."""

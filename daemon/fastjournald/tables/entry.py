@@ -15,17 +15,17 @@ from typing import Final, cast
 
 import msgspec
 
+from fastjournal.cmdlog.format import workq
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
 from fastjournal.cmdlog.format.packed_entry import (
     ARRIVAL_AT,
     DELAY_KEY,
     ORDER_BYTES,
-    VALUE_TYPE_AT,
     Packed,
     unpack_facts,
 )
 from fastjournal.protocol.constants import State
-from fastjournal.protocol.messages import Meta, Pair
+from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry_states import TRANSITIONS, EntryState
 from fastjournald.tables.lease_holders import LeaseOperation
@@ -231,16 +231,15 @@ class Entry(Packed, eq=False, gc=False):
         """Why it is buried; None: it is not."""
         return self.extra.reason
 
-    def pair(self, *, with_data: bool) -> Pair:
-        """Return its keys, and its value if that is wanted, which is in memory then."""
-        value = self.warm_value() if with_data else b""
-        return Pair(self.key, self.facts[VALUE_TYPE_AT], value, self.uri or b"")
+    def is_missing(self, data: int, *, leases: bool) -> bool:
+        """Whether a request needs its value (cache miss), which is on disk only.
 
-    def warm_value(self) -> bytes:
-        """Return its value, which is in memory."""
-        value = self.value
-        assert not isinstance(value, Cold), "who needs a value looks whether it is missing"
-        return value
+        It needs it for ``data``, if that is not 0, or as it leases the entry for the 256th time:
+        that attempt is of a new job, for workq.
+        """
+        return isinstance(self.value, Cold) and (
+            bool(data) or (leases and self.extra.starts >= workq.ATTEMPTS_MAX)
+        )
 
     # --- together -------------------------------------------------------------------------------
 

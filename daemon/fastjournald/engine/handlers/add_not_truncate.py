@@ -22,7 +22,6 @@ from fastjournald.engine.handlers.arguments import (
     READ_ONLY,
     is_key,
 )
-from fastjournald.engine.handlers.reply_pairs import pair_reply
 from fastjournald.tables.entry import Cold, Entry
 
 _INTEGER, _FLOAT = int(ValueType.INTEGER), int(ValueType.FLOAT)
@@ -56,7 +55,7 @@ def add(context: Context, session: Hashable, request: Request, now: int) -> str 
         if context.read_only:
             return READ_ONLY
         entry = _create(context, request, now)
-        return pair_reply(context.store, entry, request.key, request.flags | DATA, now)
+        return context.store.pair_reply(entry, request.key, request.flags | DATA, now)
     refused = _refused(context, entry, session, request, now)
     if refused:
         return refused
@@ -148,7 +147,7 @@ def _change(
     context.store.set_value(entry, value)
     _written(context, entry, request, now)
     context.journal.revalued(entry, now)
-    return pair_reply(context.store, entry, request.key, request.flags | DATA, now)
+    return context.store.pair_reply(entry, request.key, request.flags | DATA, now)
 
 
 def _small(entry: Entry) -> bytes:

@@ -12,9 +12,9 @@ import msgspec
 
 from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, PAIRS_MAX, TURN_WORK
 from fastjournal.protocol import Pair, Query, Reply, Request, ValueType
+from fastjournal.protocol.pairs import PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN
-from fastjournald.engine.handlers.reply_pairs import PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.handlers.scan.cursor import (
     CURSOR_BYTES,
     DOMAINS,

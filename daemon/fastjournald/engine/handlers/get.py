@@ -19,12 +19,6 @@ from fastjournald.engine.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
-from fastjournald.engine.handlers.reply_pairs import (
-    is_missing,
-    keep_expiry,
-    move_expiry,
-    pair_reply,
-)
 from fastjournald.engine.handlers.scan.query_plan import plan_of
 from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.undelivered import Delivery
@@ -92,11 +86,11 @@ def _get_key(
         return READ_ONLY
     if flags & DATA and len(entry.value) > context.value_bytes_ration:
         return SCARCE
-    if is_missing(entry, flags, leases=leases):
+    if entry.is_missing(flags & DATA, leases=leases):
         why_not = unreadable.get(entry.job_id)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     store.access(entry, now)
-    moved = move_expiry(context, entry, request, now)
+    moved = store.move_expiry(entry, None if leases else request.timeout, now)
     token = 0
     if leases:
         lease_us = request.timeout or context.tokens.lease_us_of(entry.domain)
@@ -107,9 +101,9 @@ def _get_key(
         context.journal.leases.leased([entry], token, now, touched=[entry] if moved else ())
         store.begin_work([entry], token, session, now)
         store.rules.hand_out(entry.domain, now)
-    elif moved:
-        keep_expiry(context, entry, request, now)
-    reply = pair_reply(store, entry, key, flags, now)
+    elif moved and (writes or not context.read_only):
+        context.journal.touched(entry, now)
+    reply = store.pair_reply(entry, key, flags, now)
     if flags & LISTEN:
         context.subscriptions.begin(session, request.identifier, key)
     if not leases:

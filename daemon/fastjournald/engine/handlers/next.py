@@ -19,6 +19,7 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request, encode_reply_to
+from fastjournal.protocol.pairs import META_BYTES, PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     DATA,
@@ -30,13 +31,6 @@ from fastjournald.engine.handlers.arguments import (
     SCARCE,
     TWO_KEYS,
     WORKED_ON,
-)
-from fastjournald.engine.handlers.reply_pairs import (
-    META_BYTES,
-    PAIR_BYTES,
-    REPLY_BYTES,
-    is_missing,
-    pair_of,
 )
 from fastjournald.engine.undelivered import Delivery
 from fastjournald.tables.domain import NEVER, Domain
@@ -115,12 +109,8 @@ def next_work(
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
-    flags = request.flags
-    if flags & META:
-        reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
-    else:
-        data = bool(flags & DATA)
-        reply.pairs = [entry.pair(with_data=data) for entry in entries]
+    pair, flags = store.pair, request.flags
+    reply.pairs = [pair(entry, entry.key, flags, now) for entry in entries]
     delivery = Delivery(encode_reply_to(request.identifier, reply, now))
     delivery.handout = token, entries
     return delivery
@@ -213,7 +203,7 @@ def _missing(
     assert store.values is not None
     leases = not flags & OVERWRITE
     # a popped entry may have to be restored, and its record is about to be dead
-    needs = flags if leases else flags | DATA
+    needs = flags & DATA or not leases
     others = context.fetching + context.waiters.number_for(request.key)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
     while True:
@@ -233,7 +223,7 @@ def _missing(
             if flags & DATA and len(entry.value) > context.value_bytes_ration:
                 # it is not delivered now
                 break
-            if is_missing(entry, needs, leases=leases):
+            if entry.is_missing(needs, leases=leases):
                 why_not = unreadable.get(entry.job_id)
                 if why_not:
                     lost.append((entry, why_not))

@@ -9,7 +9,6 @@ from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
 from fastjournald.engine.handlers.next import ANY_DOMAIN, ends_batch, nothing_due, upcoming
-from fastjournald.engine.handlers.reply_pairs import is_missing, pair_of
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
@@ -36,12 +35,12 @@ def peek(
         return nothing_due(context, request)
     if flags & DATA and len(entries[0].value) > context.value_bytes_ration:
         return SCARCE
-    missing = [entry for entry in entries if is_missing(entry, flags, leases=False)]
+    missing = [entry for entry in entries if entry.is_missing(flags & DATA, leases=False)]
     for entry in missing:
         why_not = unreadable.get(entry.job_id)
         if why_not:
             return f"{ErrorCode.NOT_READABLE} {why_not}"
     if missing:
         return Missing(missing)
-    pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
+    pairs = [store.pair(entry, entry.key, flags, now) for entry in entries]
     return Reply(flags=TWO_KEYS, pairs=pairs)

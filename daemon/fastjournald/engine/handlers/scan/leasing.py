@@ -12,8 +12,7 @@ from fastjournal.cmdlog.format import workq
 from fastjournal.limits import WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import READ_ONLY, SCARCE
-from fastjournald.engine.handlers.reply_pairs import is_missing, move_expiry
+from fastjournald.engine.handlers.arguments import DATA, READ_ONLY, SCARCE
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
@@ -107,7 +106,7 @@ class Leasing:
             entry = store.find(key)
             if entry is None or not self._is_eligible(context, entry, now):
                 continue
-            if is_missing(entry, self._request.flags, leases=True):
+            if entry.is_missing(self._request.flags & DATA, leases=True):
                 self._chosen = chosen[at:] + self._chosen
                 if leased:
                     return None
@@ -150,7 +149,7 @@ class Leasing:
         moved = []
         for entry in entries:
             store.access(entry, now)
-            if move_expiry(context, entry, self._request, now):
+            if store.move_expiry(entry, None, now):
                 moved.append(entry)
             store.dequeue(entry)
         context.journal.leases.leased(entries, token, now, touched=moved)

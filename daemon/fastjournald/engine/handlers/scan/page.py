@@ -6,15 +6,9 @@ from collections.abc import Iterable
 
 from fastjournal.limits import PAIRS_MAX, SCAN_LEASES_MAX
 from fastjournal.protocol import ErrorCode, Pair, Reply, ReplyEncoder, Request
+from fastjournal.protocol.pairs import META_BYTES, PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, META, TWO_KEYS, WORKED_ON
-from fastjournald.engine.handlers.reply_pairs import (
-    META_BYTES,
-    PAIR_BYTES,
-    REPLY_BYTES,
-    is_missing,
-    pair_of,
-)
 from fastjournald.engine.handlers.scan.cursor import CURSOR_BYTES, Cursor, encode_cursor
 from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.tables.entry import Entry
@@ -85,7 +79,7 @@ class Page:
 
     def add(self, context: Context, entry: Entry, key: bytes, now: int) -> None:
         """Add a pair for which room was taken, as it stands now."""
-        pair = pair_of(context.store, entry, key, self._flags, now)
+        pair = context.store.pair(entry, key, self._flags, now)
         self.pairs.append(pair)
         self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
         self._value_bytes_max = max(self._value_bytes_max, len(pair.value))
@@ -104,7 +98,7 @@ class Page:
             room -= len(other.value)
             if room < 0:
                 break
-            if is_missing(other, self._flags, leases=self._leases):
+            if other.is_missing(self._flags & DATA, leases=self._leases):
                 missing[other.key] = other
         return Missing(list(missing.values()))
 

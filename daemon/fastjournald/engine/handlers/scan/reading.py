@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import SCARCE
-from fastjournald.engine.handlers.reply_pairs import is_missing, keep_expiry, move_expiry
+from fastjournald.engine.handlers.arguments import DATA, SCARCE
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
 from fastjournald.tables.entry import Entry
@@ -28,7 +27,7 @@ class Reading:
     def take(self, context: Context, entry: Entry, key: bytes, now: int) -> Taken | str:
         """Add the pair of an entry that the search has found, as it stands now."""
         page, request = self._page, self._request
-        if is_missing(entry, request.flags, leases=False):
+        if entry.is_missing(request.flags & DATA, leases=False):
             return Taken.VALUE_MISSING
         first = not page.pairs
         if first and page.is_too_large(context, entry):
@@ -36,8 +35,10 @@ class Reading:
         if len(page.pairs) >= page.number_max or not page.reserve(entry, key, first=first):
             return Taken.PAGE_FULL
         context.store.access(entry, now)
-        moved = move_expiry(context, entry, request, now)
-        if moved:
-            keep_expiry(context, entry, request, now)
+        # a scan with TIMEOUT that does not lease sets the expiry
+        asked = request.timeout
+        moved = context.store.move_expiry(entry, asked, now)
+        if moved and (asked is not None or not context.read_only):
+            context.journal.touched(entry, now)
         page.add(context, entry, key, now)
         return Taken.WITH_EXPIRY if moved else Taken.YES
