@@ -41,7 +41,7 @@ class JobLifecycle:
         store = self.store
         uris = store.leases.extend(entry, token, session, shown=shown)
         store.work += ENTRY_WORK * len(uris)
-        store.requeue_successors(entry, uris, now)
+        store.requeue_successors(uris, now)
 
     def release(self, entry: Entry, now: int, *, delayed: bool = False) -> None:
         """Give the lease of an entry back, attempts unchanged: the entry waits again, or is gone.

@@ -30,7 +30,8 @@ from fastjournald.wal.journal import Journal
 _DATA, _META, _TWO_KEYS = int(Flag.DATA), int(Flag.META), int(Flag.TWO_KEYS)
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
 _LEASED, _BURIED = EntryState.LEASED, EntryState.BURIED
-_QUEUED = (EntryState.READY, EntryState.DELAYED)
+_DELAYED = EntryState.DELAYED
+_QUEUED = (EntryState.READY, _DELAYED)
 
 
 class Counts(NamedTuple):
@@ -271,7 +272,7 @@ class Store:
     def unlock(self, entry: Entry, now: int) -> None:
         """End the lock of an entry. O(log n)."""
         self.locks.discard(entry.key)
-        if entry.state == EntryState.DELAYED:
+        if entry.state == _DELAYED:
             self.requeue(entry, now)
 
     def unlock_all(self, owner: Hashable, now: int) -> bool:
@@ -301,6 +302,18 @@ class Store:
                 second_key = b""
         meta = entry.meta(locked=self.locks.is_locked(entry.key, now)) if flags & _META else None
         return Pair(key, entry.facts[VALUE_TYPE_AT], value, second_key, meta)
+
+    def pairs(self, entries: list[Entry], flags: int, now: int) -> list[Pair]:
+        """Return the pairs of entries under their primary keys; none is superseded."""
+        if flags & _META or not flags & _DATA:
+            return [self.pair(entry, entry.key, flags, now) for entry in entries]
+        # as ``pair``, without a call for each
+        pairs = []
+        for entry in entries:
+            value = entry.value
+            assert not isinstance(value, Cold), "who needs a value asks whether it is missing"
+            pairs.append(Pair(entry.key, entry.facts[VALUE_TYPE_AT], value, entry.uri or b""))
+        return pairs
 
     def pair_reply(self, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
         """Return the reply that is one pair."""
@@ -345,19 +358,15 @@ class Store:
             self.work += ENTRY_WORK * len(uris)
         for uri in uris:
             successor = self.find(uri)
-            if successor is not entry and successor is not None:
-                self._unblock(successor, now)
+            if successor is not None and successor.state == _DELAYED:
+                self.requeue(successor, now)
 
-    def requeue_successors(self, entry: Entry, uris: Sequence[bytes], now: int) -> None:
+    def requeue_successors(self, uris: Sequence[bytes], now: int) -> None:
         """Let the newer entries of URIs wait anew that wait for the work on an older one."""
         for uri in uris:
             successor = self.find(uri)
-            if successor is not entry and successor is not None:
-                self._unblock(successor, now)
-
-    def _unblock(self, successor: Entry, now: int) -> None:
-        if successor.state == EntryState.DELAYED:
-            self.requeue(successor, now)
+            if successor is not None and successor.state == _DELAYED:
+                self.requeue(successor, now)
 
     def watch_expiry(self, entry: Entry) -> None:
         """Let an entry that nobody works on go when its life is over."""

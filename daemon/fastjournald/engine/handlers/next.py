@@ -109,8 +109,7 @@ def next_work(
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
-    pair, flags = store.pair, request.flags
-    reply.pairs = [pair(entry, entry.key, flags, now) for entry in entries]
+    reply.pairs = store.pairs(entries, request.flags, now)
     delivery = Delivery(encode_reply_to(request.identifier, reply, now))
     delivery.handout = token, entries
     return delivery

@@ -42,5 +42,4 @@ def peek(
             return f"{ErrorCode.NOT_READABLE} {why_not}"
     if missing:
         return Missing(missing)
-    pairs = [store.pair(entry, entry.key, flags, now) for entry in entries]
-    return Reply(flags=TWO_KEYS, pairs=pairs)
+    return Reply(flags=TWO_KEYS, pairs=store.pairs(entries, flags, now))
