@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.tables import TRANSITIONS, Entry
+from tests.door.tables import CAUSES, Cause, Entry, EntryState
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import (
@@ -66,20 +66,33 @@ def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
 def test_random_sessions_make_every_legal_transition_of_an_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    legal = {(before, after) for before, row in enumerate(TRANSITIONS) for after in row}
-    made: set[tuple[int, int]] = set()
+    names = {id(cause): name for name, cause in CAUSES.items()}
+    legal = {
+        (name, before, after)
+        for name, cause in CAUSES.items()
+        for before, row in enumerate(cause)
+        for after in row
+    }
+    # by a restart after the end of a lease that other work waits for: test_bulk_load
+    unmade = {("REQUEUE", EntryState.READY, EntryState.READY)}
+    made: set[tuple[str, int, int]] = set()
     move_to = Entry.move_to
 
-    def recorded(entry: Entry, state: int) -> None:
-        made.add((entry.state, state))
-        move_to(entry, state)
+    def recorded(entry: Entry, state: int, cause: Cause) -> None:
+        made.add((names[id(cause)], entry.state, state))
+        move_to(entry, state, cause)
+
+    def all_recorded(entries: Iterable[Entry], state: int, cause: Cause) -> None:
+        for entry in entries:
+            recorded(entry, state, cause)
 
     monkeypatch.setattr(Entry, "move_to", recorded)
+    monkeypatch.setattr(Entry, "move_all", staticmethod(all_recorded))
     for seed in range(max(SESSIONS, 1000)):
         run(draw_session(seed, REQUESTS, RESTARTING), attempts_max=seed % 3)
-        if made == legal:
+        if legal - made == unmade:
             break
-    assert made == legal
+    assert legal - made == unmade
 
 
 def test_session_is_drawn_from_its_seed_alone() -> None:

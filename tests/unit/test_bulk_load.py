@@ -150,6 +150,16 @@ def test_bulk_load_delays_an_entry_until_the_work_on_its_uri_ends() -> None:
     assert entry(engine, b"a:128:0:at work").superseded
 
 
+def test_bulk_load_leaves_an_entry_ready_where_the_work_on_its_uri_is_over() -> None:
+    state = ReplayState()
+    state.place(a_job(1, b"a:128:0:at work", token=NOW - 5, uri=b"u"), NOW)
+    state.place(a_job(2, b"a:128:0:waits", uri=b"u", timestamp=6), NOW)
+    engine = load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)
+    engine.check()
+    waits = entry(engine, b"a:128:0:waits")
+    assert (waits.state, waits.extra.waits_until) == (EntryState.READY, 0)
+
+
 def test_bulk_load_counts_live_bytes_by_segment_and_evicts_in_the_order_of_the_log() -> None:
     state = ReplayState()
     for number, key in enumerate(KEYS):

@@ -1,4 +1,4 @@
-"""States of an entry: the table of legal transitions, and the one place where they happen."""
+"""States of an entry: the table of legal transitions by cause, and the one place of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from tests.door.tables import STATE_NAMES, TRANSITIONS, Domain, Entry, EntryState
+from tests.door.tables import CAUSES, STATE_NAMES, Domain, Entry, EntryState
 
 STATES = sorted(value for name, value in vars(EntryState).items() if name.isupper())
 DAEMON = Path(__file__).parents[2] / "daemon" / "fastjournald"
@@ -22,8 +22,11 @@ def entry_in(state: int) -> Entry:
 
 def test_transition_table_has_a_row_and_a_name_for_every_state() -> None:
     assert list(range(len(STATES))) == STATES
-    assert len(TRANSITIONS) == len(STATE_NAMES) == len(STATES)
-    assert set().union(*TRANSITIONS) == set(STATES), "every state can be reached"
+    assert len(STATE_NAMES) == len(STATES)
+    for cause in CAUSES.values():
+        assert len(cause) == len(STATES)
+    reached = {after for cause in CAUSES.values() for row in cause for after in row}
+    assert reached == set(STATES)
 
 
 def test_new_entry_is_absent() -> None:
@@ -32,30 +35,39 @@ def test_new_entry_is_absent() -> None:
     assert Entry(facts, b"k", None, b"", Domain(b"")).state == EntryState.ABSENT
 
 
+@pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize(("before", "after"), list(product(STATES, STATES)))
-def test_transition_is_made_only_if_legal(before: int, after: int) -> None:
-    entry = entry_in(before)
-    if after in TRANSITIONS[before]:
-        entry.move_to(after)
-        assert entry.state == after
+def test_transition_is_made_only_if_legal_for_its_cause(
+    before: int, after: int, cause: str
+) -> None:
+    legal = CAUSES[cause]
+    one, among = entry_in(before), entry_in(before)
+    if after in legal[before]:
+        one.move_to(after, legal)
+        Entry.move_all([among], after, legal)
+        assert one.state == among.state == after
     else:
         with pytest.raises(AssertionError):
-            entry.move_to(after)
-        assert entry.state == before
+            one.move_to(after, legal)
+        with pytest.raises(AssertionError):
+            Entry.move_all([among], after, legal)
+        assert one.state == among.state == before
 
 
-def test_transitions_that_must_never_happen_are_illegal() -> None:
-    absent, leased, buried = EntryState.ABSENT, EntryState.LEASED, EntryState.BURIED
-    for before, after in (
-        (absent, absent),  # removed twice
-        (leased, leased),  # delivered to two workers
-        (buried, leased),  # a dead letter delivered
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (EntryState.ABSENT, EntryState.ABSENT),  # removed twice
+        (EntryState.LEASED, EntryState.LEASED),  # delivered to two workers
+        (EntryState.BURIED, EntryState.LEASED),  # a dead letter delivered
         (EntryState.PLAIN, EntryState.PLAIN),
-    ):
-        assert after not in TRANSITIONS[before]
+    ],
+)
+def test_transitions_that_must_never_happen_have_no_cause(before: int, after: int) -> None:
+    assert not any(after in cause[before] for cause in CAUSES.values())
 
 
-def test_state_is_assigned_in_one_method() -> None:
+def test_state_is_assigned_in_one_class() -> None:
     """Entries are the only objects of the daemon with an attribute of that name."""
     assigned = []
     for path in sorted(DAEMON.rglob("*.py")):
@@ -68,4 +80,5 @@ def test_state_is_assigned_in_one_method() -> None:
                 for target in targets
                 if isinstance(target, ast.Attribute) and target.attr == "state"
             ]
-    assert assigned == ["tables/entry.py"]
+    # ``move_to`` and ``move_all``
+    assert assigned == ["tables/entry.py"] * 2

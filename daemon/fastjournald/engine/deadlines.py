@@ -6,6 +6,7 @@ from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain, Leases
+from fastjournald.tables.entry_states import REQUEUE
 from fastjournald.tables.signals import TIMER
 
 
@@ -87,5 +88,5 @@ class Deadlines:
         store, scheduler = self._store, self._store.scheduler
         while store.work < work_over and domain.first_delay() <= instant:
             store.work += ENTRY_WORK
-            store.enqueue(scheduler.pop_delayed(domain), now)
+            store.enqueue(scheduler.pop_delayed(domain), now, REQUEUE)
         scheduler.round_robin.refresh(domain)

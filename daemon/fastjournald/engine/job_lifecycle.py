@@ -12,7 +12,7 @@ from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import END_LEASE, KICK, EntryState
 from fastjournald.tables.value_cache import text_bytes
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
@@ -128,7 +128,7 @@ class JobLifecycle:
     def _wait_again(self, entry: Entry, token: int, now: int) -> None:
         # behind work, a URI may be put off anew from here
         entry.own().first_due = max(entry.not_before, min(now, token))
-        self.store.wait_again(entry, now)
+        self.store.wait_again(entry, now, END_LEASE)
 
     # --- dead letters ---------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class JobLifecycle:
             extra.first_due = max(entry.not_before, now)
         self._journal.kicked(entries, now)
         for entry in entries:
-            self.store.wait_again(entry, now)
+            self.store.wait_again(entry, now, KICK)
 
     def _retext(self, entry: Entry, before: int) -> None:
         """Count the memory of another reason or error of an entry."""

@@ -1,4 +1,4 @@
-"""Giving an entry another primary key: every index that holds the old one follows. Pure."""
+"""RENAME in all indexes: an entry gets another primary key. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fastjournal.keys import moved_not_before, parse_journal_key
 from fastjournal.limits import LEASES_A_UNIT
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import RENAME, EntryState
 
 
 def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:
@@ -55,9 +55,9 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     if state == EntryState.LEASED:
         store.work += store.leases.rekey(entry, old, domain) // LEASES_A_UNIT
     elif state == EntryState.BURIED:
-        scheduler.bury(entry, entry.reason or b"")
+        scheduler.bury(entry, entry.reason or b"", RENAME)
     elif entry.journal or state != EntryState.PLAIN:
-        store.wait_again(entry, now)
+        store.wait_again(entry, now, RENAME)
     if state == EntryState.READY and not domain.ready:
         scheduler.round_robin.end_turns(domain)
     domain.entries += 1

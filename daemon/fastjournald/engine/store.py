@@ -16,7 +16,7 @@ from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.domain_rules import DomainRules
 from fastjournald.tables.entry import NOTHING, Cold, Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import INSERT, REMOVE, REQUEUE, Cause, EntryState
 from fastjournald.tables.expiry import Expiry
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.leases import LeaseTable
@@ -125,11 +125,11 @@ class Store:
         domain.entries += 1
         scheduler = self.scheduler
         if domain is scheduler.plain:
-            entry.move_to(_PLAIN)
+            entry.move_to(_PLAIN, INSERT)
         elif self.leased_uris or self.locked:
-            self.enqueue(entry, now)
+            self.enqueue(entry, now, INSERT)
         else:
-            scheduler.enqueue(entry, 0, now)
+            scheduler.enqueue(entry, 0, now, INSERT)
 
     def insert_new(self, entries: list[Entry], now: int) -> None:
         """Bulk insert: put entries into their indexes that stand under their keys already.
@@ -149,10 +149,10 @@ class Store:
         for entry in entries:
             if entry.domain is plain:
                 plain.entries += 1
-                entry.move_to(_PLAIN)
+                entry.move_to(_PLAIN, INSERT)
             elif blocked:
                 entry.domain.entries += 1
-                self.enqueue(entry, now)
+                self.enqueue(entry, now, INSERT)
             else:
                 waiting.append(entry)
         self.scheduler.enqueue_new(waiting, now)
@@ -183,7 +183,7 @@ class Store:
             self.values.discard(entry)
         if entry.key in self.locked and self.find(entry.key) is None:
             self.locks.discard(entry.key)
-        entry.move_to(_ABSENT)
+        entry.move_to(_ABSENT, REMOVE)
         self.entries -= 1
         self.scheduler.leave(entry.domain)
 
@@ -201,7 +201,7 @@ class Store:
             keys.remove(entry)
             if self.values is not None:
                 self.values.discard(entry)
-            entry.move_to(_ABSENT)
+            entry.move_to(_ABSENT, REMOVE)
             scheduler.leave(entry.domain)
             put_tombstone(entry.key, timestamp, now)
         self.entries -= len(replaced)
@@ -237,7 +237,7 @@ class Store:
 
     # --- queues and locks -----------------------------------------------------------------------
 
-    def enqueue(self, entry: Entry, now: int) -> None:
+    def enqueue(self, entry: Entry, now: int, cause: Cause) -> None:
         """Let a journal entry wait, which is in no queue: it is ready or delayed."""
         blocked_until = 0
         if entry.uri is not None:
@@ -248,19 +248,19 @@ class Store:
             lock = self.locked.get(entry.key)
             if lock is not None:
                 blocked_until = max(blocked_until, lock.until)
-        self.scheduler.enqueue(entry, blocked_until, now)
+        self.scheduler.enqueue(entry, blocked_until, now, cause)
 
     def requeue(self, entry: Entry, now: int) -> None:
         """Let a waiting entry wait anew: something that it waits for has changed. O(log n)."""
         self.scheduler.dequeue(entry)
-        self.enqueue(entry, now)
+        self.enqueue(entry, now, REQUEUE)
 
-    def wait_again(self, entry: Entry, now: int) -> None:
+    def wait_again(self, entry: Entry, now: int, cause: Cause) -> None:
         """Let an entry wait that is in no queue any more; a plain one is just there."""
         if entry.journal:
-            self.enqueue(entry, now)
+            self.enqueue(entry, now, cause)
         else:
-            entry.move_to(_PLAIN)
+            entry.move_to(_PLAIN, cause)
 
     def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
         """Lock an entry, which NEXT leaves out until then. O(log n)."""

@@ -19,7 +19,7 @@ from fastjournal.keys import parse_journal_key
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Cold, Entry, Extra
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import LOAD, EntryState
 from fastjournald.wal.entry_records import SEGMENT_SHIFT
 from fastjournald.wal.journal import Journal
 
@@ -250,14 +250,14 @@ class _Loading:
         if more.expires:
             self._expiry.append((more.expires, entry.key))
         if more.reason is not None:
-            store.scheduler.bury(entry, more.reason)
+            store.scheduler.bury(entry, more.reason, LOAD)
         elif not entry.journal:
-            entry.move_to(_PLAIN)
+            entry.move_to(_PLAIN, LOAD)
         elif entry.not_before <= self._now:
-            entry.move_to(_READY)
+            entry.move_to(_READY, LOAD)
             queue.ready.append(entry)
         else:
-            entry.move_to(_DELAYED)
+            entry.move_to(_DELAYED, LOAD)
             queue.delayed.append(entry)
 
     def put_in_order(self) -> None:

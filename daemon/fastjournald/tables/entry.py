@@ -10,6 +10,7 @@ list that is sorted by them: see ``Scheduler.facts_change``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, cast
 
@@ -27,7 +28,7 @@ from fastjournal.cmdlog.format.packed_entry import (
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry_states import TRANSITIONS, EntryState
+from fastjournald.tables.entry_states import Cause, EntryState
 from fastjournald.tables.lease_holders import LeaseOperation
 
 RUN_KEPT_BYTES = 9
@@ -115,15 +116,22 @@ class Entry(Packed, eq=False, gc=False):
     extra: Extra = NOTHING
     """To be read; what is written to is ``own()``, or ``own_times()`` for the times in it."""
     state: int = EntryState.ABSENT
-    """See ``entry_states``; assigned by ``move_to`` only."""
+    """See ``entry_states``; assigned by ``move_to`` and ``move_all`` only."""
     run: bytes | None = None
     """Id of the job whose record carries the entry: the whole id, or its bytes before the arrival;
     None: the entry is not persistent."""
 
-    def move_to(self, state: int) -> None:
-        """Assign the state, if it may follow the one so far."""
-        assert state in TRANSITIONS[self.state], (self.key, self.state, state)
+    def move_to(self, state: int, cause: Cause) -> None:
+        """Assign the state, if it may follow the one so far for this cause."""
+        assert state in cause[self.state], (self.key, self.state, state)
         self.state = state
+
+    @staticmethod
+    def move_all(entries: Iterable[Entry], state: int, cause: Cause) -> None:
+        """Assign the state to entries, as ``move_to`` does, without a call for each."""
+        for entry in entries:
+            assert state in cause[entry.state], (entry.key, entry.state, state)
+            entry.state = state
 
     def own(self) -> Extra:
         """Return its ``extra``, made if it had none, to be written to."""

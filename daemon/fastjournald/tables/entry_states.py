@@ -1,4 +1,4 @@
-"""States of an entry, and the table of legal transitions between them.
+"""States of an entry, and the table of legal transitions between them, by cause.
 
     absent   not in the store: new, removed, or popped by NEXT
     plain    key/value data that nobody works on
@@ -7,12 +7,14 @@
     leased   in flight: worked on until its lease ends
     buried   dead letter: set aside until KICK
 
-A state changes in ``Entry.move_to`` only, which asserts that the transition is legal.
+A state changes in ``Entry.move_to`` and ``Entry.move_all`` only. They assert that the transition is
+legal for its cause.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 
 class EntryState:
@@ -29,23 +31,52 @@ class EntryState:
 STATE_NAMES: Final = ("absent", "plain", "ready", "delayed", "worked on", "buried")
 """As STATS calls them."""
 
+_STATES = range(len(STATE_NAMES))
 _ABSENT, _PLAIN, _READY = EntryState.ABSENT, EntryState.PLAIN, EntryState.READY
 _DELAYED, _LEASED, _BURIED = EntryState.DELAYED, EntryState.LEASED, EntryState.BURIED
 
-_WAITING = {_PLAIN, _READY, _DELAYED}
+Cause: TypeAlias = tuple[frozenset[int], ...]
+"""Cause of transitions: for each state those that may follow it, for this cause."""
 
-TRANSITIONS: Final = (
-    # absent: inserted; leased and buried by recovery only
-    frozenset({*_WAITING, _LEASED, _BURIED}),
-    # plain: removed; a journal key by RENAME; leased by GET; BURY
-    frozenset({_ABSENT, _READY, _DELAYED, _LEASED, _BURIED}),
-    # ready: removed; RENAME; a lock or other work delays it; NEXT; BURY
-    frozenset({_ABSENT, *_WAITING, _LEASED, _BURIED}),
-    # delayed: removed; RENAME; its instant has come, or is another one; leased by GET; BURY
-    frozenset({_ABSENT, *_WAITING, _LEASED, _BURIED}),
-    # leased: completed; the lease was released or ran out, perhaps once too often; BURY
-    frozenset({_ABSENT, *_WAITING, _BURIED}),
-    # buried: removed; KICK; RENAME keeps it buried
-    frozenset({_ABSENT, *_WAITING, _BURIED}),
-)
-"""By state, those that may follow it."""
+
+def _cause(*transitions: tuple[set[int], set[int]]) -> Cause:
+    """Return a cause by states before, and those that may follow each of them."""
+    return tuple(
+        frozenset().union(*(after for before, after in transitions if state in before))
+        for state in _STATES
+    )
+
+
+_QUEUED = {_READY, _DELAYED}
+_WAITING = {_PLAIN, *_QUEUED}
+
+INSERT: Final = _cause(({_ABSENT}, _WAITING))
+"""SET, ADD; or an undelivered reply of NEXT, which popped it."""
+LOAD: Final = _cause(({_ABSENT}, {*_WAITING, _LEASED, _BURIED}))
+"""Recovery."""
+REQUEUE: Final = _cause((_QUEUED, _QUEUED))
+"""Its instant has come; or a lock, or work on its URI, began or ended."""
+LEASE: Final = _cause((_WAITING, {_LEASED}))
+"""NEXT takes what is ready, GET whatever waits."""
+END_LEASE: Final = _cause(({_LEASED}, _WAITING))
+"""The lease was released or ran out, or the attempt failed."""
+BURY: Final = _cause(({*_WAITING, _LEASED}, {_BURIED}))
+"""BURY, or the last attempt failed."""
+KICK: Final = _cause(({_BURIED}, _WAITING))
+RENAME: Final = _cause(({_PLAIN}, _QUEUED), (_QUEUED, _WAITING), ({_BURIED}, {_BURIED}))
+"""A journal key for a plain one, or the other way round, or of another instant."""
+REMOVE: Final = _cause(({*_WAITING, _LEASED, _BURIED}, {_ABSENT}))
+"""DELETE, PURGE or the end of its life; newer work took its place; or NEXT popped it."""
+
+CAUSES: Final[Mapping[str, Cause]] = {
+    "INSERT": INSERT,
+    "LOAD": LOAD,
+    "REQUEUE": REQUEUE,
+    "LEASE": LEASE,
+    "END_LEASE": END_LEASE,
+    "BURY": BURY,
+    "KICK": KICK,
+    "RENAME": RENAME,
+    "REMOVE": REMOVE,
+}
+"""Table of legal transitions, by the names of their causes."""

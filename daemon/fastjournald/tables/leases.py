@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 from fastjournal import limits
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.entry import NOTHING, Entry, Extra
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import LEASE, LOAD, EntryState
 from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
-_LEASED = EntryState.LEASED
 _LEASE_MS_MAX = limits.INSTANT_MAX // 1000 - 1
 """The last whole millisecond of which all microseconds are instants."""
 
@@ -128,8 +127,8 @@ class LeaseTable:
         else:
             last.following = operation
         holder.last = operation
+        Entry.move_all(entries, EntryState.LEASED, LEASE)
         for entry in entries:
-            entry.move_to(_LEASED)
             extra = entry.extra
             if extra is NOTHING:
                 # as most are: without a call
@@ -152,7 +151,7 @@ class LeaseTable:
 
     def load(self, entry: Entry) -> None:
         """Take over a lease from the log; the timer queue is built later. O(1)."""
-        entry.move_to(EntryState.LEASED)
+        entry.move_to(EntryState.LEASED, LOAD)
         self.count += 1
         self.plain_count += not entry.journal
         self.home(entry).leases.add(entry.token, entry)

@@ -18,7 +18,7 @@ from fastjournal.cmdlog.format.packed_entry import not_before_of
 from fastjournald.tables.domain import NEVER, Domain, RoundRobin
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry_states import BURY, INSERT, Cause, EntryState
 from fastjournald.tables.pauses import Pauses
 from fastjournald.tables.signals import Signals
 
@@ -92,7 +92,7 @@ class Scheduler:
 
     # --- ready and delayed queues ---------------------------------------------------------------
 
-    def enqueue(self, entry: Entry, blocked_until: int, now: int) -> None:
+    def enqueue(self, entry: Entry, blocked_until: int, now: int, cause: Cause) -> None:
         """Put a journal entry into the ready or the delayed queue of its domain.
 
         Args:
@@ -100,18 +100,19 @@ class Scheduler:
             blocked_until: Instant before which something else keeps it from being ready; 0: nothing
                 does.
             now: The present.
+            cause: Cause of the transition of its state.
         """
         domain = entry.domain
         instant = not_before = not_before_of(entry.facts)[0]
         if blocked_until:
             instant = max(instant, blocked_until)
         if instant <= now:
-            entry.move_to(_READY)
+            entry.move_to(_READY, cause)
             domain.ready.add(entry)
             if not domain.has_ready:
                 self.round_robin.begin_turns(domain)
         else:
-            entry.move_to(_DELAYED)
+            entry.move_to(_DELAYED, cause)
             if instant != not_before:
                 entry.own().waits_until = instant
             domain.delay(entry)
@@ -128,15 +129,15 @@ class Scheduler:
         for entry in entries:
             if not_before_of(entry.facts)[0] > now:
                 entry.domain.entries += 1
-                self.enqueue(entry, 0, now)
+                self.enqueue(entry, 0, now, INSERT)
                 continue
-            entry.move_to(_READY)
             domain = entry.domain
             if domain in ready:
                 ready[domain].append(entry)
             else:
                 ready[domain] = [entry]
         for domain, arrived in ready.items():
+            Entry.move_all(arrived, _READY, INSERT)
             # both at once: what is in no list counts as leased
             domain.entries += len(arrived)
             domain.ready.add_all(arrived)
@@ -219,10 +220,10 @@ class Scheduler:
 
     # --- dead letters ---------------------------------------------------------------------------
 
-    def bury(self, entry: Entry, reason: bytes) -> None:
+    def bury(self, entry: Entry, reason: bytes, cause: Cause = BURY) -> None:
         """Bury an entry that is in no queue and not leased: it is a dead letter from now on."""
         domain = entry.domain
-        entry.move_to(_BURIED)
+        entry.move_to(_BURIED, cause)
         entry.own().reason = reason
         domain.buried += 1
         self.buried += 1
