@@ -194,6 +194,15 @@ def test_holder_shows_the_begin_of_its_oldest_lease_in_whatever_order_it_got_the
     assert [row[:5] for row in workers(s)] == [("peer of new", 1, 1, 7 * SECOND, "d")]
 
 
+def test_renewal_of_the_last_lease_of_several_is_counted(s: Subject) -> None:
+    token = lease(s, "one", b"a", 2)
+    assert not s.delete(KEYS[1], token=token)
+    touch = request(Function.TOUCH, KEYS[0], flags=Flag.WORKED_ON, timeout=token, ttl=2 * LEASE)
+    assert not s.ask(touch, "one").error
+    check(s)
+    assert workers(s) == [("peer of one", 1, 1, 0, "a", 0)]
+
+
 def test_lease_from_before_the_start_has_no_begin_when_it_is_renewed(s: Subject) -> None:
     assert isinstance(s.target, EngineSubject)
     s.set(b"p:1:0:x", flags=Flag.PERSIST)

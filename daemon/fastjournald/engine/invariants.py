@@ -179,9 +179,9 @@ def _check_lease_holders(leases: LeaseTable, leased: list[Entry]) -> None:
             held.setdefault(entry.extra.lease, []).append(entry)
     numbers: Counter[LeaseHolder] = Counter()
     for operation, entries in held.items():
+        assert operation.number == len(entries)
         batch = operation.leased
         if isinstance(batch, LeaseBatch):
-            assert batch.number == len(entries)
             assert {entry.token for entry in entries} == {batch.token}
             assert len(batch.domains) == len(set(batch.domains))
         else:

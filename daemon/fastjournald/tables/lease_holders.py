@@ -81,13 +81,13 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
 
     def remove(self, operation: LeaseOperation) -> None:
         """Take out a lease operation that is over. O(1), of one that was inherited O(log n)."""
-        if not self.has_linked(operation):
+        previous, following = operation.previous, operation.following
+        if self.first is operation:
+            self.first = following
+        elif previous is None:
             assert self.inherited is not None
             self.inherited.remove(operation)
             return
-        previous, following = operation.previous, operation.following
-        if previous is None:
-            self.first = following
         else:
             previous.following = following
         if following is None:
@@ -100,8 +100,6 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
 class LeaseBatch(msgspec.Struct, eq=False, gc=False):
     """Entries of a lease operation that has leased several."""
 
-    number: int
-    """How many of them are leased still."""
     token: int
     domains: list[Domain]
     """Domains that may have some of them."""
@@ -115,6 +113,8 @@ class LeaseOperation(msgspec.Struct, eq=False, gc=False):
     holder: LeaseHolder
     leased: Domain | LeaseBatch
     """The domain of its only entry; what it has leased, if that is more."""
+    number: int = 1
+    """How many of its entries are leased by it still."""
     renews: int = 0
     """Token with which the last TOUCH came; 0: a lease that was not renewed."""
     previous: LeaseOperation | None = None

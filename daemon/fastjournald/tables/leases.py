@@ -113,10 +113,10 @@ class LeaseTable:
         if holder is None:
             holder = self._holder_of(session)
         number = len(entries)
-        operation = LeaseOperation(now, holder, entries[0].domain)
+        operation = LeaseOperation(now, holder, entries[0].domain, number)
         domains: list[Domain] = []
         if number > 1:
-            operation.leased = LeaseBatch(number, token, domains)
+            operation.leased = LeaseBatch(token, domains)
         if not holder.number:
             self.holding[holder] = None
         holder.number += number
@@ -193,13 +193,11 @@ class LeaseTable:
         """One entry of a lease operation is leased by it no more. O(1)."""
         holder = operation.holder
         holder.number -= 1
-        if not holder.number:
-            del self.holding[holder]
-        leased = operation.leased
-        if type(leased) is LeaseBatch and leased.number > 1:
-            leased.number -= 1
-        else:
+        operation.number -= 1
+        if not operation.number:
             holder.remove(operation)
+            if not holder.number:
+                del self.holding[holder]
 
     def _renew_operation(self, entry: Entry, session: Hashable, shown: int) -> None:
         """Let the lease of an entry be one that a session has renewed. O(log n)."""
@@ -210,7 +208,7 @@ class LeaseTable:
             before.renews = shown
             return
         since = 0 if before is None else before.since
-        extra.lease = operation = LeaseOperation(since, holder, entry.domain, shown)
+        extra.lease = operation = LeaseOperation(since, holder, entry.domain, renews=shown)
         if not holder.number:
             self.holding[holder] = None
         holder.number += 1
@@ -265,22 +263,12 @@ class LeaseTable:
         operation = extra.lease
         if operation is not None:
             extra.lease = None
-            # as ``_leave_operation``, without calls for most
-            holder = operation.holder
-            holder.number -= 1
-            if not holder.number:
-                del self.holding[holder]
-            leased = operation.leased
-            if type(leased) is LeaseBatch and leased.number > 1:
-                leased.number -= 1
-            elif operation is holder.first:
-                holder.first = following = operation.following
-                if following is None:
-                    holder.last = None
-                else:
-                    following.previous = operation.following = None
+            if operation.number > 1:
+                # as ``_leave_operation``, without a call
+                operation.number -= 1
+                operation.holder.number -= 1
             else:
-                holder.remove(operation)
+                self._leave_operation(operation)
         self.count -= 1
         if domain is self._plain:
             self.plain_count -= 1
