@@ -344,8 +344,11 @@ class Store:
             self.scheduler.dequeue(entry)
 
     def begin_work(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
-        """Lease entries, which are in no queue, until ``token``, to a session."""
+        """Lease entries, which are in no queue, until ``token``, to a session that reads them."""
         self.leases.begin(entries, token, session, now)
+        if self.values is not None:
+            for entry in entries:
+                self.values.touch(entry)
         for entry in entries:
             if entry.extra.expires:
                 # it does not expire while somebody works on it

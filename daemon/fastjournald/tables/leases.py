@@ -106,7 +106,7 @@ class LeaseTable:
         return self._plain if entry.superseded else entry.domain
 
     def begin(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
-        """Lease entries, which are in no queue, until ``token``, to a session."""
+        """Lease entries, which are in no queue, until ``token``, to a session that reads them."""
         plain, by_uri, signals = self._plain, self.by_uri, self._signals
         self.count += len(entries)
         holder = self._holders.get(session)
@@ -136,6 +136,7 @@ class LeaseTable:
             elif type(extra) is not Extra:
                 extra = entry.own()
             extra.token = token
+            extra.seen = now
             extra.lease = operation
             domain = entry.domain
             if domain is plain:

@@ -105,8 +105,6 @@ def next_work(
         token = context.tokens.issue(entries, now + lease_us)
         journal.leases.leased(entries, token, now)
         store.begin_work(entries, token, session, now)
-        for entry in entries:
-            store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
     reply.pairs = store.pairs(entries, request.flags, now)

@@ -148,7 +148,6 @@ class Leasing:
         self.leased += entries
         moved = []
         for entry in entries:
-            store.access(entry, now)
             if store.move_expiry(entry, None, now):
                 moved.append(entry)
             store.dequeue(entry)
