@@ -8,7 +8,7 @@ from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import FILTERED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.compaction import SegmentFilter
+from tests.door.compaction import Liveness, SegmentFilter
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 from tests.property.test_compaction_load import Load
@@ -19,7 +19,9 @@ SET, DELETE = Function.SET, Function.DELETE
 def filter_of(log: CompactedLog, info: SegmentInfo) -> SegmentFilter:
     present = frozenset(segment.number for segment in log.writer.sealed)
     data = log.disk.read(f"{LOG}/{info.name}")
-    return SegmentFilter(log.engine.store, info.number, data, present, log.writer.next_number)
+    store = log.engine.store
+    liveness = Liveness(store, info.number, data, present, log.writer.next_number)
+    return SegmentFilter(store, data, liveness)
 
 
 def outcome(segment: SegmentFilter) -> tuple[object, ...]:

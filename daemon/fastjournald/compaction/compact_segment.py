@@ -20,6 +20,7 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.limits import COMPACTION_RETRY_US, FILTERED_RECORDS_MAX
 from fastjournald.compaction.copy_forward import copy_entries, copy_segment, copy_tombstone
+from fastjournald.compaction.liveness import Liveness
 from fastjournald.compaction.policy import UNDERSIZED, awaited_most
 from fastjournald.compaction.replace_segment import SegmentFiles
 from fastjournald.compaction.segment_filter import SegmentFilter
@@ -139,9 +140,9 @@ class _SegmentCompaction:
             data = yield Blocking(partial(files.disk.read, files.path(info)))
         except LogFailedError as error:
             raise _CompactionFailedError(f"not read: {error}") from error
-        self._segment = SegmentFilter(
-            self._store, info.number, data, self._present, self._compacted_in
-        )
+        store = self._store
+        liveness = Liveness(store, info.number, data, self._present, self._compacted_in)
+        self._segment = SegmentFilter(store, data, liveness)
         try:
             while not self._segment.done:
                 self._segment.step(now)

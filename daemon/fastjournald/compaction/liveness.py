@@ -73,11 +73,12 @@ SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
 _TIMEOUT = Command.TIMEOUT_ATTEMPT.value
 _FAIL = Command.FAIL.value
-REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
+PLAIN_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
+"""Commands of records that remove a job and leave no tombstone."""
 
 
 class Liveness:
-    """Judges the records of one sealed segment, each as it is looked at.
+    """Liveness check of the records of one sealed segment, each as it is looked at.
 
     Args:
         store: Entries, leases and tombstones of the daemon.
@@ -153,7 +154,7 @@ class Liveness:
                     operation = unpack_operation(data[at : end - JOB_TAIL_BYTES])
                     return self._operation_stays(operation, start, end, now)
             return self._entry_stays(job_id, start, body, end, now)
-        if command in REMOVALS:
+        if command in PLAIN_REMOVALS:
             return self.removals.is_needed(job_id)
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)

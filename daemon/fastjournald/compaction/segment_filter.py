@@ -31,7 +31,7 @@ from fastjournal.cmdlog.recovery.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import FILTERED_BYTES_MAX, FILTERED_RECORDS_MAX
 from fastjournald.compaction.kept_records import KeptRecords
-from fastjournald.compaction.liveness import REMOVALS, SCHEDULE, Liveness
+from fastjournald.compaction.liveness import PLAIN_REMOVALS, SCHEDULE, Liveness
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
@@ -42,23 +42,19 @@ class SegmentFilter:
     """Filters the records of one sealed segment: those that are still live stay.
 
     Args:
-        store: Entries, leases and tombstones of the daemon.
-        number: Number of the segment.
+        store: Entries of the daemon.
         data: The segment.
-        present: Numbers of all sealed segments on the disk.
-        active: Number of the segment that is appended to.
+        liveness: Decides for each record, and says what else has to be done for those that go.
 
     Attributes:
         data: The segment.
-        liveness: Judges each record, and says what else has to be done for those that go.
+        liveness: As given.
         kept: Records that ``assemble`` puts together.
     """
 
-    def __init__(
-        self, store: Store, number: int, data: bytes, present: frozenset[int], active: int
-    ) -> None:
+    def __init__(self, store: Store, data: bytes, liveness: Liveness) -> None:
         self.data = data
-        self.liveness = Liveness(store, number, data, present, active)
+        self.liveness = liveness
         self.kept = KeptRecords()
         self._find = store.find
         self._journal = store.journal
@@ -99,7 +95,7 @@ class SegmentFilter:
                 job_id = data[body + JOB_ID_AT : body + FIELDS_AT]
                 # most records are judged without a call; ``judge`` would say the same
                 stays = None
-                if command in REMOVALS:
+                if command in PLAIN_REMOVALS:
                     number = segment_of(job_id)
                     if number in gone_in:
                         stays = False

@@ -120,7 +120,7 @@ class LeaseTable:
         if not holder.number:
             self.holding[holder] = None
         holder.number += number
-        # as ``LeaseHolder.append``, without a call
+        # as ``LeaseHolder.append``, without a call (tests.bench.bench_instructions)
         operation.previous = last = holder.last
         if last is None:
             holder.first = operation
@@ -265,7 +265,7 @@ class LeaseTable:
         if operation is not None:
             extra.lease = None
             if operation.number > 1:
-                # as ``_leave_operation``, without a call
+                # as ``_leave_operation``, without a call (tests.bench.bench_instructions)
                 operation.number -= 1
                 operation.holder.number -= 1
             else:

@@ -44,7 +44,8 @@ from fastjournal.cmdlog.recovery.replayed_entry import replayed_entry
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import LEASE_US_DEFAULT
 
-_REMOVALS = (Command.DELETE, Command.EXPIRE)
+_PLAIN_REMOVALS = (Command.DELETE, Command.EXPIRE)
+"""Those that leave no tombstone."""
 
 
 class RecordReplay:
@@ -198,10 +199,10 @@ class RecordReplay:
         job = state.jobs.get(job_id)
         time = instant_at(self.data, start)
         if job is None:
-            if command in _REMOVALS:
+            if command in _PLAIN_REMOVALS:
                 state.settle(job_id)
             self._wait_for_add(job_id, command, time)
-        elif command in _REMOVALS:
+        elif command in _PLAIN_REMOVALS:
             state.remove(job)
         elif job.more.foreign and not self._ours:
             workq_jobs.apply(state, job, command, time)

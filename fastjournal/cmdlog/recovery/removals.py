@@ -30,7 +30,8 @@ entry that the operation right before it renames; or it is not told whether ther
 
 NOT_APPLIED = "what takes the place of the entry that this removes is lost"
 
-_REMOVALS = (Command.COMPLETE, Command.DELETE)
+_REPLACEABLE = (Command.COMPLETE, Command.DELETE)
+"""Removals whose TIME tells what took the place of the entry."""
 _BETWEEN = (Command.START_ATTEMPT, Command.FAIL)
 """With the operation of a lease, between a copy by compaction and the removal of the original."""
 _BETWEEN_MAX = 3
@@ -59,7 +60,7 @@ def _in_run(data: bytes, run: Run, first: int, lost_bytes: int) -> dict[int, int
     bodies = run.bodies
     for index in range(first, len(run)):
         body = bodies[index]
-        if data[body] not in _REMOVALS:
+        if data[body] not in _REPLACEABLE:
             continue
         start = run.offset(index)
         replaced = decode_replaced(data, start)

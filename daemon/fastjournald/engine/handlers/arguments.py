@@ -39,11 +39,19 @@ def is_domain(name: bytes) -> bool:
     return 0 < len(name) <= KEY_BYTES_MAX and b":" not in name
 
 
+def is_any_domain(name: bytes) -> bool:
+    """Whether a domain may have this name, or it is empty, which stands for any."""
+    return len(name) <= KEY_BYTES_MAX and b":" not in name
+
+
 def token_of(request: Request) -> int | str | None:
-    """Return the lease token of a request, None where it has none, or the error.
+    """Return the lease token of a request for a key, None where it has none, or the error.
 
     A token that is over is lost, also where the end of the lease was not applied yet.
     """
+    key = request.key
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
     worked_on = request.flags & WORKED_ON
     if worked_on and request.timeout is not None:
         return request.timeout

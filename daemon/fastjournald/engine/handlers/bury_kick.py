@@ -22,6 +22,7 @@ from fastjournald.engine.handlers.arguments import (
     NOT_A_DOMAIN,
     READ_ONLY,
     entry_to_change,
+    is_domain,
     token_of,
 )
 from fastjournald.tables.entry import Cold, Entry
@@ -41,8 +42,6 @@ def bury(
 ) -> str | Missing:
     """Set an entry aside with a reason; with a token only if it is that of its lease."""
     key = request.key
-    if not key or len(key) > KEY_BYTES_MAX:
-        return BAD_KEY
     token = token_of(request)
     if isinstance(token, str):
         return token
@@ -93,7 +92,7 @@ def kick(
         name = request.second_key
         if name is None:
             return _NO_DOMAIN
-        if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+        if not is_domain(name):
             return NOT_A_DOMAIN
         count = 1 if request.count is None else request.count
         entries = _first_buried(context, session, name, count, now)

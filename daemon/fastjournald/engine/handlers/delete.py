@@ -6,12 +6,10 @@ from collections.abc import Hashable, Iterable
 
 from fastjournal.cmdlog.format.packed_entry import timestamp_of
 from fastjournal.cmdlog.format.removal_time import REMOVED_BY_DELETE, REPLACED_BY_NONE
-from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
-    BAD_KEY,
     CLOCK_SKEW,
     LOCKED,
     OVERWRITE,
@@ -27,8 +25,6 @@ _TOKEN_OR_ALL_TRACE = WORKED_ON | OVERWRITE
 def delete(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Delete by any key; with the lease token this is how a worker completes a job."""
     key = request.key
-    if not key or len(key) > KEY_BYTES_MAX:
-        return BAD_KEY
     token = token_of(request)
     if isinstance(token, str):
         return token

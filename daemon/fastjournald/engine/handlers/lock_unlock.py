@@ -8,6 +8,8 @@ from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_MAX, LOCKS_PE
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, LOCKED, is_key
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.locks import Lock
 
 _TOO_MANY = f"{ErrorCode.BUSY} this connection has locked {LOCKS_PER_CONNECTION_MAX} entries"
 _TOO_MANY_IN_ALL = f"{ErrorCode.BUSY} all connections have locked {LOCKS_MAX} entries"
@@ -15,15 +17,22 @@ _NOT_LOCKED = f"{ErrorCode.NOT_FOUND} the entry is not locked"
 _NOT_OWNER = f"{ErrorCode.NOT_OWNER} another connection has locked the entry"
 
 
-def lock(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Lock an entry for this connection, or make its lock end at another instant."""
-    if not is_key(request.key):
+def _entry_and_lock(context: Context, key: bytes, now: int) -> tuple[Entry, Lock | None] | str:
+    """Return the entry under a key, and the lock that it has now; or the error."""
+    if not is_key(key):
         return BAD_KEY
-    store = context.store
-    entry = store.find(request.key)
+    entry = context.store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    held = store.locks.held(entry.key, now)
+    return entry, context.store.locks.held(entry.key, now)
+
+
+def lock(context: Context, session: Hashable, request: Request, now: int) -> str:
+    """Lock an entry for this connection, or make its lock end at another instant."""
+    found = _entry_and_lock(context, request.key, now)
+    if isinstance(found, str):
+        return found
+    store, (entry, held) = context.store, found
     if held is not None and held.owner != session:
         return LOCKED
     length = LOCK_US_DEFAULT if request.timeout is None else request.timeout
@@ -34,22 +43,19 @@ def lock(context: Context, session: Hashable, request: Request, now: int) -> str
             return _TOO_MANY_IN_ALL
         store.lock(entry, session, min(now + length, INSTANT_MAX), now)
     elif held is not None:
-        store.unlock(entry, now)
+        context.store.unlock(entry, now)
     return ""
 
 
 def unlock(context: Context, session: Hashable, request: Request, now: int) -> str:
     """End the lock that this connection has on an entry."""
-    if not is_key(request.key):
-        return BAD_KEY
-    store = context.store
-    entry = store.find(request.key)
-    if entry is None:
-        return ErrorCode.NOT_FOUND.value
-    held = store.locks.held(entry.key, now)
+    found = _entry_and_lock(context, request.key, now)
+    if isinstance(found, str):
+        return found
+    entry, held = found
     if held is None:
         return _NOT_LOCKED
     if held.owner != session:
         return _NOT_OWNER
-    store.unlock(entry, now)
+    context.store.unlock(entry, now)
     return ""

@@ -10,7 +10,6 @@ from fastjournal.limits import (
     ASIDE_WORK_MAX,
     ENTRY_WORK,
     HOLD_WORK,
-    KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
@@ -31,6 +30,7 @@ from fastjournald.engine.handlers.arguments import (
     SCARCE,
     TWO_KEYS,
     WORKED_ON,
+    is_any_domain,
 )
 from fastjournald.engine.undelivered import Delivery
 from fastjournald.tables.domain import NEVER, Domain
@@ -51,7 +51,7 @@ def next_(
     unreadable: Unreadable = ALL_READABLE,
 ) -> str | Reply | Delivery | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
-    if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
+    if not is_any_domain(request.key):
         return ANY_DOMAIN
     if context.read_only:
         return READ_ONLY

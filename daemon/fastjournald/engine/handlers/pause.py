@@ -6,14 +6,13 @@ from collections.abc import Hashable
 
 from fastjournal.limits import (
     INSTANT_MAX,
-    KEY_BYTES_MAX,
     PAUSE_BYTES,
     PAUSED_BYTES_MAX,
     PAUSED_DOMAINS_MAX,
 )
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, READ_ONLY
+from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, READ_ONLY, is_domain
 
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} PAUSE needs TTL; 0 resumes"
 _TOO_MANY = f"{ErrorCode.BUSY} {PAUSED_DOMAINS_MAX} domains are paused"
@@ -23,7 +22,7 @@ _TOO_LARGE = f"{ErrorCode.BUSY} the domains that are paused take {PAUSED_BYTES_M
 def pause(context: Context, _session: Hashable, request: Request, now: int) -> str:
     """Pause a domain until now + ttl, whether it has entries or not; ttl 0 resumes it."""
     name, ttl = request.key, request.ttl
-    if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+    if not is_domain(name):
         return NOT_A_DOMAIN
     if ttl is None:
         return _NO_TTL

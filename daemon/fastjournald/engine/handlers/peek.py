@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX
+from fastjournal.limits import ENTRY_WORK, NEXT_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
+from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS, is_any_domain
 from fastjournald.engine.handlers.next import ANY_DOMAIN, ends_batch, nothing_due, upcoming
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
@@ -21,7 +21,7 @@ def peek(
     unreadable: Unreadable = ALL_READABLE,
 ) -> str | Reply | Missing:
     """Return the pairs that NEXT would; where it would give none, say when it will."""
-    if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
+    if not is_any_domain(request.key):
         return ANY_DOMAIN
     store, flags = context.store, request.flags
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)

@@ -8,7 +8,6 @@ from itertools import chain, islice
 from fastjournal.limits import (
     ASIDE_WORK_MAX,
     ENTRY_WORK,
-    KEY_BYTES_MAX,
     PURGE_ENTRIES_MAX,
     PURGE_LOOKS_A_UNIT,
     PURGE_LOOKS_MAX,
@@ -16,14 +15,14 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import Reply, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, OVERWRITE, PERSIST
+from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, OVERWRITE, PERSIST, is_domain
 from fastjournald.tables.entry import Entry
 
 
 def purge(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Delete the first entries in the order of work; the reply's ttl tells how many."""
     name = request.key
-    if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+    if not is_domain(name):
         return NOT_A_DOMAIN
     store = context.store
     count = 1 if request.count is None else min(request.count, PURGE_ENTRIES_MAX)

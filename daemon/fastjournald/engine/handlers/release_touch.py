@@ -8,14 +8,12 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.limits import (
     ENTRY_WORK,
     INSTANT_MAX,
-    KEY_BYTES_MAX,
     REASON_BYTES_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
-    BAD_KEY,
     HALF_TOKEN,
     READ_ONLY,
     entry_to_change,
@@ -34,8 +32,6 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
 
     COUNT, with a value: the worker buries after so many attempts, where the domain allows more.
     """
-    if not request.key or len(request.key) > KEY_BYTES_MAX:
-        return BAD_KEY
     token = token_of(request)
     if token is None:
         return HALF_TOKEN
@@ -79,8 +75,6 @@ def _back_off(settings: Settings, attempts: int) -> int:
 
 def touch(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Make a lease (with its token) or a life (without) last until now + ttl."""
-    if not request.key or len(request.key) > KEY_BYTES_MAX:
-        return BAD_KEY
     token = token_of(request)
     if isinstance(token, str):
         return token

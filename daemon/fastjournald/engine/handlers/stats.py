@@ -9,7 +9,6 @@ import msgspec
 
 from fastjournal.cmdlog.format.segments import unpack_position
 from fastjournal.limits import (
-    KEY_BYTES_MAX,
     OLDEST_DUE_LOOKS_MAX,
     WORKER_ROW_WORK,
     WORKERS_MAX,
@@ -24,7 +23,14 @@ from fastjournal.protocol import (
 )
 from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, META, NOT_A_DOMAIN, is_key
+from fastjournald.engine.handlers.arguments import (
+    BAD_KEY,
+    DATA,
+    META,
+    NOT_A_DOMAIN,
+    is_domain,
+    is_key,
+)
 from fastjournald.engine.handlers.delivery_state import (
     delivery_state,
     key_text,
@@ -57,7 +63,7 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
             workers, is_cut = about_workers(context)
             facts["workers"] = [worker.facts() for worker in workers]
             facts["workers_cut"] = int(is_cut)
-    elif b":" in key or len(key) > KEY_BYTES_MAX:
+    elif not is_domain(key):
         return _NOT_A_DOMAIN
     else:
         facts = about_domain(context, key, now)
