@@ -107,7 +107,7 @@ def test_keys_of_a_load_are_read_in_order_before_any_is_merged(
     assert index.run_keys
     assert not index.pending
     assert list(index) == sorted([*KEYS, *(b"u%d" % at for at in range(1, len(KEYS) + 1))])
-    assert index.block_count() == 1
+    assert len(index._blocks) == 1
 
 
 def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:

@@ -74,7 +74,7 @@ def test_keys_of_sorted_runs_are_read_at_once_and_merged_in_bounded_steps(order:
     assert 6_000 / 77 <= steps <= 220, "some steps look for how many keys there are"
     assert list(keys.index) == keys.standing()
     assert keys.index.idle()
-    assert 6_000 / 1024 <= keys.index.block_count() <= 6_000 / 128
+    assert 6_000 / 1024 <= len(keys.index._blocks) <= 6_000 / 128
 
 
 def test_runs_are_few_however_small_they_come() -> None:
@@ -234,12 +234,12 @@ def test_blocks_that_were_emptied_are_not_kept() -> None:
             keys.remove(b"%09d" % number)
         keys.merge_all()
         assert list(keys.index) == keys.standing()
-    assert keys.index.block_count() < 20
+    assert len(keys.index._blocks) < 20
     for key in keys.standing():
         keys.remove(key)
     keys.merge_all()
     assert list(keys.index) == []
-    assert keys.index.block_count() == 1
+    assert len(keys.index._blocks) == 1
 
 
 CHANGES = st.lists(

@@ -108,6 +108,7 @@ class Engine:
         ):
             return self._refused(request, why_not)
         try:
+            # found by their names: ``set_`` of SET, in some module of engine/handlers
             handler = HANDLERS[function]
         except KeyError:
             return self._refused(request, ErrorCode.UNKNOWN_FUNCTION)

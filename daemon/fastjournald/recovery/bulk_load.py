@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import repeat
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_record
+from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, PRIORITY_AT, unpack_record
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry
 from fastjournal.keys import parse_journal_key
@@ -98,7 +98,7 @@ class _Loading:
         queues = self._queues_of(keys)
         facts = [job.facts for job in jobs]
         for index, queue in enumerate(queues):
-            if facts[index][0] != queue.priority:
+            if facts[index][PRIORITY_AT] != queue.priority:
                 facts[index] = bytes((queue.priority,)) + facts[index][1:]
         states = self._states_of(jobs, queues, facts)
         entries = list(

@@ -1,4 +1,6 @@
-"""One entry, as it stands in memory. All times are microseconds.
+"""Entry: journal entry or plain entry, by its primary key, and its further keys. In memory.
+
+All times are microseconds.
 
 A daemon holds millions of these, so the size of an entry is counted in bytes. Fields that each one
 has and few readers need are packed into ``facts`` (``cmdlog.format.packed_entry``); fields that
@@ -22,6 +24,7 @@ from fastjournal.cmdlog.format.packed_entry import (
     ARRIVAL_AT,
     DELAY_KEY,
     ORDER_BYTES,
+    PRIORITY_AT,
     Packed,
     unpack_facts,
 )
@@ -162,7 +165,7 @@ class Entry(Packed, eq=False, gc=False):
     @property
     def priority(self) -> int:
         """Priority from the primary key; 0 for a plain key."""
-        return self.facts[0]
+        return self.facts[PRIORITY_AT]
 
     @property
     def modified(self) -> int:
@@ -184,7 +187,7 @@ class Entry(Packed, eq=False, gc=False):
 
     def reorder(self, priority: int, not_before: int) -> None:
         """Give it another place in the order of work, while it is in no list."""
-        self.replace_facts(0, bytes((priority,)))
+        self.replace_facts(PRIORITY_AT, bytes((priority,)))
         self.not_before = not_before
 
     @property

@@ -275,10 +275,6 @@ class KeyIndex:
                 return
             at = 0
 
-    def block_count(self) -> int:
-        """Return the number of blocks. O(1), for tests."""
-        return len(self._blocks)
-
     def unmerged(self) -> set[bytes]:
         """Return all keys that the list of blocks may be wrong about. O(n), for tests."""
         return {*self.pending, *self.fresh, *self.gone, *chain.from_iterable(self._runs.lists())}

@@ -1,8 +1,8 @@
-"""Leases (visibility timeouts) by their tokens (fencing tokens), one worker a URI. Pure.
+"""Leases (visibility timeouts) by token (fencing token); superseded entries. Pure.
 
-A lease ends at its token, which is another one than that of the entry's lease before. Leases stand
-by domain, grouped by token; those of superseded entries, which come back to no queue, stand with
-the plain ones.
+A lease ends at its token, which is another one than that of the entry's lease before. One worker
+has a URI. Leases stand by domain, grouped by token; those of superseded entries, whose URI leads to
+a newer entry already, come back to no queue, and stand with the plain ones.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from fastjournal.cmdlog.format.envelope import MAGIC, Failure, encode_fields, pack
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
 from fastjournal.cmdlog.format.operation_records import Operation, encode_operation
-from fastjournal.cmdlog.format.packed_entry import unpack_facts
+from fastjournal.cmdlog.format.packed_entry import PRIORITY_AT, unpack_facts
 from fastjournal.cmdlog.format.records import (
     encode_job,
     encode_result,
@@ -157,7 +157,7 @@ class RecordEncoder:
             command, begins, start = _ADD, now, NO_TIME
         header = None
         if not extra.expires:
-            header = self._headers_known.get((domain, entry.facts[0]))
+            header = self._headers_known.get((domain, entry.facts[PRIORITY_AT]))
         if header is None:
             header = self._header_of(entry, begins)
         return encode_job(
@@ -188,7 +188,7 @@ class RecordEncoder:
                     *(arrival, not_before, 0, 0, 0, 0, 0, None, entry.extra.first_due),
                 )
             )
-            header = known.get((domain, facts[0]))
+            header = known.get((domain, facts[PRIORITY_AT]))
             if header is None:
                 header = self._header_of(entry, now)
             if domain:

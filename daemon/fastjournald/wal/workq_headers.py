@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format import envelope, workq
 from fastjournal.cmdlog.format.operation_records import operation_head
+from fastjournal.cmdlog.format.packed_entry import PRIORITY_AT
 from fastjournal.cmdlog.format.records import encode_head
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class WorkqHeaders:
         if len(self.known) >= HEADERS_MAX:
             self.known.clear()
         header = self._encode(_name(entry), workq.TTL_MS_MAX, _priority(entry))
-        self.known[entry.domain.name, entry.facts[0]] = header
+        self.known[entry.domain.name, entry.facts[PRIORITY_AT]] = header
         return header
 
     def _encode(self, name: bytes, ttl_ms: int, priority: int) -> bytes:

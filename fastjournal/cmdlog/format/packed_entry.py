@@ -22,6 +22,7 @@ ORDER_BYTES = 17
 """The part of them that says which entry is next."""
 FACTS_BYTES = _FACTS.size
 """Without the facts of its record."""
+PRIORITY_AT = 0
 ARRIVAL_AT = 9
 DELAY_KEY = slice(1, ORDER_BYTES)
 """Not before and arrival: what entries are sorted by that wait for their instant."""

@@ -1,4 +1,4 @@
-"""Checks that several handlers make of their arguments."""
+"""Arguments of requests: checks that several handlers make."""
 
 from __future__ import annotations
 

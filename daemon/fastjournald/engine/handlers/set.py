@@ -1,4 +1,7 @@
-"""SET: which write wins, and what it replaces. Several in a row: ``set_bulk``."""
+"""SET: precedence (last writer wins), takeover of the deduplication key (URI).
+
+Several in a row: ``set_bulk``.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,17 @@ class _Inherited(NamedTuple):
     """The entry for the same resource that waited so far; None: none did."""
 
 
+class _Met(NamedTuple):
+    """What a SET meets under its keys; at least one of the three is there."""
+
+    standing: Entry | None
+    """The entry under its key."""
+    holder: Entry | None
+    """Another one under its URI."""
+    deleted: int | None
+    """Timestamp of the tombstone under its key."""
+
+
 def set_(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
     store = context.store
@@ -65,8 +79,10 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     if request.timestamp > now + context.settings.clock_skew_us_max:
         return CLOCK_SKEW
     deleted = store.tombstones.get(key, now)
+    met = None
     if standing is not None or holder is not None or deleted is not None:
-        refused = _precedence(store, session, request, standing, holder, deleted, now)
+        met = _Met(standing, holder, deleted)
+        refused = _precedence(context, session, request, met, now)
         if refused:
             return refused
     if flags & LISTEN:
@@ -78,9 +94,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
 
     if deleted is not None:
         store.tombstones.discard(key)
-    inherited = None
-    if standing is not None or holder is not None:
-        inherited = _take_over(context, request, standing, holder, now)
+    inherited = None if met is None else _take_over(context, request, met, now)
     entry = _build(context, request, inherited, now)
     if flags & PERSIST:
         if len(request.value) > WRITTEN_BYTES_MIN:
@@ -94,8 +108,8 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
-    if inherited is not None:
-        _remove_replaced(store, request, standing, holder, now)
+    if met is not None:
+        _remove_replaced(store, request, met, now)
     if flags & LISTEN:
         # the change that this was is its own reply
         context.subscriptions.begin(session, request.identifier, key)
@@ -127,27 +141,10 @@ def validate(request: Request) -> str:
     return _BAD_TYPE if value_type > _TYPE_MAX else ""
 
 
-def _precedence(
-    store: Store,
-    session: Hashable,
-    request: Request,
-    standing: Entry | None,
-    holder: Entry | None,
-    deleted: int | None,
-    now: int,
-) -> str:
-    """Return why a SET does not win over what stands there; empty: it does.
-
-    Args:
-        store: Has the locks.
-        session: Session of the request.
-        request: The SET.
-        standing: The entry under its key.
-        holder: Another one under its URI.
-        deleted: Timestamp of the tombstone under its key.
-        now: The present.
-    """
-    timestamp = request.timestamp
+def _precedence(context: Context, session: Hashable, request: Request, met: _Met, now: int) -> str:
+    """Return why a SET does not win over what stands there; empty: it does."""
+    standing, holder, deleted = met
+    timestamp, store = request.timestamp, context.store
     if store.locked:
         for entry in (standing, holder):
             if entry is not None and store.locks.locked_to(entry.key, session, now):
@@ -168,10 +165,9 @@ def _precedence(
     return ""
 
 
-def _take_over(
-    context: Context, request: Request, standing: Entry | None, holder: Entry | None, now: int
-) -> _Inherited:
+def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inherited:
     """Take the key of one entry and the URI of another; return what the new one inherits."""
+    standing, holder, _ = met
     uri = request.second_key
     created, waiting = now, None
     if holder is not None:
@@ -203,10 +199,9 @@ def _inherited_keys(
     return links, uri
 
 
-def _remove_replaced(
-    store: Store, request: Request, standing: Entry | None, holder: Entry | None, now: int
-) -> None:
+def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> None:
     """Remove the entries in whose place the new one stands."""
+    standing, holder, _ = met
     replaced = 1 if request.flags & PERSIST else REPLACED_UNLOGGED
     if standing is not None:
         store.remove(standing, now)
