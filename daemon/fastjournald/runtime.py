@@ -20,7 +20,7 @@ from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
-from fastjournald.compaction.steps import Outcome
+from fastjournald.compaction.steps import CompactionOutcome
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout
@@ -52,7 +52,9 @@ class Counters:
         """Values that could not be read so far."""
         self.value_read_us = Histogram(24)
         """Time that requests waited for values, those that others read too, up to 16.8 s."""
-        self.compaction_outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
+        self.compaction_outcomes: Counter[CompactionOutcome] = Counter(
+            dict.fromkeys(CompactionOutcome, 0)
+        )
         """Compactions of segments, by how they ended."""
         self.disk_space: DiskSpace | None = None
         """Free space of the file system of the log at the last look; None: there was none yet."""

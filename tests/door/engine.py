@@ -29,7 +29,7 @@ from fastjournald.engine.key_filter import (
 from fastjournald.engine.prefetch import missing_notifications, missing_soon
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.engine.pubsub.expression_fan_out import LongMatch
-from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
+from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, SetSearch, memory_of
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import UNKNOWN
 from fastjournald.engine.store import Store

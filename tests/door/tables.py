@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastjournald.tables.domain import NEVER, Domain
-from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Cold, Entry, Extra, Times
+from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, AccessTimes, Cold, Entry, Extra
 from fastjournald.tables.entry_states import CAUSES, STATE_NAMES, Cause, EntryState
 from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 from fastjournald.tables.key_index import KeyIndex

@@ -8,7 +8,7 @@ from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pac
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
-from tests.door.tables import ARRIVAL_MAX, NOTHING, Domain, Entry, Extra, Times
+from tests.door.tables import ARRIVAL_MAX, NOTHING, AccessTimes, Domain, Entry, Extra
 from tests.door.wal import Journal
 
 HIGHEST = (255, INSTANT_MAX, ARRIVAL_MAX, INSTANT_MAX - 1, INSTANT_MAX - 2, 7)
@@ -91,7 +91,7 @@ def test_null_object_of_cold_fields_cannot_be_written_to() -> None:
 def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
     entry = an_entry(1, 2, 3, 4, 5, 6)
     entry.accessed = 9
-    assert type(entry.extra) is Times
+    assert type(entry.extra) is AccessTimes
     assert (entry.accessed, entry.modified) == (9, entry.created)
     unset = Extra(seen=9)
     for name in Extra.__struct_fields__:
@@ -99,7 +99,7 @@ def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
     with pytest.raises(AttributeError):
         entry.extra.token = 5
     entry.modified = 8
-    assert type(entry.extra) is Times
+    assert type(entry.extra) is AccessTimes
     entry.own().token = 5
     assert entry.extra == Extra(changed=8, seen=9, token=5)
 

@@ -11,7 +11,7 @@ from tests.door.engine import (
     CompiledSet,
     CompiledSets,
     KeyFilter,
-    Search,
+    SetSearch,
     expression_filter,
     memory_of,
     re2_options,
@@ -29,7 +29,7 @@ def selected(expression: bytes) -> KeyFilter:
     return wanted
 
 
-def found_in(search: Search[int], key: bytes) -> list[int]:
+def found_in(search: SetSearch[int], key: bytes) -> list[int]:
     return sorted(one for part in search.parts for one in part.found_in(key))
 
 
@@ -42,7 +42,7 @@ def test_expression_sets_find_what_each_expression_finds(
     expressions: list[bytes], ended: list[int], keys: list[bytes]
 ) -> None:
     sets = CompiledSets()
-    search: Search[int] = Search("session", sets)
+    search: SetSearch[int] = SetSearch("session", sets)
     standing = dict(enumerate(expressions))
     for number, expression in standing.items():
         search.add(expression, selected(expression).instructions, number)
@@ -61,7 +61,7 @@ def test_expression_sets_find_what_each_expression_finds(
 
 def test_expression_sets_are_shared_by_those_who_have_the_same() -> None:
     sets = CompiledSets()
-    searches: list[Search[int]] = [Search(session, sets) for session in range(100)]
+    searches: list[SetSearch[int]] = [SetSearch(session, sets) for session in range(100)]
     for search in searches:
         for expression in (b"a", b"b"):
             search.add(expression, selected(expression).instructions, 1)
@@ -80,7 +80,7 @@ def test_expression_sets_are_shared_by_those_who_have_the_same() -> None:
 
 def test_expression_set_is_no_larger_than_one_expression_may_be() -> None:
     sets = CompiledSets()
-    search: Search[int] = Search("session", sets)
+    search: SetSearch[int] = SetSearch("session", sets)
     for number in range(100):
         expression = b"item%d.*x" % number
         search.add(expression, selected(expression).instructions, number)

@@ -30,10 +30,10 @@ from fastjournald.compaction.steps import (
     TURN,
     Blocking,
     Compaction,
+    CompactionOutcome,
+    CompactionResult,
     CompactionStoppedError,
-    Outcome,
-    Result,
-    Signal,
+    CompactionWish,
 )
 from fastjournald.wal.segment_usage import SegmentScore
 
@@ -48,7 +48,7 @@ READ_SCORE = SegmentScore(0)
 READ = "somebody reads the log"
 AWAITS_ARCHIVE = "its link in the archive is not durable"
 
-_Steps: TypeAlias = Generator[Signal | Blocking, Any, int]
+_Steps: TypeAlias = Generator[CompactionWish | Blocking, Any, int]
 """A stage; it returns the present."""
 
 
@@ -75,22 +75,22 @@ def compact_segment(
     """
     usage = store.journal.usage
     if usage.awaits_archive(info.number):
-        return Result(Outcome.FAILED, AWAITS_ARCHIVE)
+        return CompactionResult(CompactionOutcome.FAILED, AWAITS_ARCHIVE)
     files = SegmentFiles(store.journal, writer, disk, directory)
     try:
         try:
             yield from files.probe()
         except LogFailedError as error:
-            return Result(Outcome.FAILED, f"not read: {error}")
+            return CompactionResult(CompactionOutcome.FAILED, f"not read: {error}")
         if info.number in usage.moved:
             yield from files.remove(info)
-            return Result(Outcome.REMOVED)
+            return CompactionResult(CompactionOutcome.REMOVED)
         return (yield from _SegmentCompaction(store, files, info).run(now))
     except LogLockedError:
         usage.scores[info.number] = READ_SCORE
-        return Result(Outcome.FAILED, READ)
+        return CompactionResult(CompactionOutcome.FAILED, READ)
     except _CompactionFailedError as error:
-        return Result(Outcome.FAILED, str(error))
+        return CompactionResult(CompactionOutcome.FAILED, str(error))
 
 
 class _SegmentCompaction:
@@ -121,15 +121,17 @@ class _SegmentCompaction:
         undersized = kept.size < UNDERSIZED * writer.segment_bytes_max
         if (undersized or info.number in usage.merging) and not self._segment.liveness.fixed:
             yield from self._move(now)
-            return Result(Outcome.MOVED if kept.has_entries else Outcome.REMOVED)
+            return CompactionResult(
+                CompactionOutcome.MOVED if kept.has_entries else CompactionOutcome.REMOVED
+            )
         if self._segment.all_stays:
             # there is nothing in it that could return
             self._was_compacted()
-            return Result(Outcome.LEFT)
+            return CompactionResult(CompactionOutcome.LEFT)
         if kept.size > KEPT_MAX * info.bytes and not awaited:
-            return Result(Outcome.LEFT)
+            return CompactionResult(CompactionOutcome.LEFT)
         yield from self._rewrite()
-        return Result(Outcome.REWRITTEN)
+        return CompactionResult(CompactionOutcome.REWRITTEN)
 
     # --- stages ---------------------------------------------------------------------------------
 
@@ -179,14 +181,14 @@ class _SegmentCompaction:
             fixed=liveness.fixed,
         )
 
-    def _move(self, now: int) -> Generator[Signal | Blocking, Any, None]:
+    def _move(self, now: int) -> Generator[CompactionWish | Blocking, Any, None]:
         """Append all that is kept anew, and remove the segment."""
         self._copy_former_tombstones(now)
         now = yield from copy_segment(self._store, self._files, self._segment, now)
         self._usage.moved.add(self._info.number)
         yield from self._files.remove(self._info)
 
-    def _rewrite(self) -> Generator[Signal | Blocking, Any, None]:
+    def _rewrite(self) -> Generator[CompactionWish | Blocking, Any, None]:
         """Replace the segment by what is kept of it."""
         files, info = self._files, self._info
         try:
@@ -199,7 +201,7 @@ class _SegmentCompaction:
             files.drop_beside(info)
             raise
 
-    def _replace(self, replaced: SegmentInfo) -> Generator[Signal | Blocking, Any, None]:
+    def _replace(self, replaced: SegmentInfo) -> Generator[CompactionWish | Blocking, Any, None]:
         """Put what was written beside the segment in its place."""
         info, usage, journal = self._info, self._usage, self._journal
         size, crc32c = replaced.bytes, replaced.crc32c
@@ -252,7 +254,7 @@ class _SegmentCompaction:
         if replaced.number in usage.paused_until:
             usage.paused_until[replaced.number] = liveness.paused_until
 
-    def _move_positions(self) -> Generator[Signal, Any, None]:
+    def _move_positions(self) -> Generator[CompactionWish, Any, None]:
         """Tell the entries where their records are by now."""
         segment = self._segment
         for number, kept in enumerate(segment.kept.entries()):

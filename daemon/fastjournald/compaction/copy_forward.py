@@ -26,7 +26,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.records import Record, decode_record
 from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.limits import COPIED_ENTRIES_MAX
-from fastjournald.compaction.steps import DURABLE, TURN, Blocking, Signal
+from fastjournald.compaction.steps import DURABLE, TURN, Blocking, CompactionWish
 from fastjournald.engine.value_memory import fill_value
 from fastjournald.tables.entry import Cold
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def copy_entries(
     store: Store, files: SegmentFiles, job_ids: Iterable[bytes], now: int
-) -> Generator[Signal | Blocking, Any, int]:
+) -> Generator[CompactionWish | Blocking, Any, int]:
     """Copy entries forward that are live and still carried by these jobs; return the present.
 
     Raises:
@@ -65,7 +65,7 @@ def copy_entries(
 
 def copy_segment(
     store: Store, files: SegmentFiles, segment: SegmentFilter, now: int
-) -> Generator[Signal, Any, int]:
+) -> Generator[CompactionWish, Any, int]:
     """Copy forward all that is kept of a segment; return the present."""
     for number, kept in enumerate(segment.kept.entries()):
         entry = segment.entry_at(kept.start, kept.body, kept.end)

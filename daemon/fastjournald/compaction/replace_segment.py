@@ -22,7 +22,7 @@ from fastjournal.cmdlog.locks import lock_read
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.limits import WRITTEN_BYTES_MAX
-from fastjournald.compaction.steps import DURABLE, NOW, Blocking, Signal
+from fastjournald.compaction.steps import DURABLE, NOW, Blocking, CompactionWish
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -75,7 +75,7 @@ class SegmentFiles:
             raise
         return lock
 
-    def remove(self, info: SegmentInfo) -> Generator[Signal | Blocking, Any, None]:
+    def remove(self, info: SegmentInfo) -> Generator[CompactionWish | Blocking, Any, None]:
         """Remove a segment, of which nothing matters any more.
 
         Raises:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 
-class Signal(Enum):
+class CompactionWish(Enum):
     """A wish of a compaction that is no call."""
 
     TURN = "turn"
@@ -33,7 +33,7 @@ class Signal(Enum):
     DURABLE = "durable"
 
 
-TURN, NOW, DURABLE = Signal.TURN, Signal.NOW, Signal.DURABLE
+TURN, NOW, DURABLE = CompactionWish.TURN, CompactionWish.NOW, CompactionWish.DURABLE
 
 
 class CompactionStoppedError(Exception):
@@ -47,7 +47,7 @@ class Blocking(msgspec.Struct, frozen=True):
     exclusive: bool = False
 
 
-class Outcome(StrEnum):
+class CompactionOutcome(StrEnum):
     """End of the compaction of a segment."""
 
     REMOVED = "removed"
@@ -61,14 +61,14 @@ class Outcome(StrEnum):
     """It is damaged, or is being read, or there is no room."""
 
 
-class Result(NamedTuple):
+class CompactionResult(NamedTuple):
     """Outcome of a compaction, and the reason of a failure."""
 
-    outcome: Outcome
+    outcome: CompactionOutcome
     reason: str = ""
 
     def __str__(self) -> str:
         return self.reason or self.outcome.value
 
 
-Compaction: TypeAlias = Generator[Signal | Blocking, Any, Result]
+Compaction: TypeAlias = Generator[CompactionWish | Blocking, Any, CompactionResult]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournald.engine.store import Counts, Store
+from fastjournald.engine.store import EntryCounts, Store
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.tables.entry_states import EntryState
@@ -74,7 +74,7 @@ def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
 def _check_counts(store: Store, entries: list[Entry]) -> None:
     states = Counter([entry.state for entry in entries])
     assert states[EntryState.ABSENT] == 0
-    assert store.counts() == Counts(
+    assert store.counts() == EntryCounts(
         entries=len(entries),
         due=states[EntryState.READY],
         delayed=states[EntryState.DELAYED],

@@ -17,7 +17,7 @@ from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.domain_rules import DomainRules
 from fastjournald.tables.entry import NOTHING, Cold, Entry
 from fastjournald.tables.entry_states import INSERT, REMOVE, REQUEUE, Cause, EntryState
-from fastjournald.tables.expiry import Expiry
+from fastjournald.tables.expiry import ExpiryQueue
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.locks import Locks
@@ -34,7 +34,7 @@ _DELAYED = EntryState.DELAYED
 _QUEUED = (EntryState.READY, _DELAYED)
 
 
-class Counts(NamedTuple):
+class EntryCounts(NamedTuple):
     """Numbers of entries by state; ``plain`` of plain ones that are neither leased nor buried."""
 
     entries: int
@@ -75,7 +75,7 @@ class Store:
         """Pauses and limits of domains."""
         self.leases = LeaseTable(self.scheduler, self.signals)
         self.leased_uris = self.leases.by_uri
-        self.expiry = Expiry()
+        self.expiry = ExpiryQueue()
         self.locks = Locks()
         self.locked = self.locks.by_key
         """Empty, where nothing is locked: the cheapest way to find out."""
@@ -89,7 +89,7 @@ class Store:
         """Every entry once, in no particular order."""
         return iter(self.keys)
 
-    def counts(self) -> Counts:
+    def counts(self) -> EntryCounts:
         """Return how many entries there are by state. O(1)."""
         scheduler, leases = self.scheduler, self.leases
         plain = scheduler.plain
@@ -97,7 +97,7 @@ class Store:
         buried = scheduler.buried - plain.buried
         leased = leases.count - leases.plain_count
         due = self.entries - plain.entries - scheduler.delayed - buried - leased
-        return Counts(
+        return EntryCounts(
             entries=self.entries,
             due=due,
             delayed=scheduler.delayed,

@@ -55,7 +55,7 @@ class Session:
         self._engine = shared.engine
         self._turns = shared.turns
         self._is_notified = shared.engine.subscriptions.has_notifications
-        self._listeners = shared.engine.subscriptions.listeners
+        self._listeners = shared.engine.subscriptions.subscribers
         self._memory = memory = shared.memory
         settings = shared.engine.context.settings
         self._connection = ServerConnection(value_bytes_max=settings.value_bytes_max)

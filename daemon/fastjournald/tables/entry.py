@@ -95,7 +95,7 @@ NOTHING: Final[Extra] = _Nothing()
 """Cold fields of all entries that have none set (null object)."""
 
 
-class Times(msgspec.Struct, gc=False):
+class AccessTimes(msgspec.Struct, gc=False):
     """Cold fields of an entry that was modified or read and has no others set.
 
     Such entries are many where values are read, so they do not take all of ``Extra``, whose other
@@ -107,8 +107,8 @@ class Times(msgspec.Struct, gc=False):
 
 
 for _field, _default in zip(Extra.__struct_fields__, Extra.__struct_defaults__, strict=True):
-    if _field not in Times.__struct_fields__:
-        setattr(Times, _field, _default)
+    if _field not in AccessTimes.__struct_fields__:
+        setattr(AccessTimes, _field, _default)
 
 
 class Entry(Packed, eq=False, gc=False):
@@ -147,7 +147,7 @@ class Entry(Packed, eq=False, gc=False):
         """Return what has its ``changed`` and ``seen``, to be written to."""
         extra = self.extra
         if extra is NOTHING:
-            extra = self.extra = cast(Extra, Times())
+            extra = self.extra = cast(Extra, AccessTimes())
         return extra
 
     # --- facts ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ _KEY_AT = _INSTANT.size
 _pack_instant = _INSTANT.pack
 
 
-class Expiry:
+class ExpiryQueue:
     """Primary keys by expiry: u64 and key. Leased entries stand here only after their lease.
 
     n is the number of items; every operation is O(log n) unless it says otherwise.

@@ -31,8 +31,8 @@ from fastjournald.compaction.steps import (
     TURN,
     Blocking,
     Compaction,
+    CompactionResult,
     CompactionStoppedError,
-    Result,
 )
 from fastjournald.runtime import Runtime
 from fastjournald.tasks.free_space import may_rewrite
@@ -231,7 +231,7 @@ class Compactor:
             (perf_counter() - started) * 1000,
         )
 
-    async def _drive(self, compaction: Compaction) -> Result:
+    async def _drive(self, compaction: Compaction) -> CompactionResult:
         """Carry out what the compaction of a segment waits for, until it ends; return how."""
         runtime = self._runtime
         answer: object = None
@@ -246,7 +246,7 @@ class Compactor:
                     else:
                         wanted = compaction.throw(failure)
                 except StopIteration as stop:
-                    result: Result = stop.value
+                    result: CompactionResult = stop.value
                     return result
                 used += perf_counter() - started
                 await held.aclose()

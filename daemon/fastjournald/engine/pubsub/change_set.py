@@ -15,7 +15,7 @@ PENDING_BYTES = 250
 """Memory of a key that waits to be matched, besides its bytes."""
 
 
-class Change(NamedTuple):
+class ChangedKey(NamedTuple):
     """One changed key."""
 
     key: bytes
@@ -77,11 +77,11 @@ class ChangeSet:
         self._keys.clear()
         self.bytes = 0
 
-    def pop(self) -> Change:
+    def pop(self) -> ChangedKey:
         """Take out the key that has waited longest. O(1)."""
         key, (number, owner) = self._keys.popitem(last=False)
         self.bytes -= _pending_bytes(key, owner)
-        return Change(key, number, owner)
+        return ChangedKey(key, number, owner)
 
     def number_of(self, key: bytes) -> int:
         """Return the number of a key's last change, 0 where it has none to be matched. O(1)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from fastjournal.limits import NOTIFICATIONS_BYTES_MAX, NOTIFICATIONS_BYTES_PER_CONNECTION_MAX
-from fastjournald.engine.pubsub.change_set import Change
-from fastjournald.engine.pubsub.listener import Listener
+from fastjournald.engine.pubsub.change_set import ChangedKey
 from fastjournald.engine.pubsub.notification_queue import EarlyDeliveries
+from fastjournald.engine.pubsub.subscriber import Subscriber
 from fastjournald.engine.pubsub.subscription import Subscription
 
 
@@ -24,37 +24,39 @@ class Deliveries:
         """Memory of what is pending, and of the delivery dedupe. O(1)."""
         return self._bytes + self.early.bytes
 
-    def queue(self, listener: Listener, one: Subscription, change: Change) -> None:
+    def queue(self, subscriber: Subscriber, one: Subscription, change: ChangedKey) -> None:
         """Queue a notification, if the change was not shown so far. O(1)."""
         item = one, change.key
         if self.early.showed(item, change.number):
             return
-        had_some = bool(listener.notifications)
-        added = listener.notifications.add(item)
+        had_some = bool(subscriber.notifications)
+        added = subscriber.notifications.add(item)
         self._bytes += added
         if added and not had_some:
-            self._woken.append(listener.session)
+            self._woken.append(subscriber.session)
 
-    def queue_ends(self, listener: Listener, identifiers: Iterable[int]) -> None:
+    def queue_ends(self, subscriber: Subscriber, identifiers: Iterable[int]) -> None:
         """Queue the ends of subscriptions that cost too much. O(their number)."""
-        if not listener.notifications:
-            self._woken.append(listener.session)
-        listener.notifications.ended.update(dict.fromkeys(identifiers))
+        if not subscriber.notifications:
+            self._woken.append(subscriber.session)
+        subscriber.notifications.ended.update(dict.fromkeys(identifiers))
 
-    def slow_consumer(self, listener: Listener, all_: Iterable[Listener]) -> Listener | None:
+    def slow_consumer(
+        self, subscriber: Subscriber, all_: Iterable[Subscriber]
+    ) -> Subscriber | None:
         """Return whose notifications take too much memory, after one was queued for a session.
 
         O(1), and O(sessions) where those of all do.
         """
-        if listener.notifications.bytes > NOTIFICATIONS_BYTES_PER_CONNECTION_MAX:
-            return listener
+        if subscriber.notifications.bytes > NOTIFICATIONS_BYTES_PER_CONNECTION_MAX:
+            return subscriber
         if self._bytes > NOTIFICATIONS_BYTES_MAX:
             return max(all_, key=lambda one: one.notifications.bytes)
         return None
 
-    def drop(self, listener: Listener) -> None:
+    def drop(self, subscriber: Subscriber) -> None:
         """Drop the notifications of a session that is gone. O(1)."""
-        self._bytes -= listener.notifications.bytes
+        self._bytes -= subscriber.notifications.bytes
 
     def take_woken(self) -> list[Hashable]:
         """Return sessions that have notifications and had none the last time."""
@@ -62,16 +64,16 @@ class Deliveries:
         return woken
 
     def next(
-        self, listener: Listener, number_of: Callable[[Subscription, bytes], int]
+        self, subscriber: Subscriber, number_of: Callable[[Subscription, bytes], int]
     ) -> tuple[int, bytes] | None:
         """Take the oldest notification of a session: its identifier, and the key.
 
         Args:
-            listener: The session.
+            subscriber: The session.
             number_of: Tells the number of a key's last change that waits to be matched with a
                 subscription, 0: none does. This notification shows it already.
         """
-        queue = listener.notifications
+        queue = subscriber.notifications
         before = queue.bytes
         item = queue.pop()
         while item is not None and not item[0].live:
@@ -84,7 +86,7 @@ class Deliveries:
             self.early.note(item, number)
         return item[0].identifier, item[1]
 
-    def check(self, listeners: list[Listener]) -> None:
+    def check(self, subscribers: list[Subscriber]) -> None:
         """Assert that the bytes are right. O(n), for tests."""
         self.early.check()
-        assert self._bytes == sum(listener.notifications.bytes for listener in listeners)
+        assert self._bytes == sum(subscriber.notifications.bytes for subscriber in subscribers)

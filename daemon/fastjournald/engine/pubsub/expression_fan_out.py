@@ -15,17 +15,17 @@ from fastjournal.limits import (
     SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX,
     SEARCH_QUEUE_TURN_STEPS,
 )
-from fastjournald.engine.pubsub.change_set import Change
+from fastjournald.engine.pubsub.change_set import ChangedKey
 from fastjournald.engine.pubsub.expression_queue import OnHit
-from fastjournald.engine.pubsub.listener import Listener
 from fastjournald.engine.pubsub.regex_sets import CompiledSet
+from fastjournald.engine.pubsub.subscriber import Subscriber
 from fastjournald.engine.pubsub.subscription import ExpressionSearch
 
 
 class LongMatch(NamedTuple):
     """Matches that take long, so that others wait for them in a thread."""
 
-    listener: Listener
+    subscriber: Subscriber
     key: bytes
     sets: list[CompiledSet]
 
@@ -38,9 +38,9 @@ class ExpressionFanOut:
     """Round robin between the sessions that have keys to be matched with expressions."""
 
     def __init__(self) -> None:
-        self._ready: OrderedDict[Listener, None] = OrderedDict()
+        self._ready: OrderedDict[Subscriber, None] = OrderedDict()
         """The next one first."""
-        self._long: OrderedDict[Listener, None] = OrderedDict()
+        self._long: OrderedDict[Subscriber, None] = OrderedDict()
         """Sessions whose next match takes long."""
         self.bytes = 0
         """Memory of the keys of all."""
@@ -56,27 +56,27 @@ class ExpressionFanOut:
         """Whether no key waits, also for no match that takes long."""
         return not self._ready and not self._long
 
-    def add(self, listener: Listener, search: ExpressionSearch, change: Change) -> None:
+    def add(self, subscriber: Subscriber, search: ExpressionSearch, change: ChangedKey) -> None:
         """Let a changed key wait for a search of a session. O(1)."""
-        added = listener.expressions.add(search, change)
+        added = subscriber.expressions.add(search, change)
         if added:
             self.bytes += added
-            if listener not in self._long:
-                self._ready[listener] = None
+            if subscriber not in self._long:
+                self._ready[subscriber] = None
 
-    def beyond_limit(self, listener: Listener) -> Listener | None:
+    def beyond_limit(self, subscriber: Subscriber) -> Subscriber | None:
         """Return the session whose keys take too much memory, after some were added to one's."""
-        if listener.expressions.bytes > SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX:
-            return listener
+        if subscriber.expressions.bytes > SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX:
+            return subscriber
         if self.bytes > SEARCH_QUEUE_BYTES_MAX:
             return max(chain(self._ready, self._long), key=lambda one: one.expressions.bytes)
         return None
 
-    def drop(self, listener: Listener) -> None:
+    def drop(self, subscriber: Subscriber) -> None:
         """Drop all keys of a session."""
-        self.bytes -= listener.expressions.clear()
-        self._ready.pop(listener, None)
-        self._long.pop(listener, None)
+        self.bytes -= subscriber.expressions.clear()
+        self._ready.pop(subscriber, None)
+        self._long.pop(subscriber, None)
 
     def run(self, left: int, on_hit: OnHit) -> int:
         """Match, as long as steps are left; return how many are."""
@@ -86,45 +86,47 @@ class ExpressionFanOut:
 
     def _turn(self, steps: int, on_hit: OnHit) -> int:
         """Carry on with the session whose turn it is; return in how many steps."""
-        listener = next(iter(self._ready))
-        queue = listener.expressions
+        subscriber = next(iter(self._ready))
+        queue = subscriber.expressions
         done = 0
         while done < steps and queue:
             done += queue.match(steps - done, on_hit, defers_long=self.defers_long)
             if queue.waits_long:
-                del self._ready[listener]
-                self._long[listener] = None
+                del self._ready[subscriber]
+                self._long[subscriber] = None
                 return done
             matched = queue.pop_matched()
             if matched is not None:
                 done += 1
                 self.bytes -= matched
         if queue:
-            self._ready.move_to_end(listener)
+            self._ready.move_to_end(subscriber)
         else:
-            self._ready.pop(listener, None)
+            self._ready.pop(subscriber, None)
         return done
 
     def next_long(self) -> LongMatch | None:
         """Return matches that take long: ``run`` them, and ``take_long``. O(1)."""
         if not self._long:
             return None
-        listener = next(iter(self._long))
-        return LongMatch(listener, *listener.expressions.long_match())
+        subscriber = next(iter(self._long))
+        return LongMatch(subscriber, *subscriber.expressions.long_match())
 
     def take_long(self, match: LongMatch, found: list[list[int]]) -> None:
         """Go on with the results of long matches, if anybody still waits for them."""
-        listener = match.listener
-        if listener in self._long:
-            del self._long[listener]
-            listener.expressions.take_results(match.key, dict(zip(match.sets, found, strict=True)))
-            self._ready[listener] = None
-            self._ready.move_to_end(listener, last=False)
+        subscriber = match.subscriber
+        if subscriber in self._long:
+            del self._long[subscriber]
+            subscriber.expressions.take_results(
+                match.key, dict(zip(match.sets, found, strict=True))
+            )
+            self._ready[subscriber] = None
+            self._ready.move_to_end(subscriber, last=False)
 
-    def check(self, listeners: list[Listener]) -> None:
+    def check(self, subscribers: list[Subscriber]) -> None:
         """Assert that the sessions with keys are these, and the bytes. O(n), for tests."""
         assert not self._ready.keys() & self._long.keys()
         assert self._ready.keys() | self._long.keys() == {
-            listener for listener in listeners if listener.expressions
+            subscriber for subscriber in subscribers if subscriber.expressions
         }
-        assert self.bytes == sum(listener.expressions.bytes for listener in listeners)
+        assert self.bytes == sum(subscriber.expressions.bytes for subscriber in subscribers)

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import TypeAlias
 
 from fastjournal.limits import LONG_MATCHES
-from fastjournald.engine.pubsub.change_set import Change
+from fastjournald.engine.pubsub.change_set import ChangedKey
 from fastjournald.engine.pubsub.regex_sets import CompiledSet, Part
 from fastjournald.engine.pubsub.subscription import ExpressionSearch, Subscription
 
-OnHit: TypeAlias = Callable[[Subscription, Change], None]
+OnHit: TypeAlias = Callable[[Subscription, ChangedKey], None]
 """Called with a subscription and a change that concerns it."""
 
 _Item: TypeAlias = tuple[ExpressionSearch, bytes]
@@ -24,7 +24,7 @@ class ExpressionQueue:
     __slots__ = ("_found", "_found_in", "_items", "_parts", "bytes", "waits_long")
 
     def __init__(self) -> None:
-        self._items: OrderedDict[_Item, Change] = OrderedDict()
+        self._items: OrderedDict[_Item, ChangedKey] = OrderedDict()
         self.bytes = 0
         """Memory of the keys."""
         self._parts: list[Part[Subscription]] | None = None
@@ -39,7 +39,7 @@ class ExpressionQueue:
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, search: ExpressionSearch, change: Change) -> int:
+    def add(self, search: ExpressionSearch, change: ChangedKey) -> int:
         """Let a changed key wait for a search; return by how many bytes this adds. O(1)."""
         item = search, change.key
         waiting = self._items.get(item)
@@ -51,7 +51,7 @@ class ExpressionQueue:
         if self._parts is not None and next(iter(self._items)) == item:
             # it has begun: what is done of it has to be done once more
             self._parts = None
-        self._items[item] = Change(change.key, change.number, waiting.owner)
+        self._items[item] = ChangedKey(change.key, change.number, waiting.owner)
         return 0
 
     def number_of(self, search: ExpressionSearch, key: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fastjournald.engine.pubsub.change_set import Change, ChangeSet
+from fastjournald.engine.pubsub.change_set import ChangedKey, ChangeSet
 from fastjournald.engine.pubsub.expression_queue import OnHit
 from fastjournald.engine.pubsub.match_budget import MatchBudget
 from fastjournald.engine.pubsub.subscription import ExpressionSearch, Subscription
@@ -25,7 +25,7 @@ class FanOut:
         self._changes = changes
         self._index = index
         self._budget = budget
-        self._change: Change | None = None
+        self._change: ChangedKey | None = None
         """The change that is being matched."""
         self._left: Iterator[Hit] = iter(())
         """Hits of it that are not dealt with yet."""
@@ -44,7 +44,7 @@ class FanOut:
         return number
 
     def run(
-        self, left: int, on_hit: OnHit, on_search: Callable[[ExpressionSearch, Change], None]
+        self, left: int, on_hit: OnHit, on_search: Callable[[ExpressionSearch, ChangedKey], None]
     ) -> int:
         """Match changes, as long as steps are left; return how many are.
 

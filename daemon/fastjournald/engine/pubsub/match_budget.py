@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 
 from fastjournal.limits import CHANGES_BYTES_MAX, MATCH_WORK_A_CHANGE, MATCH_WORK_MAX
-from fastjournald.engine.pubsub.listener import Listener
+from fastjournald.engine.pubsub.subscriber import Subscriber
 
 ENDED_AT_A_TIME = 2
 """Sessions whose subscriptions end in one go, where too many changes wait,"""
@@ -30,20 +30,20 @@ class MatchBudget:
         self._ended_at = -ENDED_EACH
         """So many were when the costliest subscriptions ended last."""
 
-    def charge(self, listener: Listener, work: int) -> bool:
+    def charge(self, subscriber: Subscriber, work: int) -> bool:
         """Count steps for a session; return whether these are far more than its share. O(1)."""
-        if listener.period != self._period:
-            listener.period, listener.work = self._period, 0
-        listener.work += work
-        return listener.work > MATCH_WORK_MAX and self._is_costly(listener)
+        if subscriber.period != self._period:
+            subscriber.period, subscriber.work = self._period, 0
+        subscriber.work += work
+        return subscriber.work > MATCH_WORK_MAX and self._is_costly(subscriber)
 
-    def costliest(self, listeners: Iterable[Listener], pending_bytes: int) -> list[Listener]:
+    def costliest(self, subscribers: Iterable[Subscriber], pending_bytes: int) -> list[Subscriber]:
         """Return sessions that cost more than their share, where too much waits. O(sessions)."""
         if pending_bytes <= CHANGES_BYTES_MAX or self.matched < self._ended_at + ENDED_EACH:
             return []
         self._ended_at = self.matched
-        costly = (listener for listener in listeners if self._is_costly(listener))
-        return nlargest(ENDED_AT_A_TIME, costly, key=lambda listener: listener.work)
+        costly = (subscriber for subscriber in subscribers if self._is_costly(subscriber))
+        return nlargest(ENDED_AT_A_TIME, costly, key=lambda subscriber: subscriber.work)
 
     def end_period(self) -> None:
         """Begin anew: nothing waits to be matched."""
@@ -51,7 +51,7 @@ class MatchBudget:
         self.matched = 0
         self._ended_at = -ENDED_EACH
 
-    def _is_costly(self, listener: Listener) -> bool:
-        return listener.period == self._period and (
-            listener.work > MATCH_WORK_A_CHANGE * self.matched
+    def _is_costly(self, subscriber: Subscriber) -> bool:
+        return subscriber.period == self._period and (
+            subscriber.work > MATCH_WORK_A_CHANGE * self.matched
         )

@@ -155,7 +155,7 @@ class Part(Generic[T]):
             sets.give_back(before)
 
 
-class Search(Generic[T]):
+class SetSearch(Generic[T]):
     """The expressions of one session about one range of keys.
 
     Args:

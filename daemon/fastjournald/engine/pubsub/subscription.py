@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 from fastjournald.engine.key_filter import KeyFilter
-from fastjournald.engine.pubsub.regex_sets import Search, memory_of
+from fastjournald.engine.pubsub.regex_sets import SetSearch, memory_of
 
 SUBSCRIPTION_BYTES = 410
 """Memory of a subscription, besides its keys and its expression."""
@@ -58,7 +58,7 @@ class Subscription:
         return self.keys
 
 
-ExpressionSearch: TypeAlias = Search[Subscription]
+ExpressionSearch: TypeAlias = SetSearch[Subscription]
 
 
 def own_bytes(about: About) -> int:

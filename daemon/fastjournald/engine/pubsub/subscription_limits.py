@@ -9,7 +9,7 @@ from fastjournal.limits import (
     SUBSCRIPTIONS_PER_CONNECTION_MAX,
 )
 from fastjournal.protocol import ErrorCode
-from fastjournald.engine.pubsub.listener import Listener
+from fastjournald.engine.pubsub.subscriber import Subscriber
 from fastjournald.engine.pubsub.subscription import About, full_bytes
 
 _TOO_MANY_HERE = (
@@ -26,12 +26,12 @@ _TOO_LARGE = (
 
 
 def why_refused(
-    listener: Listener | None, identifier: int, about: About, *, number: int, size: int
+    subscriber: Subscriber | None, identifier: int, about: About, *, number: int, size: int
 ) -> str:
     """Return why a session cannot have one subscription more; empty: it can. O(1).
 
     Args:
-        listener: The session; None: it has no subscription.
+        subscriber: The session; None: it has no subscription.
         identifier: It takes the place of the subscription that has this identifier.
         about: Key or filter of the new one.
         number: Subscriptions on all connections.
@@ -40,13 +40,13 @@ def why_refused(
     added = full_bytes(about)
     if size + added > SUBSCRIPTIONS_BYTES_MAX:
         return _TOO_LARGE
-    if listener is not None:
-        standing = listener.subscriptions.get(identifier)
+    if subscriber is not None:
+        standing = subscriber.subscriptions.get(identifier)
         replaced = 0 if standing is None else full_bytes(standing.about)
-        if listener.bytes + added - replaced > SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
+        if subscriber.bytes + added - replaced > SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
             return _TOO_LARGE_HERE
         if standing is not None:
             return ""
-        if listener.count >= SUBSCRIPTIONS_PER_CONNECTION_MAX:
+        if subscriber.count >= SUBSCRIPTIONS_PER_CONNECTION_MAX:
             return _TOO_MANY_HERE
     return _TOO_MANY if number >= SUBSCRIPTIONS_MAX else ""

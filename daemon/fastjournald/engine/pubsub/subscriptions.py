@@ -17,13 +17,13 @@ from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from fastjournal.protocol import ErrorCode
-from fastjournald.engine.pubsub.change_set import Change, ChangeSet
+from fastjournald.engine.pubsub.change_set import ChangedKey, ChangeSet
 from fastjournald.engine.pubsub.deliveries import Deliveries
 from fastjournald.engine.pubsub.expression_fan_out import ExpressionFanOut
 from fastjournald.engine.pubsub.fan_out import FanOut
-from fastjournald.engine.pubsub.listener import Listener
 from fastjournald.engine.pubsub.match_budget import MatchBudget
-from fastjournald.engine.pubsub.regex_sets import CompiledSets, Search
+from fastjournald.engine.pubsub.regex_sets import CompiledSets, SetSearch
+from fastjournald.engine.pubsub.subscriber import Subscriber
 from fastjournald.engine.pubsub.subscription import (
     About,
     ExpressionSearch,
@@ -55,7 +55,7 @@ class Subscriptions:
 
     def __init__(self, changes: ChangeSet) -> None:
         self.changes = changes
-        self.listeners: dict[Hashable, Listener] = {}
+        self.subscribers: dict[Hashable, Subscriber] = {}
         """Sessions that listen to keys, or still get the end of a subscription. Others only ask
         whether there are any."""
         self._number = 0
@@ -90,7 +90,7 @@ class Subscriptions:
     def refuses(self, session: Hashable, identifier: int, about: About) -> str:
         """Return why a session cannot have this subscription as well; empty: it can. O(1)."""
         return why_refused(
-            self.listeners.get(session),
+            self.subscribers.get(session),
             identifier,
             about,
             number=self._number,
@@ -106,18 +106,18 @@ class Subscriptions:
         self._end(session, identifier)
         self._index.sweep(2)
         self.changes.wanted = True
-        listener = self.listeners.get(session)
-        if listener is None:
-            listener = self.listeners[session] = Listener(session)
+        subscriber = self.subscribers.get(session)
+        if subscriber is None:
+            subscriber = self.subscribers[session] = Subscriber(session)
         one = Subscription(session, identifier, about, self.changes.last)
         self._number += 1
-        listener.add(one)
+        subscriber.add(one)
         self._index.add(one)
         if one.keys is not None and one.keys.expression is not None:
             bounds = one.keys.start, one.keys.stop
-            search = listener.searches.get(bounds)
+            search = subscriber.searches.get(bounds)
             if search is None:
-                search = listener.searches[bounds] = Search(session, self._compiled)
+                search = subscriber.searches[bounds] = SetSearch(session, self._compiled)
                 self._index.add_search(*bounds, search)
             search.add(one.keys.expression, one.keys.instructions, one)
 
@@ -132,48 +132,48 @@ class Subscriptions:
 
     def end_all(self, session: Hashable) -> None:
         """End all subscriptions of a session. O(their number)."""
-        listener = self.listeners.get(session)
-        if listener is not None:
-            self._drop(listener)
+        subscriber = self.subscribers.get(session)
+        if subscriber is not None:
+            self._drop(subscriber)
         self._switch_off_if_idle()
 
     def _end(self, session: Hashable, identifier: int) -> bool:
-        listener = self.listeners.get(session)
-        if listener is None:
+        subscriber = self.subscribers.get(session)
+        if subscriber is None:
             return False
-        had_ended = identifier in listener.notifications.ended
-        listener.notifications.ended.pop(identifier, None)
-        one = listener.pop(identifier)
+        had_ended = identifier in subscriber.notifications.ended
+        subscriber.notifications.ended.pop(identifier, None)
+        one = subscriber.pop(identifier)
         if one is not None:
             self._retire(one)
             if one.keys is not None and one.keys.expression is not None:
                 bounds = one.keys.start, one.keys.stop
-                search = listener.searches[bounds]
+                search = subscriber.searches[bounds]
                 search.remove(one.keys.expression, one)
                 if not search:
-                    del listener.searches[bounds]
+                    del subscriber.searches[bounds]
                     self._index.retire_search(*bounds, search)
         self._index.sweep(2)
-        if not listener.count:
-            self._drop(listener)
+        if not subscriber.count:
+            self._drop(subscriber)
         return had_ended or one is not None
 
-    def _drop(self, listener: Listener) -> None:
-        del self.listeners[listener.session]
-        for one in listener.subscriptions.values():
+    def _drop(self, subscriber: Subscriber) -> None:
+        del self.subscribers[subscriber.session]
+        for one in subscriber.subscriptions.values():
             self._retire(one)
-        self._end_searches(listener)
-        self._deliveries.drop(listener)
+        self._end_searches(subscriber)
+        self._deliveries.drop(subscriber)
 
     def _retire(self, one: Subscription) -> None:
         self._number -= 1
         self._index.retire(one)
 
-    def _end_searches(self, listener: Listener) -> None:
-        for bounds, search in listener.searches.items():
+    def _end_searches(self, subscriber: Subscriber) -> None:
+        for bounds, search in subscriber.searches.items():
             self._index.retire_search(*bounds, search)
-        listener.searches.clear()
-        self.expressions.drop(listener)
+        subscriber.searches.clear()
+        self.expressions.drop(subscriber)
 
     def _switch_off_if_idle(self) -> None:
         """Stop noting changes where no subscription is left: nothing is left to be matched."""
@@ -211,8 +211,8 @@ class Subscriptions:
         if self._index.retired:
             self._index.sweep(RETIRED_AT_A_TIME)
             steps_max //= 2
-        for listener in self._budget.costliest(self.listeners.values(), self.changes.bytes):
-            self._end_costly(listener)
+        for subscriber in self._budget.costliest(self.subscribers.values(), self.changes.bytes):
+            self._end_costly(subscriber)
         # expressions have half of the time, where there is something to do besides
         for_index = steps_max // 2 if self.expressions else steps_max
         left = self._fan_out.run(for_index, self._on_hit, self._on_search)
@@ -225,13 +225,13 @@ class Subscriptions:
         self._switch_off_if_idle()
         return self._deliveries.take_woken(), slow
 
-    def _on_hit(self, one: Subscription, change: Change) -> None:
+    def _on_hit(self, one: Subscription, change: ChangedKey) -> None:
         """Queue a notification, if the change is new to the session and it may know of it."""
         if not one.live or change.number <= one.since:
             return
-        listener = self.listeners[one.session]
-        if self._budget.charge(listener, 1):
-            self._end_costly(listener)
+        subscriber = self.subscribers[one.session]
+        if self._budget.charge(subscriber, 1):
+            self._end_costly(subscriber)
             if not one.live:
                 return
         may_know = self._may_know
@@ -240,66 +240,66 @@ class Subscriptions:
             or (one, change.key) in self._deliveries.early
             or may_know(one.session, change.key, change.owner)
         ):
-            self._deliveries.queue(listener, one, change)
-            slow = self._deliveries.slow_consumer(listener, self.listeners.values())
+            self._deliveries.queue(subscriber, one, change)
+            slow = self._deliveries.slow_consumer(subscriber, self.subscribers.values())
             if slow is not None:
                 self._slow.append(slow.session)
                 self._drop(slow)
 
-    def _on_search(self, search: ExpressionSearch, change: Change) -> None:
+    def _on_search(self, search: ExpressionSearch, change: ChangedKey) -> None:
         """Let a changed key wait for the expressions of a session."""
-        listener = self.listeners.get(search.session)
-        if listener is None or not search:
+        subscriber = self.subscribers.get(search.session)
+        if subscriber is None or not search:
             return
-        if self._budget.charge(listener, 1):
-            self._end_costly(listener)
+        if self._budget.charge(subscriber, 1):
+            self._end_costly(subscriber)
             if not search:
                 return
-        self.expressions.add(listener, search, change)
-        costly = self.expressions.beyond_limit(listener)
+        self.expressions.add(subscriber, search, change)
+        costly = self.expressions.beyond_limit(subscriber)
         if costly is not None:
             self._end_costly(costly)
 
-    def _end_costly(self, listener: Listener) -> None:
+    def _end_costly(self, subscriber: Subscriber) -> None:
         """End the subscriptions of a session to ranges and expressions, or if it has none, all."""
-        ending = [one for one in listener.subscriptions.values() if one.key is None]
-        ending = ending or list(listener.subscriptions.values())
+        ending = [one for one in subscriber.subscriptions.values() if one.key is None]
+        ending = ending or list(subscriber.subscriptions.values())
         if not ending:
             return
-        self._end_searches(listener)
-        self._deliveries.queue_ends(listener, [one.identifier for one in ending])
+        self._end_searches(subscriber)
+        self._deliveries.queue_ends(subscriber, [one.identifier for one in ending])
         for one in ending:
             self._retire(one)
-            listener.pop(one.identifier)
+            subscriber.pop(one.identifier)
         self.too_costly += len(ending)
-        listener.work = 0
+        subscriber.work = 0
 
     # --- delivery -------------------------------------------------------------------------------
 
     def has(self, session: Hashable) -> bool:
         """Return whether a session listens to anything. O(1)."""
-        return session in self.listeners
+        return session in self.subscribers
 
     def has_notifications(self, session: Hashable) -> bool:
         """Return whether there is something to deliver to a session. O(1)."""
-        listener = self.listeners.get(session)
-        return listener is not None and bool(listener.notifications)
+        subscriber = self.subscribers.get(session)
+        return subscriber is not None and bool(subscriber.notifications)
 
     def next_ended(self, session: Hashable) -> int | None:
         """Take the identifier of a subscription that has ended because it costs too much."""
-        listener = self.listeners.get(session)
-        if listener is None:
+        subscriber = self.subscribers.get(session)
+        if subscriber is None:
             return None
-        identifier = listener.notifications.pop_ended()
-        if not listener.count:
-            self._drop(listener)
+        identifier = subscriber.notifications.pop_ended()
+        if not subscriber.count:
+            self._drop(subscriber)
             self._switch_off_if_idle()
         return identifier
 
     def upcoming(self, session: Hashable, number_max: int) -> list[bytes]:
         """Return the keys of the next notifications of a session, which stay. O(number)."""
-        listener = self.listeners.get(session)
-        return [] if listener is None else listener.notifications.next_keys(number_max)
+        subscriber = self.subscribers.get(session)
+        return [] if subscriber is None else subscriber.notifications.next_keys(number_max)
 
     def next_notification(self, session: Hashable) -> tuple[int, bytes] | None:
         """Take the oldest notification of a session: the identifier that it bears, and the key.
@@ -307,30 +307,30 @@ class Subscriptions:
         The caller delivers what stands under the key now. Where that has changed once more already,
         this is recorded, so that nothing is delivered twice.
         """
-        listener = self.listeners.get(session)
-        if listener is None:
+        subscriber = self.subscribers.get(session)
+        if subscriber is None:
             return None
 
         def number_of(one: Subscription, key: bytes) -> int:
-            return self._fan_out.number_of(key) or listener.queued_number(one, key)
+            return self._fan_out.number_of(key) or subscriber.queued_number(one, key)
 
-        return self._deliveries.next(listener, number_of)
+        return self._deliveries.next(subscriber, number_of)
 
     def check(self) -> None:
         """Assert that the parts say the same. O(n), for tests."""
-        listeners = list(self.listeners.values())
-        live = [one for listener in listeners for one in listener.subscriptions.values()]
+        subscribers = list(self.subscribers.values())
+        live = [one for subscriber in subscribers for one in subscriber.subscriptions.values()]
         assert all(one.live for one in live)
         assert len(live) == self._number
         assert self.changes.wanted == (self._number > 0)
         assert self.changes.wanted or not self.unmatched()
         searches: set[tuple[bytes, bytes | None, Hit]] = {
             (*bounds, search)
-            for listener in listeners
-            for bounds, search in listener.searches.items()
+            for subscriber in subscribers
+            for bounds, search in subscriber.searches.items()
         }
         self._index.check(live, searches)
-        self.expressions.check(listeners)
-        self._deliveries.check(listeners)
-        for listener in listeners:
-            listener.check()
+        self.expressions.check(subscribers)
+        self._deliveries.check(subscribers)
+        for subscriber in subscribers:
+            subscriber.check()

@@ -14,8 +14,8 @@ from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, READ_ONLY, SCARCE
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
-from fastjournald.engine.handlers.scan.page import Page
-from fastjournald.engine.handlers.scan.search import Taken
+from fastjournald.engine.handlers.scan.page import ScanPage
+from fastjournald.engine.handlers.scan.search import TakeResult
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
 
@@ -39,7 +39,7 @@ class Leasing:
     )
 
     def __init__(
-        self, session: Hashable, request: Request, page: Page, eligibility: Eligibility
+        self, session: Hashable, request: Request, page: ScanPage, eligibility: Eligibility
     ) -> None:
         self._session = session
         self._request = request
@@ -59,15 +59,15 @@ class Leasing:
         """Whether nothing is left to be leased."""
         return not self._chosen
 
-    def choose(self, context: Context, entry: Entry, key: bytes, now: int) -> Taken | str:
+    def choose(self, context: Context, entry: Entry, key: bytes, now: int) -> TakeResult | str:
         """Choose an entry that the search has found."""
         if id(entry) in self._seen or not self._eligibility.takes_room(entry):
-            return Taken.LEFT_OUT
+            return TakeResult.LEFT_OUT
         if len(self._chosen) >= self._page.number_max:
-            return Taken.PAGE_FULL
+            return TakeResult.PAGE_FULL
         self._chosen.append((key, entry))
         self._seen.add(id(entry))
-        return Taken.YES
+        return TakeResult.YES
 
     def step(self, context: Context, now: int, unreadable: Unreadable) -> str | Missing | None:
         """Lease some of what was chosen, as far as it may be leased still, and fits the page.

@@ -15,7 +15,7 @@ from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 
-class Page:
+class ScanPage:
     """Pairs of one reply.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, SCARCE
-from fastjournald.engine.handlers.scan.page import Page
-from fastjournald.engine.handlers.scan.search import Taken
+from fastjournald.engine.handlers.scan.page import ScanPage
+from fastjournald.engine.handlers.scan.search import TakeResult
 from fastjournald.tables.entry import Entry
 
 
@@ -20,20 +20,20 @@ class Reading:
 
     __slots__ = ("_page", "_request")
 
-    def __init__(self, request: Request, page: Page) -> None:
+    def __init__(self, request: Request, page: ScanPage) -> None:
         self._request = request
         self._page = page
 
-    def take(self, context: Context, entry: Entry, key: bytes, now: int) -> Taken | str:
+    def take(self, context: Context, entry: Entry, key: bytes, now: int) -> TakeResult | str:
         """Add the pair of an entry that the search has found, as it stands now."""
         page, request = self._page, self._request
         if entry.is_missing(request.flags & DATA, leases=False):
-            return Taken.VALUE_MISSING
+            return TakeResult.VALUE_MISSING
         first = not page.pairs
         if first and page.is_too_large(context, entry):
             return SCARCE
         if len(page.pairs) >= page.number_max or not page.reserve(entry, key, first=first):
-            return Taken.PAGE_FULL
+            return TakeResult.PAGE_FULL
         context.store.access(entry, now)
         # a scan with TIMEOUT that does not lease sets the expiry
         asked = request.timeout
@@ -41,4 +41,4 @@ class Reading:
         if moved and (asked is not None or not context.read_only):
             context.journal.touched(entry, now)
         page.add(context, entry, key, now)
-        return Taken.WITH_EXPIRY if moved else Taken.YES
+        return TakeResult.WITH_EXPIRY if moved else TakeResult.YES

@@ -17,10 +17,10 @@ from fastjournal.protocol import ReplyEncoder, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.leasing import Leasing
-from fastjournald.engine.handlers.scan.page import Page
+from fastjournald.engine.handlers.scan.page import ScanPage
 from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.engine.handlers.scan.reading import Reading
-from fastjournald.engine.handlers.scan.search import Search
+from fastjournald.engine.handlers.scan.search import KeySearch
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.engine.undelivered import Delivery, Handout
 from fastjournald.tables.value_cache import Missing, Unreadable
@@ -51,11 +51,11 @@ class Scan:
         self.request = request
         self._plan = plan
         self._eligibility = Eligibility(session, request)
-        self._page = Page(context, request, plan, leases=self._eligibility.leases)
+        self._page = ScanPage(context, request, plan, leases=self._eligibility.leases)
         self._leasing = Leasing(session, request, self._page, self._eligibility)
         leases = self._eligibility.leases
         take = self._leasing.choose if leases else Reading(request, self._page).take
-        self._search = Search(plan.keys, self._page, self._eligibility, take)
+        self._search = KeySearch(plan.keys, self._page, self._eligibility, take)
         self._encoder: ReplyEncoder | None = None
 
     @property

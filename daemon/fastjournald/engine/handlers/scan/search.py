@@ -11,7 +11,7 @@ from fastjournal import limits
 from fastjournal.limits import MATCHED_KEYS_MAX, MATCHED_WORK_MAX, SORTED_KEYS_A_UNIT
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
-from fastjournald.engine.handlers.scan.page import Page
+from fastjournald.engine.handlers.scan.page import ScanPage
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
@@ -26,7 +26,7 @@ _EXPIRY_WORK = 20
 _AHEAD_WORK = 10
 
 
-class Taken(Enum):
+class TakeResult(Enum):
     """Outcome of an entry that is offered to a page."""
 
     YES = auto()
@@ -38,14 +38,14 @@ class Taken(Enum):
 
 
 # each key asks for these, and to look a member up in its class takes longer
-_YES, _WITH_EXPIRY, _LEFT_OUT = Taken.YES, Taken.WITH_EXPIRY, Taken.LEFT_OUT
+_YES, _WITH_EXPIRY, _LEFT_OUT = TakeResult.YES, TakeResult.WITH_EXPIRY, TakeResult.LEFT_OUT
 
 
-Take: TypeAlias = Callable[[Context, Entry, bytes, int], Taken | str]
+Take: TypeAlias = Callable[[Context, Entry, bytes, int], TakeResult | str]
 """Offers an entry under a key to a page, now; an error ends the scan."""
 
 
-class Search:
+class KeySearch:
     """Search for the entries of one page.
 
     Args:
@@ -61,7 +61,9 @@ class Search:
         *("is_over", "next_key"),
     )
 
-    def __init__(self, keys: KeyFilter, page: Page, eligibility: Eligibility, take: Take) -> None:
+    def __init__(
+        self, keys: KeyFilter, page: ScanPage, eligibility: Eligibility, take: Take
+    ) -> None:
         self._keys = keys
         self._page = page
         self._eligibility = eligibility
@@ -125,7 +127,7 @@ class Search:
                 self.next_key = key
                 if isinstance(taken, str):
                     return taken
-                if taken is Taken.VALUE_MISSING:
+                if taken is TakeResult.VALUE_MISSING:
                     return self._page.missing(entry, self._ahead(context, now), unreadable)
                 self.is_over = True
                 return None

@@ -1,4 +1,4 @@
-"""Listener: a session with its subscriptions, and all that is pending for it. Pure."""
+"""Subscriber: a session with its subscriptions, and all that is pending for it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastjournald.engine.pubsub.notification_queue import NotificationQueue
 from fastjournald.engine.pubsub.subscription import ExpressionSearch, Subscription, full_bytes
 
 
-class Listener:
+class Subscriber:
     """One session that listens.
 
     Args:
