@@ -276,7 +276,7 @@ class Server:
         self.connections.tls = security.tls
         if security.grants is not None:
             runtime = self.runtime
-            ended, answers = runtime.engine.grant_anew(security.grants, runtime.clock.now_us())
+            ended, answers = runtime.engine.replace_grants(security.grants, runtime.clock.now_us())
             self._deliver(answers)
             self.connections.end(ended)
             self._wake_tasks()

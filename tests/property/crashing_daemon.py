@@ -243,7 +243,7 @@ class CrashingDaemon:
         while self.engine.notifications.has_notifications(LISTENER):
             unreadable = self.fetch(missing_notifications(self.engine.context, LISTENER))
             now = self.clock.instant_us
-            connection.receive_data(self.engine.notifications.tell(LISTENER, now, unreadable))
+            connection.receive_data(self.engine.notifications.pop(LISTENER, now, unreadable))
         for told in connection.next_events():
             assert told.pairs
             (pair,) = told.pairs

@@ -3,9 +3,10 @@
 Its parts: model_state.py (what time does), model_values.py (ADD, NOT, TRUNCATE), model_keys.py
 (LINK, RENAME, LOCK), model_work.py (BURY, KICK, PAUSE), model_scans.py (GET and LISTEN).
 
-It has the engine's interface (``handle``, ``advance``, ``serve_waiters``, ``forget``) and answers
-with ``Reply`` objects. Nothing in it is fast, and nothing is kept that can be computed from the
-list of entries; only the order of turns, the tombstones and the waiting NEXTs are state besides.
+It has the engine's interface (``handle``, ``advance``, ``serve_waiters``, ``end_session``) and
+answers with ``Reply`` objects. Nothing in it is fast, and nothing is kept that can be computed from
+the list of entries; only the order of turns, the tombstones and the waiting NEXTs are state
+besides.
 
 Where the protocol is silent, the model and the engine agree on this
 (docs/decisions/work-scheduling.md):
@@ -299,7 +300,7 @@ class Model(Values, Keys, Work, Scans):
         self.note_changes(before)
         return replies
 
-    def forget(self, session: Hashable) -> None:
+    def end_session(self, session: Hashable) -> None:
         """The connection has ended."""
         self.waiters = [w for w in self.waiters if w.session != session]
         self.ended = [(s, reply) for s, reply in self.ended if s != session]

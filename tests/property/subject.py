@@ -171,7 +171,7 @@ class EngineSubject:
                 while self.engine.notifications.has_notifications(session):
                     missing = missing_notifications(self.engine.context, session)
                     unreadable = self.fetch(missing)
-                    data = self.engine.notifications.tell(session, now, unreadable)
+                    data = self.engine.notifications.pop(session, now, unreadable)
                     told += [(session, reply) for reply in decoded(data)]
         return told
 
@@ -276,9 +276,9 @@ class EngineSubject:
         self.engine.advance(now)
         self.check()
 
-    def forget(self, session: Hashable) -> None:
+    def end_session(self, session: Hashable) -> None:
         self.ended = [(s, reply) for s, reply in self.ended if s != session]
-        self.engine.forget(session)
+        self.engine.end_session(session)
         self.check()
 
 
@@ -408,9 +408,9 @@ class Subject:
         """Answers to those who wait."""
         return self.target.serve_waiters(self.now)
 
-    def forget(self, session: Hashable) -> None:
+    def end_session(self, session: Hashable) -> None:
         """The connection is gone."""
-        self.target.forget(session)
+        self.target.end_session(session)
 
     def release(self, key: bytes, token: int, **fields: Any) -> str:
         fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}

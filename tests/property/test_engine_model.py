@@ -285,8 +285,8 @@ class EngineAgainstModel(ValueRules, WorkRules, ListenRules):
         if quits:
             self.ask(request(Function.QUIT), session)
             self.serve()
-        self.model.forget(session)
-        self.engine.forget(session)
+        self.model.end_session(session)
+        self.engine.end_session(session)
 
 
 EXAMPLES = int(os.environ.get("FASTJOURNAL_EXAMPLES", "0"))

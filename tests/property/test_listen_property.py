@@ -44,7 +44,7 @@ def draw_step(draw: random.Random) -> tuple[Any, ...]:
         (6, ("tell", session)),
         (3, ("listen", session, identifier, draw.choice([*KEYS, *URIS, 0, 1, 2]))),
         (1, ("unlisten", session, identifier)),
-        (1, ("forget", session)),
+        (1, ("end_session", session)),
     ]
     weights = [weight for weight, _ in possible]
     return draw.choices([step for _, step in possible], weights)[0]
@@ -129,7 +129,7 @@ class World:
 
     def tell(self, session: str) -> None:
         connection = ClientConnection()
-        connection.receive_data(self.engine.notifications.tell(session, self.now) or encoded_nop())
+        connection.receive_data(self.engine.notifications.pop(session, self.now) or encoded_nop())
         for told in connection.next_events():
             if not told.flags & Flag.LISTEN:
                 continue
@@ -161,8 +161,8 @@ class World:
         self.ask(request(Function.GET, b"nothing", identifier=identifier), session)
         self.copies.pop((session, identifier), None)
 
-    def forget(self, session: str) -> None:
-        self.engine.forget(session)
+    def end_session(self, session: str) -> None:
+        self.engine.end_session(session)
         self.copies = {name: copy for name, copy in self.copies.items() if name[0] != session}
 
 

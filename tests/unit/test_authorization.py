@@ -361,7 +361,7 @@ def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
         assert decode_reply(reply).code == "auth-failed"
         assert made.context.auth_failures == {"s": number}
         assert code(made, get) == "auth-required"
-    made.forget("s")
+    made.end_session("s")
     assert not made.context.auth_failures
     assert made.context.grants is not None
     assert not made.context.grants.sessions
@@ -382,14 +382,14 @@ def test_grants_of_a_new_file_end_the_waits_of_those_who_lose_theirs() -> None:
         made.handle(session, request(F.AUTH, value=session.encode(), at=START), START)
         waits = request(F.NEXT, b"in", flags=Flag.LISTEN, identifier=7, at=START)
         assert made.handle(session, waits, START) is None
-    ended, answers = made.grant_anew(Grants([keep]), START)
+    ended, answers = made.replace_grants(Grants([keep]), START)
     assert ended == ["l"]
     assert [session for session, _ in answers] == ["l"]
     assert decode_reply(answers[0][1]).code == "auth-required"
     assert len(made.waiters) == 1
     made.check()
     less = Grant("k", keep.digest, 4, (b"in:",))
-    assert made.grant_anew(Grants([less, lose]), START)[0] == ["k"]
+    assert made.replace_grants(Grants([less, lose]), START)[0] == ["k"]
 
 
 @pytest.mark.parametrize(("prefixes", "shown"), [((b"in:",), ""), ((b"in:", b"out:"), "out:1:0:z")])
@@ -505,7 +505,7 @@ def test_lock_by_a_token_ends_when_the_token_counts_no_more(by: bytes | None) ->
     ask("s", F.AUTH, value=b"a")
     assert ask("other", F.DELETE, b"k") == "locked"
     if by is None:
-        made.grant_anew(Grants([second]), START)
+        made.replace_grants(Grants([second]), START)
     else:
         ask("s", F.AUTH, value=by)
     assert ask("other", F.DELETE, b"k") == ""

@@ -84,10 +84,10 @@ def exercise(engine: Engine, writer: LogWriter, clock: ManualClock, seed: int) -
         engine.serve_waiters(clock.instant_us)
         if engine.notifications.unmatched:
             engine.notifications.match()
-            engine.notifications.tell(draw.choice(sessions), clock.instant_us)
+            engine.notifications.pop(draw.choice(sessions), clock.instant_us)
         if number % 50 == 0:
             writer.flush()
-            engine.forget(draw.choice(sessions))
+            engine.end_session(draw.choice(sessions))
     return came
 
 

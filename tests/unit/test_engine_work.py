@@ -403,7 +403,7 @@ def forget_of_a_session_with_locks(d: Daemon) -> Call:
     d.jobs(MANY)
     for at in range(limits.LOCKS_PER_CONNECTION_MAX):
         d.ask(Function.LOCK, key_of(at))
-    return lambda: d.engine.forget("s")
+    return lambda: d.engine.end_session("s")
 
 
 @pytest.mark.parametrize("name", CASES)

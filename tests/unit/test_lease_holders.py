@@ -40,9 +40,9 @@ def unchecked(s: Subject) -> None:
     s.target.checks = False
 
 
-def forget(s: Subject, session: str) -> None:
+def end_session(s: Subject, session: str) -> None:
     assert isinstance(s.target, EngineSubject)
-    s.target.engine.forget(session)
+    s.target.engine.end_session(session)
 
 
 def lease(s: Subject, session: str, domain: bytes = b"", count: int = 1) -> int:
@@ -87,7 +87,7 @@ def test_lease_tells_who_took_it_and_since_when_until_it_ends(s: Subject) -> Non
     touch = request(Function.TOUCH, KEYS[0], flags=Flag.WORKED_ON, timeout=token, ttl=LEASE)
     assert not s.ask(touch, "two").error
     assert holder(s, KEYS[0]) == (SECOND, "peer of two", 1)
-    forget(s, "one")
+    end_session(s, "one")
     assert holder(s, KEYS[1]) == (SECOND, "peer of one", 0)
     assert not s.delete(KEYS[1], token=token)
     assert len(workers(s)) == 1
@@ -109,7 +109,7 @@ def test_stats_lists_workers_that_lease_or_wait(s: Subject) -> None:
     for session in ("two", "three"):
         assert isinstance(s.target, EngineSubject)
         assert s.target.engine.handle(session, wait, s.target.engine.now) is None
-    forget(s, "one")
+    end_session(s, "one")
     assert sorted(workers(s)) == [
         ("peer of one", 0, 2, 0, "a", 0),
         ("peer of three", 1, 0, 0, "", 1),

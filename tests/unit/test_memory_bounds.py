@@ -37,11 +37,11 @@ def test_waits_are_bounded_in_bytes_for_all_connections(monkeypatch: pytest.Monk
     assert engine.waiters.bytes == 2 * (WAIT_BYTES + DOMAIN_BYTES + 4001)
     # a short name has its price, too
     assert wait(engine, b"") == "busy"
-    engine.forget(0)
+    engine.end_session(0)
     assert wait(engine, longest + b"1", session=5) == "waits"
     assert engine.waiters.bytes == 2 * (WAIT_BYTES + 4001) + DOMAIN_BYTES
     for session in (1, 5):
-        engine.forget(session)
+        engine.end_session(session)
     assert engine.waiters.bytes == 0
 
 
@@ -106,7 +106,7 @@ def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) 
     codes = [code_of(engine, Function.LOCK, key, session=key) for key in (b"p", b"q", b"r")]
     assert codes == ["", "", "busy"]
     assert code_of(engine, Function.LOCK, b"p", session=b"p") == ""
-    engine.forget(b"p")
+    engine.end_session(b"p")
     assert code_of(engine, Function.LOCK, b"r", session=b"r") == ""
 
 
@@ -126,7 +126,7 @@ def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
             while engine.notifications.unmatched:
                 engine.notifications.match()
     while engine.notifications.has_notifications("one"):
-        assert engine.notifications.tell("one", START)
+        assert engine.notifications.pop("one", START)
         assert engine.subscriptions.notifications_bytes <= 10 * 1300
         engine.check()
     assert engine.subscriptions.notifications_bytes <= 3000 + 1300

@@ -166,14 +166,14 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
         change(engine, b"k%d" % number + b"a" * 2000 + b"b")
     change(engine, b"k-c")
     match_all(engine)
-    told = [one for one in replies(engine.notifications.tell(LIGHT, START)) if one.pairs]
+    told = [one for one in replies(engine.notifications.pop(LIGHT, START)) if one.pairs]
     assert {(one.identifier, pair.key) for one in told for pair in one.pairs} >= {
         *((1, b"k-c"), (2, b"k-c"))
     }
     assert not engine.notifications.has_notifications(HEAVY)
     sessions = []
     while (match := engine.subscriptions.expressions.next_long()) is not None:
-        sessions.append(match.listener.session)
+        sessions.append(match.subscriber.session)
         engine.subscriptions.expressions.take_long(match, match.run())
         engine.check()
         match_all(engine)
@@ -183,7 +183,7 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
     for session in (HEAVY, "other"):
         told = []
         while engine.notifications.has_notifications(session):
-            told += replies(engine.notifications.tell(session, START))
+            told += replies(engine.notifications.pop(session, START))
         assert len(told) == 20 * 3
 
 
@@ -204,7 +204,7 @@ def test_subscriptions_of_one_session_never_stop_reading() -> None:
     while engine.notifications.has_notifications(LIGHT):
         told.update(
             pair.key
-            for one in replies(engine.notifications.tell(LIGHT, START))
+            for one in replies(engine.notifications.pop(LIGHT, START))
             for pair in one.pairs
         )
     assert len(told) == 30_000
@@ -219,7 +219,7 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
         listen(engine, HEAVY, identifier, query, *bounds)
     listen(engine, LIGHT, 1, Query.RANGE, b"", b"")
     taken = engine.subscriptions.subscriptions_bytes
-    assert lines_of(lambda: engine.forget(HEAVY)) < 1000 * 30
+    assert lines_of(lambda: engine.end_session(HEAVY)) < 1000 * 30
     engine.check()
     # it is counted until it is gone
     assert engine.subscriptions.subscriptions_bytes > taken / 10
@@ -236,8 +236,8 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
     # where nobody is left, nothing is
     for identifier in range(100):
         listen(engine, HEAVY, identifier, query, b"^k%04d.*x" % identifier, b"x")
-    engine.forget(HEAVY)
-    engine.forget(LIGHT)
+    engine.end_session(HEAVY)
+    engine.end_session(LIGHT)
     assert engine.subscriptions.subscriptions_bytes == 0
     engine.check()
 
@@ -366,7 +366,7 @@ def test_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     s.engine.subscriptions.end(HEAVY, 1)
     assert ended(s, HEAVY).keys() == set(range(2, SUBSCRIPTIONS_PER_CONNECTION_MAX))
     assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k") == ""
-    s.engine.forget(HEAVY)
+    s.engine.end_session(HEAVY)
     s.engine.check()
 
 
@@ -394,7 +394,7 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     assert code_of(LIGHT, 3, b"^x.*") == ""
     assert code_of("other", 1, b"^y.*") == ""
     assert code_of("other", 2, b"^z.*") == "busy"
-    s.engine.forget(HEAVY)
+    s.engine.end_session(HEAVY)
     assert code_of("other", 2, b"^z.*") == ""
     s.engine.check()
 

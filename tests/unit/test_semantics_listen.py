@@ -59,7 +59,7 @@ class Listening(Subject):
     def tell(self, session: Hashable = ME) -> bytes:
         """One piece of the notifications of a session."""
         unreadable = self.subject.fetch(missing_notifications(self.engine.context, session))
-        return self.engine.notifications.tell(session, self.now, unreadable)
+        return self.engine.notifications.pop(session, self.now, unreadable)
 
     def told(self, session: Hashable = ME) -> Told:
         """The same, in short."""
@@ -298,7 +298,7 @@ def test_subscriptions_end_with_the_session(s: Listening) -> None:
     s.listen_to(b"p")
     s.delete(b"p", at=START + 1)
     s.match()
-    s.engine.forget(ME)
+    s.engine.end_session(ME)
     assert s.told() == []
     assert not s.engine.store.changes.wanted
     s.engine.check()
@@ -351,7 +351,7 @@ def test_listen_with_too_many_subscriptions_in_all_is_busy(
     other = request(Function.GET, b"p", flags=LISTEN)
     assert s.ask(other, session=SESSION).code == ""
     assert s.listen_to(b"p", identifier=2).code == "busy"
-    s.engine.forget(SESSION)
+    s.engine.end_session(SESSION)
     assert s.listen_to(b"p", identifier=2).code == ""
 
 
@@ -426,7 +426,7 @@ ALL = Right.READ | Right.WRITE | Right.NEXT
 def under_tokens(**prefixes: bytes) -> Listening:
     """An engine in which a session of each name has all rights for one prefix."""
     s = Listening()
-    s.engine.grant_anew(
+    s.engine.replace_grants(
         Grants(
             Grant(name, sha256(name.encode()).digest(), ALL, (prefix,))
             for name, prefix in prefixes.items()
@@ -496,7 +496,7 @@ def test_token_that_counts_no_more_ends_subscriptions() -> None:
     s = under_tokens(a=b"a:")
     s.ask(put(JOB), session="a")
     s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")
-    s.engine.grant_anew(Grants([]), s.now)
+    s.engine.replace_grants(Grants([]), s.now)
     assert len(s.engine.subscriptions) == 0
     s.engine.check()
 

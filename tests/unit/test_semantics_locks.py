@@ -95,7 +95,7 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     assert ask(s, wanted, YOURS).code == "locked"
     assert state(s) == before
     assert ask(s, wanted, MINE).code != "locked"
-    s.forget(MINE)
+    s.end_session(MINE)
     assert ask(s, wanted, YOURS).code != "locked"
 
 
@@ -106,7 +106,7 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
         lambda s: s.unlock(JOB, MINE),
         lambda s: s.lock(JOB, 0, MINE),
         lambda s: s.later(60 * SECOND),
-        lambda s: s.forget(MINE),
+        lambda s: s.end_session(MINE),
     ],
     ids=["unlock", "a lock of no time", "60 s, if no time is given", "the connection"],
 )
@@ -205,7 +205,7 @@ def test_lock_of_an_owner_that_is_gone_serves_a_waiting_next(s: Subject) -> None
     s.lock(JOB, session=MINE)
     s.listen(session="worker")
     assert s.serve() == []
-    s.forget(MINE)
+    s.end_session(MINE)
     assert [session for session, _ in s.serve()] == ["worker"]
 
 

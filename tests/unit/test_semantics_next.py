@@ -411,7 +411,7 @@ def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
 
 def test_connection_that_ended_gets_no_work(s: Subject) -> None:
     s.listen(session="one")
-    s.target.forget("one")
+    s.target.end_session("one")
     s.set(JOB)
     assert s.serve() == []
     assert s.jobs() == [JOB]

@@ -103,9 +103,9 @@ def test_subscriptions_that_end_signal_that_there_is_something_to_sweep(s: Signa
         asked = request(Function.GET, b"a", uri=b"b", flags=flags, identifier=identifier)
         s.ask(asked, session=f"{LISTENER}{identifier}")
     s.taken()
-    s.forget(f"{LISTENER}1")
+    s.end_session(f"{LISTENER}1")
     assert s.taken() == CHANGES
-    s.forget(f"{LISTENER}2")
+    s.end_session(f"{LISTENER}2")
     assert s.taken() == 0, "the last one leaves nothing behind"
 
 

@@ -681,11 +681,11 @@ def test_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     daemon.engine.notifications.match()
     missing = missing_notifications(daemon.engine.context, "session")
     assert missing is not None
-    assert daemon.engine.notifications.tell("session", START) == b"", "not before it was looked for"
+    assert daemon.engine.notifications.pop("session", START) == b"", "not before it was looked for"
     daemon.broken.add(b"key")
     unreadable = daemon.fetch(missing)
     assert missing_notifications(daemon.engine.context, "session", unreadable) is None
-    told = decode_reply(daemon.engine.notifications.tell("session", START, unreadable))
+    told = decode_reply(daemon.engine.notifications.pop("session", START, unreadable))
     assert told.error == f"not-readable {WHY}"
     (pair,) = told.pairs or ()
     assert (pair.key, pair.value) == (b"link", b"")

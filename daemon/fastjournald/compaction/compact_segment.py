@@ -136,7 +136,7 @@ class _SegmentCompaction:
     # --- stages ---------------------------------------------------------------------------------
 
     def _filter(self, now: int) -> _Steps:
-        """Read the segment, and judge each of its records."""
+        """Read the segment, and check the liveness of each of its records."""
         files, info = self._files, self._info
         try:
             data = yield Blocking(partial(files.disk.read, files.path(info)))
@@ -161,7 +161,8 @@ class _SegmentCompaction:
         copied = self._segment.liveness.copy_forward
         try:
             now = yield from copy_entries(store, files, copied, now)
-            return (yield from copy_entries(store, files, self._journal.records.unsaid(), now))
+            superseded = self._journal.records.unrecorded_superseded()
+            return (yield from copy_entries(store, files, superseded, now))
         except (LogFailedError, LogCorruptError) as error:
             raise _CompactionFailedError(f"not read: {error}") from error
 
@@ -248,7 +249,7 @@ class _SegmentCompaction:
         sealed = self._writer.sealed
         sealed[sealed.index(self._info)] = replaced
         self._was_compacted()
-        usage.tells(replaced.number, liveness.tells)
+        usage.keep_seals(replaced.number, liveness.seals)
         if replaced.number in usage.limited_in:
             usage.limited_in[replaced.number] = liveness.limited
         if replaced.number in usage.paused_until:

@@ -84,7 +84,7 @@ def copy_segment(
             now = yield TURN
     for info in files.writer.sealed:
         # as it is now: its earlier facts, repeated, would hold if a crash cuts this
-        if info.number in segment.liveness.tells:
+        if info.number in segment.liveness.seals:
             store.journal.log.segment_rewritten(
                 info.number, info.bytes, info.crc32c, now, done=True
             )
@@ -95,13 +95,13 @@ def copy_tombstone(store: Store, key: bytes, now: int) -> None:
     """Tell a tombstone anew, if it stands."""
     found = store.tombstones.find(key, now)
     if found is not None:
-        timestamp, learnt = found
-        store.journal.log.tombstone(key, timestamp, now, learnt=learnt)
+        timestamp, deleted_us = found
+        store.journal.log.tombstone(key, timestamp, now, deleted_us=deleted_us)
 
 
 def _copy_entry(store: Store, entry: Entry, now: int) -> None:
     taken: tuple[int, ...] | None = None
-    if entry.job_id in store.journal.records.displaced:
+    if entry.job_id in store.journal.records.superseded:
         further = (entry.uri, *(entry.links or ()))
         taken = tuple(
             number

@@ -14,7 +14,7 @@
 - an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
   that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
 - the first record, and the removal of a segment that another one names, stay; so does the newest
-  record that tells size and checksum of a segment that is there.
+  record of size and checksum (seal) of a segment that is there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Liveness:
         replaced: Offset of records in whose place others stand.
         removals: Those that must stay.
         pauses: Some of the domains of which a pause ends here that began before.
-        tells: Segments of which a record that stays tells size and checksum.
+        seals: Segments of which a record that stays has size and checksum.
         paused_until: ``pause_name`` to the last end of a pause that a record names that stays.
         limited: ``pause_name`` of domains of which a limit record stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
@@ -107,7 +107,7 @@ class Liveness:
         self.replaced: dict[int, list[bytes]] = {}
         self.removals = NeededRemovals(store.journal.usage, number, present)
         self.pauses: set[bytes] = set()
-        self.tells: set[int] = set()
+        self.seals: set[int] = set()
         self.paused_until: dict[bytes, int] = {}
         self.limited: set[bytes] = set()
         self.expiries = [0, 0]
@@ -211,7 +211,7 @@ class Liveness:
         if not self._tombstones.may_undo(self._time(start), now):
             return False
         dead = unpack_envelope(decode_body(self._data, start, body, end - CRC_BYTES).payload)
-        if not dead.erases or self._tombstones.tells_of_erasure(key, dead.timestamp, now):
+        if not dead.erases or self._tombstones.repeats_erasure(key, dead.timestamp, now):
             return False
         self._erase_instead(start, key)
         return True
@@ -277,12 +277,12 @@ class Liveness:
             return True
         number = operation.number
         if isinstance(operation, SegmentRemoved):
-            return self._usage.is_named(number, self._named) or number in self._usage.told_in
+            return self._usage.is_named(number, self._named) or number in self._usage.seals_in
         if number not in self._present or not operation.done:
             return False
-        if not self._usage.is_told(number, self._number):
+        if not self._usage.is_newest_seal(number, self._number):
             return False
-        self.tells.add(number)
+        self.seals.add(number)
         return True
 
     def _pause_stays(self, pause: Pause, now: int) -> bool:
@@ -317,7 +317,7 @@ class Liveness:
         stays = self._change_stays(rename.job_id, start)
         self.renamed.append(rename.old)
         tombstones = self._tombstones
-        if tombstones.may_undo(self._time(start), now) and not tombstones.tells_of_erasure(
+        if tombstones.may_undo(self._time(start), now) and not tombstones.repeats_erasure(
             rename.key, rename.timestamp, now
         ):
             self._erase_instead(start, rename.key)

@@ -89,7 +89,9 @@ class SegmentFiles:
             before = usage.previous.get(info.number)
             for other in self.writer.sealed:
                 # its first record may be all that tells of the one before it
-                if other.number == before and not usage.told_in.get(before, set()) - {info.number}:
+                if other.number != before:
+                    continue
+                if not usage.seals_in.get(before, set()) - {info.number}:
                     journal.log.segment_rewritten(before, other.bytes, other.crc32c, now, done=True)
             journal.log.segment_removed(info.number, now)
             yield DURABLE

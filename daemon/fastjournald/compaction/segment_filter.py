@@ -84,7 +84,7 @@ class SegmentFilter:
         if not len(run):
             raise LogCorruptError("there is no valid record", offset=start)
         keep = self._spans.extend
-        judge = self.liveness.stays
+        stays_by_rules = self.liveness.stays
         gone_in, held_in = self.liveness.removals.gone_in, self.liveness.removals.held_in
         find = self._find
         amended = self._journal.records.amended
@@ -93,7 +93,7 @@ class SegmentFilter:
             for body, end in zip(run.bodies, run.ends, strict=True):
                 command = data[body]
                 job_id = data[body + JOB_ID_AT : body + FIELDS_AT]
-                # most records are judged without a call; ``judge`` would say the same
+                # for most records without a call; ``Liveness.stays`` would say the same
                 stays = None
                 if command in PLAIN_REMOVALS:
                     number = segment_of(job_id)
@@ -111,7 +111,7 @@ class SegmentFilter:
                             stays = None if job_id in amended else False
                         elif not entry.expires:
                             stays = True
-                if judge(start, body, end, now) if stays is None else stays:
+                if stays_by_rules(start, body, end, now) if stays is None else stays:
                     keep((start, body, end))
                 start = end
         except (msgspec.MsgspecError, ValueError, IndexError) as error:

@@ -35,17 +35,17 @@ class TombstoneRetention:
         tombstone = tombstones.find(found.key, now)
         if tombstone is None:
             return None
-        timestamp, learnt = tombstone
+        timestamp, deleted_us = tombstone
         # where two were laid, the timestamp may be the earlier's and the instant the later's
-        if found.timestamp != timestamp and time != learnt:
+        if found.timestamp != timestamp and time != deleted_us:
             return None
-        return tombstones.lasts_until(learnt, now)
+        return tombstones.lasts_until(deleted_us, now)
 
     def may_undo(self, time: int | None, now: int) -> bool:
         """Whether a tombstone from before ``time`` may be on the disk, and not over."""
         return self._overrides and (time or 0) + self._store.tombstones.ttl_us > now
 
-    def tells_of_erasure(self, key: bytes, erased_by: int, now: int) -> bool:
+    def repeats_erasure(self, key: bytes, erased_by: int, now: int) -> bool:
         """Whether what stands under a key tells of a tombstone erased by a write of this time."""
         entry = self._store.find(key)
         if entry is not None and entry.persistent and entry.key == key:

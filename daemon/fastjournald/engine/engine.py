@@ -255,20 +255,20 @@ class Engine:
             or self.store.locks.count_of(session) > 0
         )
 
-    def forget(self, session: Hashable) -> None:
+    def end_session(self, session: Hashable) -> None:
         """The connection is gone: nobody waits on it any more, and its locks end."""
         context, store = self.context, self.store
         context.auth_failures.pop(session, None)
         if context.grants is not None:
             context.grants.sessions.pop(session, None)
         self.dispatcher.end_waits(session)
-        store.leases.forget(session)
+        store.leases.end_session(session)
         if store.unlock_all(session, self.now):
             # waiting NEXTs may get work now
             self.signals.wake_at(self.now)
         self.subscriptions.end_all(session)
 
-    def grant_anew(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
+    def replace_grants(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
         """Let other tokens count from here on.
 
         Returns:

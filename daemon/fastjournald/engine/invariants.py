@@ -221,4 +221,4 @@ def _check_journal(store: Store, entries: list[Entry]) -> None:
     for job_id, amended in records.amended.items():
         assert amended.job_id == job_id
         assert store.find(amended.key) is amended
-    assert records.displaced.keys() <= records.amended.keys()
+    assert records.superseded.keys() <= records.amended.keys()

@@ -107,7 +107,7 @@ class JobLifecycle:
     def _is_dropped(self, entry: Entry, now: int) -> bool:
         """Drop an entry as its lease ends, if newer work took its URI or its life is over."""
         if entry.superseded:
-            by_record = entry.job_id in self._journal.records.displaced
+            by_record = entry.job_id in self._journal.records.superseded
             replaced = REPLACED_BY_URI if by_record else REPLACED_UNLOGGED
             self.store.replace_by_uri(entry, entry.superseded, now, replaced)
             return True
@@ -160,7 +160,7 @@ class JobLifecycle:
     def kick(self, entries: list[Entry], now: int) -> None:
         """Make dead letters ready again, or delayed until their instant."""
         for entry in entries:
-            self.store.scheduler.dig_up(entry)
+            self.store.scheduler.unbury(entry)
             extra = entry.own()
             text_before = text_bytes(entry)
             extra.reason = None

@@ -78,7 +78,7 @@ class Notifications:
         """Return whether there is something to tell a session. O(1)."""
         return self._subscriptions.has_notifications(session)
 
-    def tell(self, session: Hashable, now: int, unreadable: Unreadable = ALL_READABLE) -> bytes:
+    def pop(self, session: Hashable, now: int, unreadable: Unreadable = ALL_READABLE) -> bytes:
         """Return notifications for a session, a turn's worth; empty: there are none.
 
         It ends where a value is on disk only: ``missing_notifications`` asks for that. Where the

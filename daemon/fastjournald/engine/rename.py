@@ -31,7 +31,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     if watched:
         store.expiry.remove(entry.expires, old)
     if state == EntryState.BURIED:
-        scheduler.dig_up(entry)
+        scheduler.unbury(entry)
     elif state == EntryState.READY:
         # its domain keeps its turn, for it may be ready there again
         domain.ready.remove(entry)

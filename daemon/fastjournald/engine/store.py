@@ -169,7 +169,7 @@ class Store:
             self.end_work(entry, now)
         else:
             if state == _BURIED:
-                self.scheduler.dig_up(entry)
+                self.scheduler.unbury(entry)
             elif state in _QUEUED and not popped:
                 self.scheduler.dequeue(entry)
             if extra.expires:

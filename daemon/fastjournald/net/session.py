@@ -352,7 +352,7 @@ class Session:
         """
         if self._outbox.pieces or not self.has_notifications():
             return False
-        data = self._engine.notifications.tell(self, now, unreadable)
+        data = self._engine.notifications.pop(self, now, unreadable)
         if data:
             self._outbox.put(data)
         return bool(data)
@@ -385,7 +385,7 @@ class Session:
 
     def disconnect(self) -> None:
         """End all that the engine keeps for the connection; others may get what it had locked."""
-        self._engine.forget(self)
+        self._engine.end_session(self)
         self._shared.wake_tasks()
 
     def end(self) -> None:

@@ -140,7 +140,7 @@ def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> Non
     usage = engine.journal.usage
     writer.previous.update(state.previous)
     usage.previous = writer.previous
-    usage.told_in = state.chain.told_in
+    usage.seals_in = state.chain.told_in
     usage.sealed_as = dict(state.chain.sealed_as)
     if writer.sealed and writer.sealed[-1].number in usage.previous:
         # it was never rewritten: a durable record in a later segment would say so
@@ -213,7 +213,7 @@ def load_engine(
     store.rules.load(state.pauses, limits)
     load_store(store, state, now)
     for name, handed_out in state.handed_out.items():
-        store.rules.restore_hand_out(name, handed_out, now)
+        store.rules.restore_delivery(name, handed_out, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.deleted_us)
@@ -248,7 +248,7 @@ def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
         # the tombstone first: once the removal stands, it is not implied any more
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
-            journal.log.tombstone(implied.key, laid.timestamp, now, learnt=laid.deleted_us)
+            journal.log.tombstone(implied.key, laid.timestamp, now, deleted_us=laid.deleted_us)
         journal.removed_before(job_id, now, REPLACED_BEFORE)
 
 

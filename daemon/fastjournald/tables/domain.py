@@ -90,7 +90,7 @@ class Domain:
     """Queue of the journal entries of one domain, by what may happen to them next."""
 
     __slots__ = (
-        *("buried", "buried_order", "delayed", "entries", "handed_out", "has_ready", "held"),
+        *("buried", "buried_order", "delayed", "entries", "delivered_at", "has_ready", "held"),
         *("leases", "limit", "name", "paused_until", "ready", "superseded", "waits_until", "wake"),
     )
 
@@ -112,8 +112,8 @@ class Domain:
         """Instant; 0: it is not paused."""
         self.limit: DomainLimit | None = None
         """Limits that hold for it; None: none do."""
-        self.handed_out = 0
-        """Instant of its last hand-out; 0: none is known."""
+        self.delivered_at = 0
+        """Instant of its last delivery; 0: none is known."""
         self.waits_until = 0
         """End of the interval after that, while it runs; else 0."""
         self.superseded: Leases | None = None

@@ -1,7 +1,7 @@
 """Domain limits: rate limit between deliveries, concurrency limit, lease and attempts. Pure.
 
 A limit is about a domain, whether that has entries or not. A number that is 0 means the daemon's
-default. The instant of the last hand-out outlives the domain's entries for as long as its interval
+default. The instant of the last delivery outlives the domain's entries for as long as its interval
 runs: a domain that comes back within it still has to wait.
 
 n is the number of domains that wait; every operation is O(log n) unless it says otherwise.
@@ -46,7 +46,7 @@ UNLIMITED = DomainLimit()
 
 
 class DomainLimits:
-    """Limits by domain, and the domains whose interval after a hand-out still runs.
+    """Limits by domain, and the domains whose interval after a delivery still runs.
 
     Args:
         default: Holds where a domain has no number of its own.
@@ -65,7 +65,7 @@ class DomainLimits:
         self.interval_bytes = 0
         """Memory of the intervals that run."""
         self._last: dict[bytes, tuple[int, int]] = {}
-        """Domain to its last hand-out and the end of the interval after that."""
+        """Domain to its last delivery and the end of the interval after that."""
         self._ends: SortedList = SortedList()
 
     def __len__(self) -> int:
@@ -119,11 +119,11 @@ class DomainLimits:
         return len(self._last)
 
     def waits_until(self, name: bytes) -> int:
-        """Return when the interval after the last hand-out of a domain ends; 0: none runs. O(1)."""
+        """Return when the interval after the last delivery of a domain ends; 0: none runs. O(1)."""
         return self._last.get(name, (0, 0))[1]
 
-    def begin_interval(self, name: bytes, handed_out: int, now: int) -> int:
-        """Let the interval of a domain run from its last hand-out on.
+    def begin_interval(self, name: bytes, delivered_at: int, now: int) -> int:
+        """Let the interval of a domain run from its last delivery on.
 
         Returns:
             Its end; 0: it is over by now, or the domain has no interval.
@@ -131,17 +131,17 @@ class DomainLimits:
         if name in self._last:
             self.end_interval(name)
         interval = self.of(name).interval_us
-        end = min(handed_out + interval, INSTANT_MAX)
-        if not interval or not handed_out or end <= now:
-            # nothing is known of a hand-out at instant 0
+        end = min(delivered_at + interval, INSTANT_MAX)
+        if not interval or not delivered_at or end <= now:
+            # nothing is known of a delivery at instant 0
             return 0
-        self._last[name] = handed_out, end
+        self._last[name] = delivered_at, end
         self._ends.add((end, name))
         self.interval_bytes += HAND_OUT_BYTES + len(name)
         return end
 
-    def last_hand_out(self, name: bytes) -> int:
-        """Return the last hand-out of a domain whose interval runs; 0: none does. O(1)."""
+    def last_delivery(self, name: bytes) -> int:
+        """Return the last delivery of a domain whose interval runs; 0: none does. O(1)."""
         return self._last.get(name, (0, 0))[0]
 
     def first_end(self) -> tuple[int, bytes] | None:

@@ -60,8 +60,8 @@ class DomainRules:
         limits.put(name, limit)
         self._scheduler.drop_name(name)
         domain = self._scheduler.domains.get(name)
-        handed_out = limits.last_hand_out(name) if domain is None else domain.handed_out
-        waits_until = limits.begin_interval(name, handed_out, now)
+        delivered_at = limits.last_delivery(name) if domain is None else domain.delivered_at
+        waits_until = limits.begin_interval(name, delivered_at, now)
         if waits_until:
             self._signals.wake_at(waits_until)
         if domain is not None:
@@ -69,9 +69,9 @@ class DomainRules:
             domain.waits_until = waits_until
             self._scheduler.round_robin.hold_or_free(domain)
 
-    def hand_out(self, domain: Domain, now: int) -> None:
+    def note_delivery(self, domain: Domain, now: int) -> None:
         """Note that an entry of a domain, in no queue any more, is delivered."""
-        domain.handed_out = now
+        domain.delivered_at = now
         if domain.limit is not None:
             if domain.limit.interval_us:
                 domain.waits_until = self.limits.begin_interval(domain.name, now, now)
@@ -106,16 +106,16 @@ class DomainRules:
         self.limits.load(limits.items())
         self._scheduler.names.update({*pauses, *limits})
 
-    def restore_hand_out(self, name: bytes, handed_out: int, now: int) -> None:
+    def restore_delivery(self, name: bytes, delivered_at: int, now: int) -> None:
         """Restore from the log the instant of a domain's last delivery.
 
         Not behind the present: the log may be from a clock that was years ahead.
         """
-        handed_out = min(handed_out, now)
-        waits_until = self.limits.begin_interval(name, handed_out, now)
+        delivered_at = min(delivered_at, now)
+        waits_until = self.limits.begin_interval(name, delivered_at, now)
         domain = self._scheduler.domains.get(name)
         if domain is not None:
-            domain.handed_out = handed_out
+            domain.delivered_at = delivered_at
             domain.waits_until = waits_until
             self._scheduler.round_robin.hold_or_free(domain)
         self._bound_intervals()

@@ -177,7 +177,7 @@ class LeaseTable:
         """Return the lease holder that a session is; None: it has leased nothing. O(1)."""
         return self._holders.get(session)
 
-    def forget(self, session: Hashable) -> None:
+    def end_session(self, session: Hashable) -> None:
         """A session has ended: it begins no lease any more."""
         holder = self._holders.pop(session, None)
         if holder is not None:

@@ -63,7 +63,7 @@ class Scheduler:
                 domain.held = bool(domain.paused_until)
             if self.limits.any:
                 domain.limit = self.limits.holding(name)
-                domain.handed_out = self.limits.last_hand_out(name)
+                domain.delivered_at = self.limits.last_delivery(name)
                 domain.waits_until = self.limits.waits_until(name)
                 domain.held = domain.must_wait()
         return domain
@@ -232,7 +232,7 @@ class Scheduler:
             if domain.limit is not None:
                 self.round_robin.hold_or_free(domain)
 
-    def dig_up(self, entry: Entry) -> None:
+    def unbury(self, entry: Entry) -> None:
         """Let an entry be no dead letter any more; its next state is up to the caller."""
         domain = entry.domain
         domain.buried -= 1

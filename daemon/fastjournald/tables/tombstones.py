@@ -14,7 +14,7 @@ come."""
 class Tombstones:
     """Tombstones by key, so that a late repeat of a SET is recognised; the oldest go first.
 
-    Each holds the timestamp of the deletion and the instant at which it was learnt; they are
+    Each holds the timestamp of the deletion and the instant at which it was noted; they are
     bounded in time, number and bytes.
     """
 
@@ -43,18 +43,18 @@ class Tombstones:
         return found[0]
 
     def find(self, key: bytes, now: int) -> tuple[int, int] | None:
-        """Return timestamp and the instant at which it was learnt; None as ``get``. O(1)."""
+        """Return timestamp and the instant at which it was noted; None as ``get``. O(1)."""
         found = self._items.get(key)
         return None if found is None or found[1] + self.ttl_us <= now else found
 
-    def lasts_until(self, learnt: int, now: int) -> int:
-        """Return until when about a tombstone stands that was learnt at that instant. O(1)."""
+    def lasts_until(self, deleted_us: int, now: int) -> int:
+        """Return until when about a tombstone stands that was noted at that instant. O(1)."""
         items = self._items
         if 2 * len(items) < self.number_max and 2 * self.bytes < self.bytes_max:
-            return learnt + self.ttl_us
+            return deleted_us + self.ttl_us
         # others will take its place: the oldest one has stood for as long as any will
         oldest = next(iter(items.values()))[1]
-        return learnt + min(self.ttl_us, max(now - oldest, 0))
+        return deleted_us + min(self.ttl_us, max(now - oldest, 0))
 
     def put(self, key: bytes, timestamp: int, now: int) -> None:
         """Leave a tombstone; a later one that stands there already stays. O(1)."""

@@ -31,7 +31,7 @@ class EntryRecords:
         """Bytes of the records that carry live entries."""
         self.amended: dict[bytes, Entry] = {}
         """Job id to the live entry about which there may be more records than its own."""
-        self.displaced: dict[bytes, bool] = {}
+        self.superseded: dict[bytes, bool] = {}
         """Job ids of entries worked on that a persistent SET superseded, and whether their own
         record says so; until then the record of that SET does."""
         self.erasers: set[bytes] = set()
@@ -82,8 +82,8 @@ class EntryRecords:
             self.erasers.discard(job_id)
         if self.trimmed:
             self.trimmed.pop(job_id, None)
-        if self.amended.pop(job_id, None) is not None and self.displaced:
-            self.displaced.pop(job_id, None)
+        if self.amended.pop(job_id, None) is not None and self.superseded:
+            self.superseded.pop(job_id, None)
         return job_id
 
     def amend(self, entry: Entry) -> bytes:
@@ -92,6 +92,6 @@ class EntryRecords:
         self.amended[job_id] = entry
         return job_id
 
-    def unsaid(self) -> list[bytes]:
+    def unrecorded_superseded(self) -> list[bytes]:
         """Return the jobs that were superseded and whose own records do not say so."""
-        return [job_id for job_id, said in self.displaced.items() if not said]
+        return [job_id for job_id, said in self.superseded.items() if not said]

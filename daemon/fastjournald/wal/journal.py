@@ -143,7 +143,7 @@ class Journal:
         self._append_operation(Batch(2 + 2 * leased + buried), now)
         self.stored(entry, now, taken)
         if taken is not None:
-            self.records.displaced[entry.job_id] = True
+            self.records.superseded[entry.job_id] = True
         if leased:
             self.leases.copied_forward(entry, now)
         if buried:
@@ -236,7 +236,7 @@ class Journal:
     def superseded(self, entry: Entry) -> None:
         """A persistent SET took the URI of the entry, which is worked on; its record says so."""
         if entry.run is not None:
-            self.records.displaced.setdefault(entry.job_id, False)
+            self.records.superseded.setdefault(entry.job_id, False)
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""

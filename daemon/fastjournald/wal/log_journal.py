@@ -42,9 +42,12 @@ class LogJournal:
 
     # --- tombstones -----------------------------------------------------------------------------
 
-    def tombstone(self, key: bytes, timestamp: int, now: int, *, learnt: int | None = None) -> None:
-        """A tombstone was left where no persistent entry stood, now or when ``learnt`` says."""
-        self._append_operation(Tombstone(key, timestamp), now if learnt is None else learnt, now)
+    def tombstone(
+        self, key: bytes, timestamp: int, now: int, *, deleted_us: int | None = None
+    ) -> None:
+        """A tombstone was left where no persistent entry stood, now or when ``deleted_us`` says."""
+        at = now if deleted_us is None else deleted_us
+        self._append_operation(Tombstone(key, timestamp), at, now)
 
     def tombstone_erased(self, key: bytes, now: int) -> None:
         """The tombstone under this key was removed."""
@@ -82,7 +85,7 @@ class LogJournal:
     ) -> None:
         """A sealed segment is about to have this size and checksum, or has them."""
         record = SegmentRewritten(number, size, crc32c, done)
-        self._usage.told(number, self._append_operation(record, now, now) >> OFFSET_BITS)
+        self._usage.add_seal(number, self._append_operation(record, now, now) >> OFFSET_BITS)
 
     def segment_removed(self, number: int, now: int) -> None:
         """A segment is about to leave the disk, or has left it."""

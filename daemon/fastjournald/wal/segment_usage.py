@@ -61,8 +61,8 @@ class SegmentUsage:
         """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.previous: dict[int, int] = {}
         """Segment number to that of the one before it, as its first record says."""
-        self.told_in: dict[int, set[int]] = {}
-        """Segment number to the segments with records that tell its size and checksum."""
+        self.seals_in: dict[int, set[int]] = {}
+        """Segment number to the segments with records of its size and checksum (seals)."""
         self.moved: set[int] = set()
         """Segments of which nothing matters any more, that were being read when they were to go."""
         self.merging: frozenset[int] = frozenset()
@@ -240,21 +240,21 @@ class SegmentUsage:
         """Whether a segment on the disk names this one as the one before it."""
         return any(self.previous.get(other) == number for other in present)
 
-    def told(self, number: int, segment: int) -> None:
-        """A record in that segment tells size and checksum of this one. O(1)."""
-        self.told_in.setdefault(number, set()).add(segment)
+    def add_seal(self, number: int, segment: int) -> None:
+        """A record in that segment has size and checksum of this one. O(1)."""
+        self.seals_in.setdefault(number, set()).add(segment)
 
-    def is_told(self, number: int, segment: int) -> bool:
+    def is_newest_seal(self, number: int, segment: int) -> bool:
         """Whether the newest record of size and checksum of a segment is in that one. O(records)"""
-        return max(self.told_in.get(number, ()), default=0) == segment
+        return max(self.seals_in.get(number, ()), default=0) == segment
 
-    def tells(self, segment: int, numbers: Collection[int]) -> None:
+    def keep_seals(self, segment: int, numbers: Collection[int]) -> None:
         """Note that records of size and checksum are left in that segment of these ones only."""
-        for number in [n for n, told in self.told_in.items() if segment in told]:
+        for number in [n for n, holding in self.seals_in.items() if segment in holding]:
             if number not in numbers:
-                self.told_in[number].discard(segment)
-                if not self.told_in[number]:
-                    del self.told_in[number]
+                self.seals_in[number].discard(segment)
+                if not self.seals_in[number]:
+                    del self.seals_in[number]
 
     def replacing(self, number: int, data: bytes) -> None:
         """A segment, which holds this, is about to be replaced. O(1)."""
@@ -271,7 +271,7 @@ class SegmentUsage:
         self.changes += 1
         self.emptied.discard(number)
         self.moved.discard(number)
-        self.tells(number, ())
+        self.keep_seals(number, ())
         for known in (self.live, self.compacted, self.dead_in, self.scores, self.previous):
             known.pop(number, None)
         self.paused_until.pop(number, None)

@@ -72,14 +72,14 @@ def tombstone_state(context: Context, key: bytes, now: int) -> dict[str, object]
     found = tombstones.find(key, now)
     if found is None:
         return None
-    timestamp, learnt = found
+    timestamp, deleted_us = found
     return {
         "state": "deleted",
         "keys": [key_text(key)],
         "now_us": now,
         "timestamp": timestamp,
-        "deleted_us": learnt,
-        "tombstone_until_us": tombstones.lasts_until(learnt, now),
+        "deleted_us": deleted_us,
+        "tombstone_until_us": tombstones.lasts_until(deleted_us, now),
     }
 
 
@@ -144,7 +144,7 @@ def _domain_state(domain: Domain) -> dict[str, object]:
         "domain_due": len(domain.ready),
         "domain_worked_on": domain.worked_on,
         "domain_paused_until_us": domain.paused_until,
-        "domain_delivered_us": domain.handed_out,
+        "domain_delivered_us": domain.delivered_at,
         "domain_interval_us": 0 if limit is None else limit.interval_us,
         "domain_waits_until_us": domain.waits_until,
         "domain_jobs_max": 0 if limit is None else limit.jobs,

@@ -100,7 +100,7 @@ def _get_key(
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         context.journal.leases.leased([entry], token, now, touched=[entry] if moved else ())
         store.begin_work([entry], token, session, now)
-        store.rules.hand_out(entry.domain, now)
+        store.rules.note_delivery(entry.domain, now)
     elif moved and (writes or not context.read_only):
         context.journal.touched(entry, now)
     reply = store.pair_reply(entry, key, flags, now)

@@ -156,9 +156,9 @@ def _take(
             if with_data and len(entry.value) > context.value_bytes_ration:
                 return None
         scheduler.pop_ready(domain)
-        domain.handed_out = now
+        domain.delivered_at = now
         if domain.limit is not None:
-            rules.hand_out(domain, now)
+            rules.note_delivery(domain, now)
         if not entries:
             first = domain
         entries.append(entry)

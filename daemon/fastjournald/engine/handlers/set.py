@@ -52,7 +52,7 @@ class _Inherited(NamedTuple):
 
 
 class _Met(NamedTuple):
-    """What a SET meets under its keys; at least one of the three is there."""
+    """Entries and tombstone that a SET meets under its keys; one of the three is there at least."""
 
     standing: Entry | None
     """The entry under its key."""

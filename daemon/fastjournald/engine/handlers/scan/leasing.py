@@ -154,5 +154,5 @@ class Leasing:
         context.journal.leases.leased(entries, token, now, touched=moved)
         store.begin_work(entries, token, self._session, now)
         for key, entry in leased:
-            store.rules.hand_out(entry.domain, now)
+            store.rules.note_delivery(entry.domain, now)
             self._page.add(context, entry, key, now)
