@@ -175,14 +175,14 @@ LIMITED_DOMAINS_MAX = 100_000
 LIMITED_BYTES_MAX = 64 * 1024 * 1024
 """Memory of limited domains: LIMITED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
-HAND_OUTS_MAX = 1_000_000
+INTERVALS_MAX = 1_000_000
 """Domains whose interval after a delivery runs; of more, the interval that ends first is over
 early. And domains whose last delivery a start restores."""
 
-HAND_OUTS_BYTES_MAX = 512 * 1024 * 1024
+INTERVALS_BYTES_MAX = 512 * 1024 * 1024
 """Memory of these: so many of usual names, or 120,000 of the longest."""
 
-HAND_OUT_BYTES = 300
+INTERVAL_BYTES = 300
 """Memory of such a domain, besides its name."""
 
 LIMIT_BYTES = 540
@@ -198,7 +198,7 @@ OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority with a due entry. Under 5 ms of work; /metrics compares all, in slices."""
 
-GIVEN_BACK_MAX = 100
+UNDELIVERED_RELEASED_MAX = 100
 """Leases of unsent replies that are released in one pass: a millisecond. A connection may have
 leased thousands in replies that it did not read."""
 

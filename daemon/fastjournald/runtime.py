@@ -23,7 +23,7 @@ from fastjournald.compaction.backpressure import Backpressure
 from fastjournald.compaction.steps import CompactionOutcome
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.histogram import Histogram, Latencies
 
@@ -86,5 +86,5 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """Called when something else has changed the engine: wakes the tasks concerned."""
     deliver: Callable[[list[tuple[Hashable, bytes]]], None]
     """Hands replies to waiting requests to their connections, which send them when durable."""
-    give_back: Callable[[list[Handout]], None]
+    release_undelivered: Callable[[list[DeliveredJobs]], None]
     """Lets work wait again whose replies were never sent."""

@@ -19,7 +19,7 @@ from fastjournald.compaction.backpressure import Backpressure
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.connections import Connections
 from fastjournald.net.credentials import Security
@@ -88,7 +88,7 @@ class Server:
             after_requests=self._after_requests,
             wake_tasks=self._wake_tasks,
             deliver=self._deliver,
-            give_back=self._give_back,
+            release_undelivered=self._release_undelivered,
         )
         self.turn_scheduler = TurnScheduler(
             runtime.turns, runtime.counters.turn_us, runtime.counters.latencies, writer
@@ -256,8 +256,8 @@ class Server:
     def _deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         self.connections.deliver(answers)
 
-    def _give_back(self, handouts: list[Handout]) -> None:
-        self.connections.give_back(handouts)
+    def _release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
+        self.connections.release_undelivered(deliveries)
 
     def _wake_session(self, session: Hashable) -> None:
         self.connections.wake(session)

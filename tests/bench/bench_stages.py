@@ -110,7 +110,7 @@ class HotPath:
             latencies=Latencies(Function),
             after_requests=lambda _now: None,
             wake_tasks=lambda: None,
-            give_back=lambda _handouts: None,
+            release_undelivered=lambda _deliveries: None,
         )
         self._session = Session(self.shared)
         self._session.next_step(now_us())

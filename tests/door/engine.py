@@ -33,6 +33,6 @@ from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Set
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import UNKNOWN
 from fastjournald.engine.store import Store
-from fastjournald.engine.undelivered import Delivery, Handout, give_back
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply, release_undelivered
 from fastjournald.engine.value_memory import evict_values, fill_value
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES

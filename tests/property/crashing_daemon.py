@@ -26,9 +26,9 @@ from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Compaction, comp
 from tests.door.config import Config
 from tests.door.engine import (
     BURIED_AT_ATTEMPTS_MAX,
-    Delivery,
+    DeliveredJobs,
+    DeliveringReply,
     Engine,
-    Handout,
     KeyFilter,
     Missing,
     evict_values,
@@ -168,9 +168,9 @@ class CrashingDaemon:
         """Not sent yet."""
         self.heard: dict[bytes, Told] = {}
         self.backs = random.Random(seed)
-        self.unsent: list[Handout] = []
+        self.unsent: list[DeliveredJobs] = []
         """Work in replies that have not left for the client."""
-        self.given_back = 0
+        self.released = 0
         self.recover()
 
     # --- life and death -------------------------------------------------------------------------
@@ -413,8 +413,8 @@ class CrashingDaemon:
         while isinstance(answer, Missing):
             answer = engine.handle("session", asked, self.clock.instant_us, self.fetch(answer))
         assert answer is not None
-        if isinstance(answer, Delivery):
-            self.unsent.append(answer.handout)
+        if isinstance(answer, DeliveringReply):
+            self.unsent.append(answer.jobs)
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()
@@ -428,8 +428,8 @@ class CrashingDaemon:
         if chance < 0.4:
             self.unsent.clear()
         while chance > 0.8 and self.unsent:
-            self.unsent = self.engine.give_back(self.unsent, 1, self.clock.instant_us)
-            self.given_back += 1
+            self.unsent = self.engine.release_undelivered(self.unsent, 1, self.clock.instant_us)
+            self.released += 1
             self.engine.check()
             self.take_down()
 

@@ -272,7 +272,7 @@ class Model(Values, Keys, Work, Scans):
             token = self.lease(taken, lease_us)
             for e in taken:
                 e.accessed = self.clock
-        self.note_hand_out(taken, leased=not pop)
+        self.note_delivery(taken, leased=not pop)
         pairs = [self.pair(e, r) for e in taken]
         for e in taken if pop else []:
             self.entries.remove(e)
@@ -315,7 +315,7 @@ class Model(Values, Keys, Work, Scans):
             self.unlock(e)
             e.accessed, e.token_before, e.renews = e.modified, e.token, set()
         self.leases = self.leases_logged
-        self.handed_out = dict(self.handed_out_logged)
+        self.delivered_at = dict(self.delivered_at_logged)
         self.update_turns()
 
     def adopt_turns(self, turns: list[bytes]) -> None:

@@ -105,7 +105,7 @@ class Scans(State):
         if lease:
             domain = e.parts.domain if e.parts else b""
             token = self.lease([e], r.timeout or self.limit(domain, "lease_us"))
-            self.note_hand_out([e], leased=True)
+            self.note_delivery([e], leased=True)
         self.subscribe(session, r, lambda key: key == r.key)
         return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[self.pair(e, r, r.key)])
 
@@ -138,7 +138,7 @@ class Scans(State):
         if lease and page:
             leased = [e for _, e in page]
             token = self.lease(leased, r.timeout or self.rules.lease_us_default)
-            self.note_hand_out(leased, leased=True)
+            self.note_delivery(leased, leased=True)
         pairs = [self.pair(e, r, key) for key, e in page]
         self.page_ends = len(page) == len(found)
         self.subscribe(session, r, wanted.wants)

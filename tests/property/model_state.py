@@ -36,9 +36,9 @@ class State:
     """Domain to the instant at which its pause ends."""
     limits: dict[bytes, dict[str, int]] = field(default_factory=dict)
     """Domain to what LIMIT has set."""
-    handed_out: dict[bytes, int] = field(default_factory=dict)
+    delivered_at: dict[bytes, int] = field(default_factory=dict)
     """Domain to the instant of its last hand-out."""
-    handed_out_logged: dict[bytes, int] = field(default_factory=dict)
+    delivered_at_logged: dict[bytes, int] = field(default_factory=dict)
     """The same of persistent leases only."""
     waiters: list[Waiter] = field(default_factory=list)
     ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class State:
 
     def waits_until(self, domain: bytes) -> int:
         """When the interval after the last hand-out is over; 0: it is."""
-        interval, last = self.limit(domain, "interval_us"), self.handed_out.get(domain)
+        interval, last = self.limit(domain, "interval_us"), self.delivered_at.get(domain)
         end = 0 if last is None or not interval else min(last + interval, U64_MAX)
         return end if end > self.clock else 0
 
@@ -118,13 +118,13 @@ class State:
             full = min(e.token for e in self.worked_on_in(domain))
         return max(full, self.waits_until(domain))
 
-    def note_hand_out(self, entries: list[Entry], *, leased: bool) -> None:
+    def note_delivery(self, entries: list[Entry], *, leased: bool) -> None:
         """These entries were delivered; a lease record tells of it after a restart."""
         for e in entries:
             if e.parts is not None:
-                self.handed_out[e.parts.domain] = self.clock
+                self.delivered_at[e.parts.domain] = self.clock
                 if leased and e.persistent:
-                    self.handed_out_logged[e.parts.domain] = self.clock
+                    self.delivered_at_logged[e.parts.domain] = self.clock
 
     # --- when something comes --------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class State:
     def returns(self) -> list[int]:
         """When leases, delays, locks, pauses and intervals end."""
         ends = list(self.pauses.values())
-        ends += [end for domain in self.handed_out if (end := self.waits_until(domain))]
+        ends += [end for domain in self.delivered_at if (end := self.waits_until(domain))]
         for e in self.entries:
             if e.not_before > self.clock:
                 ends.append(e.not_before)
@@ -202,11 +202,11 @@ class State:
 
     def update_turns(self) -> None:
         """Domains that are no longer due leave, those that became due enter by name."""
-        if self.handed_out:
+        if self.delivered_at:
             standing = {e.parts.domain for e in self.entries if e.parts}
-            self.handed_out = {
+            self.delivered_at = {
                 domain: at
-                for domain, at in self.handed_out.items()
+                for domain, at in self.delivered_at.items()
                 if domain in standing or self.waits_until(domain)
             }
         due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}

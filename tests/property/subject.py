@@ -22,9 +22,9 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, V
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.engine import (
-    Delivery,
+    DeliveredJobs,
+    DeliveringReply,
     Engine,
-    Handout,
     LongMatches,
     Missing,
     Scan,
@@ -137,7 +137,7 @@ class EngineSubject:
         )
         self.shell = Shell(self.engine)
         self.ended: list[tuple[Hashable, Reply]] = []
-        self.delivered: list[Handout] = []
+        self.delivered: list[DeliveredJobs] = []
         """Work of all replies so far."""
         self.evict()
         self.check()
@@ -223,8 +223,8 @@ class EngineSubject:
         return replies[-1]
 
     def _note(self, data: bytes) -> None:
-        if isinstance(data, Delivery):
-            self.delivered.append(data.handout)
+        if isinstance(data, DeliveringReply):
+            self.delivered.append(data.jobs)
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Replies to those who waited, first those that QUIT has ended."""

@@ -101,7 +101,7 @@ def test_engine_leaves_no_reference_cycle_behind() -> None:
     # what starting leaves, whole modules among it, is no matter: it is not repeated
     gc.collect()
     gc.garbage.clear()
-    assert exercise(engine, writer, clock, 1) == {"waits", "bytes", "Delivery"}
+    assert exercise(engine, writer, clock, 1) == {"waits", "bytes", "DeliveringReply"}
     gc.collect()
     assert gc.garbage == []
 

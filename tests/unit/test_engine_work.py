@@ -439,7 +439,7 @@ def test_matching_and_telling_of_changes_counts() -> None:
         daemon.engine.notifications.match()
     matched = daemon.store.work - before
     assert 100 <= matched <= 1000
-    assert daemon.engine.notifications.tell("listens", NOW)
+    assert daemon.engine.notifications.pop("listens", NOW)
     assert daemon.store.work - before > matched
 
 

@@ -90,7 +90,7 @@ def test_popped_entry_that_was_not_delivered_has_returned() -> None:
     assert entry is not None
     told.log.ask(Function.NEXT, DOMAIN, flags=Flag.OVERWRITE)
     told.log.pass_time(1)
-    told.log.engine.give_back([(0, [entry])], 9, told.log.clock.instant_us)
+    told.log.engine.release_undelivered([(0, [entry])], 9, told.log.clock.instant_us)
     events = told.events()
     assert [(str(event.event), event.reason) for event in events] == [
         ("set", None),

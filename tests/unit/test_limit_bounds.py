@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.limits import HAND_OUT_BYTES, LIMIT_BYTES
+from fastjournal.limits import INTERVAL_BYTES, LIMIT_BYTES
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.places import patch_module
 from tests.property.compacted_log import CompactedLog
@@ -60,7 +60,7 @@ def test_limit_is_refused_while_the_disk_is_nearly_full(s: Subject) -> None:
 def test_intervals_are_bounded_in_number_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "tables.HAND_OUTS_MAX", 2)
+    patch_module(monkeypatch, "tables.INTERVALS_MAX", 2)
     s = s.under(interval_us_default=10 * SECOND)
     for name in (b"a", b"b", b"c"):
         s.set(name + b":1:0:x")
@@ -73,7 +73,7 @@ def test_intervals_are_bounded_in_number_and_the_first_ends_early(
 def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "tables.HAND_OUTS_BYTES_MAX", 2 * (HAND_OUT_BYTES + 1000))
+    patch_module(monkeypatch, "tables.INTERVALS_BYTES_MAX", 2 * (INTERVAL_BYTES + 1000))
     s = s.under(interval_us_default=10 * SECOND)
     assert isinstance(s.target, EngineSubject)
     names = [b"%01000d" % number for number in range(3)]
@@ -88,7 +88,7 @@ def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
     assert [limits.waits_until(name) > 0 for name in names] == [True, False, True]
     s.later(10 * SECOND)
     assert s.jobs(names[2]) == [names[2] + b":1:0:y"]
-    assert (limits.intervals, limits.interval_bytes) == (1, HAND_OUT_BYTES + 1000)
+    assert (limits.intervals, limits.interval_bytes) == (1, INTERVAL_BYTES + 1000)
 
 
 def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subject) -> None:
@@ -119,11 +119,11 @@ def test_lease_of_a_plain_entry_is_no_hand_out_of_a_domain(s: Subject, plain: by
 
 
 def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "replay.HAND_OUTS_MAX", 2)
+    patch_module(monkeypatch, "replay.INTERVALS_MAX", 2)
     state = ReplayState()
     for number, key in enumerate((b"a:1:0:x", b"b:1:0:x", b"a:1:0:y", b"c:1:0:x")):
-        state.note_hand_out(key, number)
-    assert state.handed_out == {b"a": 2, b"c": 3}
+        state.note_delivery(key, number)
+    assert state.delivered_at == {b"a": 2, b"c": 3}
 
 
 # --- compaction -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fastjournal.protocol import ClientConnection, Flag, Function, encode_reply,
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.admission import MemoryBudget, TurnBudget
 from tests.door.daemon import Latencies
-from tests.door.engine import Grant, Grants, Handout
+from tests.door.engine import DeliveredJobs, Grant, Grants
 from tests.door.net import (
     CLOSE,
     COMMIT,
@@ -79,7 +79,7 @@ class Daemon:
         self.memory = MemoryBudget(inflight, self.engine.context.ration)
         self.turns = TurnBudget(self.engine.store)
         self.backpressure = Backpressure()
-        self.given_back: list[Handout] = []
+        self.released: list[DeliveredJobs] = []
         self.woken = self.told = 0
         self.closed: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class Daemon:
             latencies=self.latencies,
             after_requests=self._after_requests,
             wake_tasks=self._wake_tasks,
-            give_back=self.given_back.extend,
+            release_undelivered=self.released.extend,
         )
         self.clients: dict[object, Client] = {}
 
@@ -776,7 +776,7 @@ def test_work_in_an_unsent_reply_is_given_back_and_what_was_sent_is_not(
     assert client.step() is COMMIT
     assert daemon.memory.bytes > 0
     client.end()
-    assert [entry.key for _, entries in daemon.given_back for entry in entries] == [b"a:1:0:y"]
+    assert [entry.key for _, entries in daemon.released for entry in entries] == [b"a:1:0:y"]
     assert daemon.memory.bytes == 0
 
 
@@ -790,7 +790,7 @@ def test_session_withdraws_only_pushed_work_from_a_client_that_hung_up(
     assert Client(daemon).ask(set_(b"b:1:0:z"))[0].code == ""
     client.hung_up = True
     client.commit()
-    assert [entry.key for _, entries in daemon.given_back for entry in entries] == [b"b:1:0:z"]
+    assert [entry.key for _, entries in daemon.released for entry in entries] == [b"b:1:0:z"]
     assert len(client.replies) == 1
     assert client.replies[0].pairs
 

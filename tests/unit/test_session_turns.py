@@ -64,7 +64,7 @@ async def test_turn_serves_so_many_clients_that_come_at_the_same_instant(
                 background.start_soon(peer.send, NOP)
             assert [(await peer.reply()) is not None for peer in peers] == [True] * CLIENTS
         else:
-            monkeypatch.setattr(room.engine, "forget", turns.counted(room.engine.forget))
+            monkeypatch.setattr(room.engine, "end_session", turns.counted(room.engine.end_session))
             for peer in peers:
                 background.start_soon(peer.stream.aclose)
             await trio.sleep(10)

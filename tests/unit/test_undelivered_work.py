@@ -10,7 +10,7 @@ import pytest
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
-from tests.door.engine import Delivery, Handout, Scan
+from tests.door.engine import DeliveredJobs, DeliveringReply, Scan
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -28,14 +28,14 @@ class Desk(Subject):
         self.subject = EngineSubject(Rules(**rules), cold=cold)
         super().__init__(self.subject)
 
-    def take(self, **fields: Any) -> list[Handout]:
+    def take(self, **fields: Any) -> list[DeliveredJobs]:
         """Let a session take work; return that of its reply."""
         self.subject.delivered.clear()
         assert self.next(**fields).pairs
         return self.subject.delivered.copy()
 
-    def lose(self, handouts: list[Handout], number_max: int = 1000) -> list[Handout]:
-        left = self.subject.engine.give_back(handouts, number_max, self.now)
+    def lose(self, deliveries: list[DeliveredJobs], number_max: int = 1000) -> list[DeliveredJobs]:
+        left = self.subject.engine.release_undelivered(deliveries, number_max, self.now)
         self.subject.check()
         return left
 
@@ -229,7 +229,9 @@ def test_undelivered_work_is_named_by_each_reply_that_has_it(s: Desk) -> None:
 
     def work(answer: object) -> list[bytes]:
         assert isinstance(answer, bytes)
-        return [entry.key for entry in answer.handout[1]] if isinstance(answer, Delivery) else []
+        return (
+            [entry.key for entry in answer.jobs[1]] if isinstance(answer, DeliveringReply) else []
+        )
 
     s.set(JOB)
     s.set(OTHER)
@@ -240,7 +242,7 @@ def test_undelivered_work_is_named_by_each_reply_that_has_it(s: Desk) -> None:
     while (reply := engine.step(scan, now)) is None:
         pass
     assert work(reply) == [JOB, OTHER]
-    assert engine.give_back(scan.leased, 2, now) == []
+    assert engine.release_undelivered(scan.leased, 2, now) == []
     assert work(engine.handle("one", request(Function.GET, JOB, timeout=SECOND), now)) == [JOB]
     assert work(engine.handle("one", request(Function.NEXT), now)) == [OTHER]
     assert work(engine.handle("one", request(Function.NEXT), now)) == []

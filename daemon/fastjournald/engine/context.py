@@ -14,7 +14,7 @@ from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import RequestCounters
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
-from fastjournald.engine.undelivered import Delivery
+from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.engine.waiters import Waiter, Waiters
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
@@ -124,11 +124,13 @@ class Context:
             request = msgspec.structs.replace(request, value=b"", value_type=None, second_key=None)
         self.waiters.add(session, request, deadline)
 
-    def answer(self, waiter: Waiter, reply: Reply | Delivery, now: int) -> tuple[Hashable, bytes]:
+    def answer(
+        self, waiter: Waiter, reply: Reply | DeliveringReply, now: int
+    ) -> tuple[Hashable, bytes]:
         """End the wait of a request; return who gets the reply to it, and its bytes."""
         self.waiters.remove(waiter)
         self.store.work += limits.REQUEST_WORK
-        if isinstance(reply, Delivery):
+        if isinstance(reply, DeliveringReply):
             return waiter.session, reply
         if reply.error:
             self.counters.count_error(waiter.request.function, reply.error)

@@ -36,7 +36,7 @@ from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.notifications import Notifications
 from fastjournald.engine.settings import Settings
-from fastjournald.engine.undelivered import Handout, give_back
+from fastjournald.engine.undelivered import DeliveredJobs, release_undelivered
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 from fastjournald.wal.journal import Journal
@@ -89,12 +89,12 @@ class Engine:
             unreadable: Where it is asked again because values were missing: the reads that failed.
 
         Returns:
-            The encoded reply (for QUIT also those of its waiting requests), a ``Delivery`` where it
-            delivers work; None: the request waits for work, and ``serve_waiters`` will answer it. A
-            GET of many keys is a scan: ``step`` it until that returns the reply. Where values are
-            missing, nothing was done, but that NEXT has buried entries whose values cannot be read:
-            ``fill_value`` of their entries and ask again, with nothing in between, and with the
-            reads that failed.
+            The encoded reply (for QUIT also those of its waiting requests), a ``DeliveringReply``
+            where it delivers work; None: the request waits for work, and ``serve_waiters`` will
+            answer it. A GET of many keys is a scan: ``step`` it until that returns the reply. Where
+            values are missing, nothing was done, but that NEXT has buried entries whose values
+            cannot be read: ``fill_value`` of their entries and ask again, with nothing in between,
+            and with the reads that failed.
         """
         context, store, signals = self.context, self.store, self.signals
         if now != context.now:
@@ -223,8 +223,9 @@ class Engine:
             unreadable: Where the step before returned missing values: the reads that failed.
 
         Returns:
-            The encoded reply, a ``Delivery`` where it leases; None: there is more to do; missing
-            values, to be read before that; matches that take long, to be ``run`` before that.
+            The encoded reply, a ``DeliveringReply`` where it leases; None: there is more to do;
+            missing values, to be read before that; matches that take long, to be ``run`` before
+            that.
         """
         now = self._tick(now)
         self._advance_if_due(now)
@@ -237,13 +238,15 @@ class Engine:
     def end(self, scan: Scan, error: str) -> None:
         """A scan is answered with an error: nothing of what it asked for holds."""
         self.counters.count_error(scan.request.function, error)
-        give_back(self.context.jobs, scan.leased, SCAN_LEASES_MAX, self.now)
+        release_undelivered(self.context.jobs, scan.leased, SCAN_LEASES_MAX, self.now)
         if scan.request.flags & LISTEN:
             self.subscriptions.end(scan.session, scan.request.identifier)
 
-    def give_back(self, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
+    def release_undelivered(
+        self, deliveries: list[DeliveredJobs], number_max: int, now: int
+    ) -> list[DeliveredJobs]:
         """Let work wait again whose replies were never sent: so many entries; return the rest."""
-        return give_back(self.context.jobs, handouts, number_max, self._tick(now))
+        return release_undelivered(self.context.jobs, deliveries, number_max, self._tick(now))
 
     # --- sessions -------------------------------------------------------------------------------
 

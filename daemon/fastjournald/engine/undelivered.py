@@ -15,24 +15,24 @@ from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
-Handout: TypeAlias = tuple[int, list[Entry]]
+DeliveredJobs: TypeAlias = tuple[int, list[Entry]]
 """Result of one request for work: the lease token, or 0 where it popped the jobs; the entries."""
 
 
-class Delivery(bytes):
+class DeliveringReply(bytes):
     """Encoded reply that delivers work, with that work: it may never be sent."""
 
-    handout: Handout
+    jobs: DeliveredJobs
 
 
-def give_back(
-    jobs: JobLifecycle, handouts: list[Handout], number_max: int, now: int
-) -> list[Handout]:
+def release_undelivered(
+    jobs: JobLifecycle, deliveries: list[DeliveredJobs], number_max: int, now: int
+) -> list[DeliveredJobs]:
     """Let work wait again that no client has seen.
 
     Args:
         jobs: Lifecycle of the leased entries.
-        handouts: In any order; what ended or changed hands meanwhile stays as it is.
+        deliveries: In any order; what ended or changed hands meanwhile stays as it is.
         number_max: Most entries in one go.
         now: The present.
 
@@ -40,9 +40,9 @@ def give_back(
         Those that are left to do.
     """
     store = jobs.store
-    left: list[Handout] = []
-    store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
-    for token, entries in handouts:
+    left: list[DeliveredJobs] = []
+    store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in deliveries))
+    for token, entries in deliveries:
         for entry in entries[: max(number_max, 0)]:
             if token:
                 _release(jobs, entry, token, now)

@@ -11,7 +11,7 @@ import trio
 from fastjournal import limits
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.eviction_queue import EvictionQueue
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.net.accept import accept
 from fastjournald.net.client_transport import ClientTransport
 from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of, take_socket
@@ -63,7 +63,7 @@ class Connections:
             latencies=runtime.counters.latencies,
             after_requests=runtime.after_requests,
             wake_tasks=runtime.wake_tasks,
-            give_back=runtime.give_back,
+            release_undelivered=runtime.release_undelivered,
         )
         self._together = SharedBatch(self._shared)
         self.poller = Poller(
@@ -199,19 +199,21 @@ class Connections:
         transport = self.transports.get(session)
         return transport is None or transport.has_hung_up()
 
-    def give_back(self, handouts: list[Handout]) -> None:
+    def release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
         """Let work wait again whose replies were never sent, a part of it at a time."""
-        if handouts and not self._runtime.writer.failed:
+        if deliveries and not self._runtime.writer.failed:
             assert self.nursery is not None
-            self.nursery.start_soon(self._give_back, handouts)
+            self.nursery.start_soon(self._release_undelivered, deliveries)
 
-    async def _give_back(self, handouts: list[Handout]) -> None:
+    async def _release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
         runtime = self._runtime
         # also where the daemon is about to stop: others are to get it after that
         with trio.CancelScope(shield=True):
-            while handouts:
+            while deliveries:
                 now = runtime.clock.now_us()
-                handouts = runtime.engine.give_back(handouts, limits.GIVEN_BACK_MAX, now)
+                deliveries = runtime.engine.release_undelivered(
+                    deliveries, limits.UNDELIVERED_RELEASED_MAX, now
+                )
                 runtime.after_requests(now)
                 await trio.lowlevel.checkpoint()
             await runtime.commit.wait_settled(runtime.writer.appended)

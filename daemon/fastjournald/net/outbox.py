@@ -19,9 +19,9 @@ from typing import Protocol, TypeAlias
 
 from fastjournal.limits import REPLIES_BYTES_MAX
 from fastjournald.admission.memory_budget import MemoryAccount
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import DeliveredJobs
 
-_Piece: TypeAlias = tuple[bytes, int, int, list[Handout] | None, bool]
+_Piece: TypeAlias = tuple[bytes, int, int, list[DeliveredJobs] | None, bool]
 """Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
 that waited. A plain tuple, for each turn of a session makes one."""
 
@@ -40,13 +40,16 @@ class Outbox:
     Args:
         log: Marks are positions in it.
         account: Counts what the messages hold.
-        give_back: Gets the work of messages that were not sent.
+        release_undelivered: Gets the work of messages that were not sent.
     """
 
-    __slots__ = ("_account", "_give_back", "_leaving", "_log", "_pushed_work", "pieces")
+    __slots__ = ("_account", "_leaving", "_log", "_pushed_work", "_release_undelivered", "pieces")
 
     def __init__(
-        self, log: Log, account: MemoryAccount, give_back: Callable[[list[Handout]], None]
+        self,
+        log: Log,
+        account: MemoryAccount,
+        release_undelivered: Callable[[list[DeliveredJobs]], None],
     ) -> None:
         self.pieces: deque[_Piece] = deque()
         """Not sent so far, or not wholly. The session only asks whether there are any."""
@@ -56,7 +59,7 @@ class Outbox:
         """Pieces at the front that are being sent."""
         self._log = log
         self._account = account
-        self._give_back = give_back
+        self._release_undelivered = release_undelivered
 
     @property
     def mark(self) -> int:
@@ -64,22 +67,22 @@ class Outbox:
         return self.pieces[0][1]
 
     def put(
-        self, data: bytes, handouts: list[Handout] | None = None, *, pushed: bool = False
+        self, data: bytes, deliveries: list[DeliveredJobs] | None = None, *, pushed: bool = False
     ) -> None:
         """Add messages that were made just now. O(1).
 
         Args:
             data: One whole message, or several.
-            handouts: Work that they deliver.
+            deliveries: Work that they deliver.
             pushed: They answer requests that waited.
         """
         pieces, mark, account = self.pieces, self._log.appended, self._account
         assert not pieces or pieces[-1][1] <= mark
         held = len(data)
-        if handouts:
-            held += _popped_bytes(handouts)
+        if deliveries:
+            held += _popped_bytes(deliveries)
             self._pushed_work += pushed
-            pieces.append((data, mark, held, handouts, pushed))
+            pieces.append((data, mark, held, deliveries, pushed))
         else:
             pieces.append((data, mark, held, None, False))
         if not account.closed:
@@ -141,22 +144,22 @@ class Outbox:
             pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
         """
         kept: deque[_Piece] = deque()
-        handouts: list[Handout] = []
+        deliveries: list[DeliveredJobs] = []
         total = 0
         for piece in self.pieces:
             _, _, held, work, with_pushed_work = piece
             if pushed_only and not with_pushed_work:
                 kept.append(piece)
             else:
-                handouts += work or ()
+                deliveries += work or ()
                 total += held
         self.pieces = kept
         self._pushed_work = self._leaving = 0
         self._account.hold(-total)
-        if handouts:
-            self._give_back(handouts)
+        if deliveries:
+            self._release_undelivered(deliveries)
 
 
-def _popped_bytes(handouts: list[Handout]) -> int:
+def _popped_bytes(deliveries: list[DeliveredJobs]) -> int:
     """Return the size of the values that are kept only because they may have to be restored."""
-    return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
+    return sum(len(entry.value) for token, entries in deliveries if not token for entry in entries)

@@ -20,7 +20,7 @@ from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
-from fastjournald.engine.undelivered import Delivery, Handout
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.session_steps import (
     COMMIT,
@@ -84,7 +84,7 @@ class RequestBatch:
         """Those that are counted, because some of the requests wait."""
         self._replies: list[bytes] = []
         """Replies that are not in the outbox so far."""
-        self._handouts: list[Handout] = []
+        self._deliveries: list[DeliveredJobs] = []
         """Work that they deliver."""
         self._reply_room = 0
         """Bytes of replies until they have to be sent."""
@@ -129,8 +129,8 @@ class RequestBatch:
     def take_reply(self, reply: bytes) -> None:
         """Take the reply for which RunScan or TakeSnapshot waited."""
         self._replies.append(reply)
-        if isinstance(reply, Delivery):
-            self._handouts.append(reply.handout)
+        if isinstance(reply, DeliveringReply):
+            self._deliveries.append(reply.jobs)
 
     def values_read(self, unreadable: Unreadable) -> None:
         """Take note that the values of ReadValues were read, but for those that could not be."""
@@ -179,8 +179,8 @@ class RequestBatch:
                     # it waits for work
                     continue
                 if type(reply) is not bytes:
-                    if isinstance(reply, Delivery):
-                        self._handouts.append(reply.handout)
+                    if isinstance(reply, DeliveringReply):
+                        self._deliveries.append(reply.jobs)
                     elif not isinstance(reply, bytes):
                         self._at = at - 1
                         self._longer = reply
@@ -266,10 +266,10 @@ class RequestBatch:
         shared.turns.charge(self._share)
         if self._replies:
             # they leave together, and with those that follow before the commit
-            self._outbox.put(b"".join(self._replies), self._handouts)
+            self._outbox.put(b"".join(self._replies), self._deliveries)
             self._replies.clear()
-            if self._handouts:
-                self._handouts = []
+            if self._deliveries:
+                self._deliveries = []
         if self._signals.bits or shared.log.appended >= shared.backpressure.look_at:
             shared.after_requests(now)
 

@@ -32,7 +32,7 @@ from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER, MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.prefetch import missing_notifications
-from fastjournald.engine.undelivered import Delivery
+from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
 from fastjournald.net.session_steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
@@ -63,7 +63,7 @@ class Session:
         """All that is in memory for this connection."""
         self.share = Share()
         """Account of its turns."""
-        self._outbox = outbox = Outbox(shared.log, self.account, shared.give_back)
+        self._outbox = outbox = Outbox(shared.log, self.account, shared.release_undelivered)
         # methods of the outbox itself: a reply takes no further call
         self.data_to_send = outbox.data_to_send
         self.data_sent = outbox.data_sent
@@ -334,8 +334,8 @@ class Session:
 
     def deliver(self, replies: list[bytes]) -> None:
         """Let replies to requests that waited leave, once all that is appended now is settled."""
-        handouts = [reply.handout for reply in replies if isinstance(reply, Delivery)]
-        self._outbox.put(b"".join(replies), handouts, pushed=True)
+        deliveries = [reply.jobs for reply in replies if isinstance(reply, DeliveringReply)]
+        self._outbox.put(b"".join(replies), deliveries, pushed=True)
 
     def has_notifications(self) -> bool:
         """Whether the client listens to something that has changed, and may be notified now."""

@@ -11,7 +11,7 @@ from fastjournald.admission.log_growth import WriterQueue
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.undelivered import Handout
+from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.histogram import Latencies
 from fastjournald.net.outbox import Log
 
@@ -30,4 +30,4 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     after_requests: Callable[[int], None]
     """Called when requests have set signals, or have made the log grow by much."""
     wake_tasks: Callable[[], None]
-    give_back: Callable[[list[Handout]], None]
+    release_undelivered: Callable[[list[DeliveredJobs]], None]

@@ -212,8 +212,8 @@ def load_engine(
     limits = {name: DomainLimit.from_record(limit) for name, limit in state.limits.items()}
     store.rules.load(state.pauses, limits)
     load_store(store, state, now)
-    for name, handed_out in state.handed_out.items():
-        store.rules.restore_delivery(name, handed_out, now)
+    for name, delivered_at in state.delivered_at.items():
+        store.rules.restore_delivery(name, delivered_at, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.deleted_us)

@@ -16,7 +16,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.operation_records import Limit
-from fastjournal.limits import HAND_OUT_BYTES, INSTANT_MAX, LIMIT_BYTES
+from fastjournal.limits import INSTANT_MAX, INTERVAL_BYTES, LIMIT_BYTES
 
 
 class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -137,7 +137,7 @@ class DomainLimits:
             return 0
         self._last[name] = delivered_at, end
         self._ends.add((end, name))
-        self.interval_bytes += HAND_OUT_BYTES + len(name)
+        self.interval_bytes += INTERVAL_BYTES + len(name)
         return end
 
     def last_delivery(self, name: bytes) -> int:
@@ -152,4 +152,4 @@ class DomainLimits:
         """Let the interval of a domain be over."""
         _, end = self._last.pop(name)
         self._ends.remove((end, name))
-        self.interval_bytes -= HAND_OUT_BYTES + len(name)
+        self.interval_bytes -= INTERVAL_BYTES + len(name)

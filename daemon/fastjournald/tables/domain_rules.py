@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastjournal.limits import HAND_OUTS_BYTES_MAX, HAND_OUTS_MAX
+from fastjournal.limits import INTERVALS_BYTES_MAX, INTERVALS_MAX
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.scheduler import Scheduler
@@ -82,7 +82,7 @@ class DomainRules:
     def _bound_intervals(self) -> None:
         """Let the intervals that end first be over where too many run."""
         limits = self.limits
-        while limits.intervals > HAND_OUTS_MAX or limits.interval_bytes > HAND_OUTS_BYTES_MAX:
+        while limits.intervals > INTERVALS_MAX or limits.interval_bytes > INTERVALS_BYTES_MAX:
             first = limits.first_end()
             assert first is not None
             self.end_hold(first[1], first[0])

@@ -109,7 +109,7 @@ class ScanRunner:
             place.leave()
             runtime.counters.scans -= 1
             if reply is None:
-                runtime.give_back(scan.leased)
+                runtime.release_undelivered(scan.leased)
 
     async def _run_slices(
         self, scan: Scan, place: Place, is_lost: Callable[[], bool], share: Share

@@ -287,10 +287,10 @@ class Replay:
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
-        handed_out = 0
+        delivered_at = 0
         if not lease.again:
             state.last_token = lease.token
-            handed_out = instant_at(data, run.offset(head))
+            delivered_at = instant_at(data, run.offset(head))
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
@@ -301,8 +301,8 @@ class Replay:
             if job is None:
                 # compaction has taken it away
                 continue
-            if handed_out:
-                state.note_hand_out(job.key, handed_out)
+            if delivered_at:
+                state.note_delivery(job.key, delivered_at)
             if superseded:
                 state.lease(job, lease.token, instant_at(data, run.offset(head)))
             else:

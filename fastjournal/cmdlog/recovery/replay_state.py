@@ -13,7 +13,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
 from fastjournal.keys import moved_not_before, split_journal_key
 from fastjournal.limits import (
-    HAND_OUTS_MAX,
+    INTERVALS_MAX,
     KEY_BYTES_MAX,
     PAUSE_BYTES,
     PAUSED_BYTES_MAX,
@@ -91,7 +91,7 @@ class ReplayState:
         """Domain to the limits of its own."""
         self.limited_in: dict[int, set[bytes]] = {}
         """Segment number to the ``pause_name`` of each domain with a limit record in it."""
-        self.handed_out: dict[bytes, int] = {}
+        self.delivered_at: dict[bytes, int] = {}
         """Domain to its newest lease record, the oldest first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
@@ -333,17 +333,17 @@ class ReplayState:
             self.limits[limit.domain] = limit
         self.limited_in.setdefault(segment, set()).add(pause_name(limit.domain))
 
-    def note_hand_out(self, key: bytes, time: int) -> None:
+    def note_delivery(self, key: bytes, time: int) -> None:
         """Keep the instant of a domain's last delivery; of too many, the oldest go."""
         parts = split_journal_key(key)
         if parts is None:
             # a plain entry has no domain
             return
         name = parts[0]
-        self.handed_out.pop(name, None)
-        self.handed_out[name] = time
-        if len(self.handed_out) > HAND_OUTS_MAX:
-            del self.handed_out[next(iter(self.handed_out))]
+        self.delivered_at.pop(name, None)
+        self.delivered_at[name] = time
+        if len(self.delivered_at) > INTERVALS_MAX:
+            del self.delivered_at[next(iter(self.delivered_at))]
 
     def drop_tombstones(self) -> None:
         """Drop the oldest tombstones of too many, or where they take too much memory. O(n)."""

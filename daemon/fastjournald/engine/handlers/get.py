@@ -21,7 +21,7 @@ from fastjournald.engine.handlers.arguments import (
 )
 from fastjournald.engine.handlers.scan.query_plan import plan_of
 from fastjournald.engine.handlers.scan.scan import Scan
-from fastjournald.engine.undelivered import Delivery
+from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
@@ -32,7 +32,7 @@ def get(
     request: Request,
     now: int,
     unreadable: Unreadable = ALL_READABLE,
-) -> str | Reply | Delivery | Missing | Scan:
+) -> str | Reply | DeliveringReply | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
     if context.store.changes.wanted and not listens:
@@ -57,7 +57,7 @@ def get(
 
 def _get_key(
     context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
-) -> str | Reply | Delivery | Missing:
+) -> str | Reply | DeliveringReply | Missing:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -110,6 +110,6 @@ def _get_key(
         return reply
     reply.flags |= WORKED_ON
     reply.timeout = token
-    delivery = Delivery(encode_reply_to(request.identifier, reply, now))
-    delivery.handout = token, [entry]
+    delivery = DeliveringReply(encode_reply_to(request.identifier, reply, now))
+    delivery.jobs = token, [entry]
     return delivery

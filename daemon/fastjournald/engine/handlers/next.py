@@ -32,7 +32,7 @@ from fastjournald.engine.handlers.arguments import (
     WORKED_ON,
     is_any_domain,
 )
-from fastjournald.engine.undelivered import Delivery
+from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
@@ -49,7 +49,7 @@ def next_(
     request: Request,
     now: int,
     unreadable: Unreadable = ALL_READABLE,
-) -> str | Reply | Delivery | Missing | None:
+) -> str | Reply | DeliveringReply | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if not is_any_domain(request.key):
         return ANY_DOMAIN
@@ -82,7 +82,7 @@ def nothing_due(context: Context, request: Request) -> Reply:
 
 def next_work(
     context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
-) -> Reply | Delivery | Missing:
+) -> Reply | DeliveringReply | Missing:
     """Take what is due, up to the request's count and the reply's size; a reply: nothing is."""
     entries = _take(context, request, now, unreadable)
     if entries is None:
@@ -108,8 +108,8 @@ def next_work(
         reply.flags |= WORKED_ON
         reply.timeout = token
     reply.pairs = store.pairs(entries, request.flags, now)
-    delivery = Delivery(encode_reply_to(request.identifier, reply, now))
-    delivery.handout = token, entries
+    delivery = DeliveringReply(encode_reply_to(request.identifier, reply, now))
+    delivery.jobs = token, entries
     return delivery
 
 

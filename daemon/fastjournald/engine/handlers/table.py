@@ -3,9 +3,9 @@
 The handler of SET is ``set_`` or ``set``, in one of the modules of this package, wherever that is.
 It takes the context, the session, the request and the instant. It returns an error (a code and
 optionally a sentence), the empty string for plain success, a reply, bytes that are encoded already
-(a ``Delivery`` where the reply delivers work), a scan that is to be carried out, the values that
-are missing from memory for it, or None where the request waits. One that may miss values takes a
-last argument more: the reads that failed, where it is asked again after them.
+(a ``DeliveringReply`` where the reply delivers work), a scan that is to be carried out, the values
+that are missing from memory for it, or None where the request waits. One that may miss values takes
+a last argument more: the reads that failed, where it is asked again after them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from fastjournald.engine.handlers.delete import complete
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.handlers.set_bulk import set_waiting
+from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
 
-Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
+Outcome: TypeAlias = str | Reply | bytes | DeliveringReply | Scan | Missing | None
 Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
 ValueHandler: TypeAlias = Callable[[Context, Hashable, Request, int, Unreadable], Outcome]
 BulkHandler: TypeAlias = Callable[[Context, Iterable[Request], int, Grant | None], int]

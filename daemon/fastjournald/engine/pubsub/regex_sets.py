@@ -109,7 +109,7 @@ class CompiledSets:
         return len(self._sets)
 
     def take(self, expressions: tuple[bytes, ...], instructions: int) -> CompiledSet:
-        """Return the set of these expressions; it is ``give_back`` what is taken."""
+        """Return the set of these expressions; it is ``release`` what is taken."""
         compiled = self._sets.get(expressions)
         if compiled is None:
             compiled = self._sets[expressions] = CompiledSet(expressions, instructions)
@@ -117,7 +117,7 @@ class CompiledSets:
         compiled.users += 1
         return compiled
 
-    def give_back(self, compiled: CompiledSet) -> None:
+    def release(self, compiled: CompiledSet) -> None:
         """One user of a set is gone; the last one takes it along."""
         compiled.users -= 1
         if not compiled.users:
@@ -152,7 +152,7 @@ class Part(Generic[T]):
             else None
         )
         if before is not None:
-            sets.give_back(before)
+            sets.release(before)
 
 
 class SetSearch(Generic[T]):

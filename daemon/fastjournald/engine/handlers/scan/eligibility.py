@@ -48,7 +48,7 @@ class Eligibility:
         )
 
     def takes_room(self, entry: Entry) -> bool:
-        """Whether the limit of its domain allows one more hand-out, and if so take that."""
+        """Whether the limit of its domain allows one more delivery, and if so take that."""
         domain = entry.domain
         if domain.limit is None:
             return True

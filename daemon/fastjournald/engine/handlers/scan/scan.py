@@ -22,7 +22,7 @@ from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.engine.handlers.scan.reading import Reading
 from fastjournald.engine.handlers.scan.search import KeySearch
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
-from fastjournald.engine.undelivered import Delivery, Handout
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 _ENCODE_WORK = 2
@@ -59,7 +59,7 @@ class Scan:
         self._encoder: ReplyEncoder | None = None
 
     @property
-    def leased(self) -> list[Handout]:
+    def leased(self) -> list[DeliveredJobs]:
         """Leases of the reply: none, or those under its token."""
         leased = self._leasing.leased
         return [(self._eligibility.token, leased)] if leased else []
@@ -110,7 +110,7 @@ class Scan:
             reply = self._encoder.encode(limits.SCAN_STEP_WORK // _ENCODE_WORK)
             if reply is None or not self._leasing.leased:
                 return reply
-            delivery = Delivery(reply)
-            delivery.handout = self._eligibility.token, self._leasing.leased
+            delivery = DeliveringReply(reply)
+            delivery.jobs = self._eligibility.token, self._leasing.leased
             return delivery
         return None
