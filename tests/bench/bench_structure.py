@@ -60,19 +60,19 @@ class Measure(NamedTuple):
 
 MEASURES: dict[str, Measure] = {
     "files entered by a SET into an empty domain": Measure(
-        lambda: files_entered(entered_files.SET_INTO_EMPTY), 29, 18
+        lambda: files_entered(entered_files.SET_INTO_EMPTY), 28, 18
     ),
     "files entered by a SET beside a waiting entry": Measure(
         lambda: files_entered(entered_files.SET_BESIDE), 27, 18
     ),
-    "files entered by a NEXT": Measure(lambda: files_entered(entered_files.NEXT), 28, 20),
+    "files entered by a NEXT": Measure(lambda: files_entered(entered_files.NEXT), 27, 20),
     "files entered by the DELETE that completes a job": Measure(
-        lambda: files_entered(entered_files.DELETE), 29, 18
+        lambda: files_entered(entered_files.DELETE), 28, 18
     ),
-    "files entered by a GET": Measure(lambda: files_entered(entered_files.GET), 17, 14),
+    "files entered by a GET": Measure(lambda: files_entered(entered_files.GET), 16, 14),
     "import cycles": Measure(source_measures.import_cycles, 0, 0),
     "modules in no layer": Measure(source_measures.modules_in_no_layer, 0, 0),
-    "names of modules in import contracts": Measure(source_measures.contract_mentions, 32, 32),
+    "names of modules in import contracts": Measure(source_measures.contract_mentions, 33, 32),
     "long functions": Measure(source_measures.long_functions, 0, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
     "modules over 400 lines": Measure(source_measures.long_modules, 9, 0),

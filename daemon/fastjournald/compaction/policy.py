@@ -11,13 +11,13 @@ A segment that waits for its link in the archive is no candidate.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.limits import TOMBSTONE_BYTES, UNDERSIZED_SEGMENTS_MAX
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.writer import LogWriter
     from fastjournald.engine.store import Store
 
 LIVE_MAX = 0.5
@@ -51,14 +51,34 @@ TIERS = 7
 """Number of size tiers of small segments; the last one has all that are smaller still."""
 
 
+class LogFigures(Protocol):
+    """Figures of the log that its writer has (``cmdlog.writer``)."""
+
+    @property
+    def sealed(self) -> Sequence[SegmentInfo]:
+        """Sealed segments, oldest first."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all segments."""
+
+    @property
+    def segment_bytes_max(self) -> int:
+        """Usual bytes of a segment."""
+
+    @property
+    def appended(self) -> int:
+        """Bytes that were appended so far."""
+
+
 def candidates(
-    store: Store, writer: LogWriter, now: int, *, merge: bool = True
+    store: Store, writer: LogFigures, now: int, *, merge: bool = True
 ) -> list[SegmentInfo]:
     """Return the compaction candidates, oldest first. O(number of segments).
 
     Args:
         store: Store whose log it is.
-        writer: Writer of the log.
+        writer: Figures of the log.
         now: The present instant.
         merge: Whether small ones are merged.
     """
@@ -86,17 +106,17 @@ def candidates(
     ]
 
 
-def bytes_usual(store: Store, writer: LogWriter) -> int:
+def bytes_usual(store: Store, writer: LogFigures) -> int:
     """Return the bytes from which on a log is too large. O(1)."""
     return GARBAGE_MAX * store.journal.records.live_bytes + 2 * writer.segment_bytes_max
 
 
-def excess(store: Store, writer: LogWriter) -> float:
+def excess(store: Store, writer: LogFigures) -> float:
     """Return by which part the log is larger than it should be; negative: smaller. O(segments)."""
     return writer.log_bytes / bytes_usual(store, writer) - 1
 
 
-def bytes_slowed(store: Store, writer: LogWriter) -> int:
+def bytes_slowed(store: Store, writer: LogFigures) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
     tombstones = store.tombstones
     told = TOMBSTONE_RECORD_BYTES - TOMBSTONE_BYTES
@@ -104,7 +124,7 @@ def bytes_slowed(store: Store, writer: LogWriter) -> int:
     return round(GARBAGE_SLOWED * (live + writer.segment_bytes_max))
 
 
-def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
+def awaited_most(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> int:
     """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
     usage = store.journal.usage
     undersized = 0
@@ -125,7 +145,7 @@ def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: 
     return 0
 
 
-def _merging(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> frozenset[int]:
+def _merging(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> frozenset[int]:
     """Return the small segments of which there are too many of one tier."""
     usage = store.journal.usage
     tiers: defaultdict[int, list[int]] = defaultdict(list)

@@ -41,7 +41,11 @@ class JobLifecycle:
         store = self.store
         uris = store.leases.extend(entry, token, session, shown=shown)
         store.work += ENTRY_WORK * len(uris)
-        store.requeue_successors(uris, now)
+        # newer work on these URIs waits for the new end
+        for uri in uris:
+            successor = store.find(uri)
+            if successor is not None and successor.state == EntryState.DELAYED:
+                store.requeue(successor, now)
 
     def release(self, entry: Entry, now: int, *, delayed: bool = False) -> None:
         """Give the lease of an entry back, attempts unchanged: the entry waits again, or is gone.

@@ -6,7 +6,7 @@ expiry, lock and value of an entry. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import VALUE_TYPE_AT
@@ -364,29 +364,16 @@ class Store:
             if successor is not None and successor.state == _DELAYED:
                 self.requeue(successor, now)
 
-    def requeue_successors(self, uris: Sequence[bytes], now: int) -> None:
-        """Let the newer entries of URIs wait anew that wait for the work on an older one."""
-        for uri in uris:
-            successor = self.find(uri)
-            if successor is not None and successor.state == _DELAYED:
-                self.requeue(successor, now)
-
     def watch_expiry(self, entry: Entry) -> None:
         """Let an entry that nobody works on go when its life is over."""
         self.expiry.add(entry.expires, entry.key)
         self.signals.wake_at(entry.expires)
 
     def move_expiry(self, entry: Entry, asked: int | None, now: int) -> bool:
-        """Let an entry expire when a request asks for it, or when its reading brings it.
-
-        Args:
-            entry: Which; it is read.
-            asked: When it expires, 0: never; None: the request asks for nothing.
-            now: The present.
+        """Let an entry that is read expire when ``asked`` says, 0: never; None: as its ttl says.
 
         Returns:
-            Whether its expiry has moved. The caller records that in the journal: together with the
-            lease, if there is one.
+            Whether its expiry has moved: the caller records that, together with a lease.
         """
         extra = entry.extra
         expires = extra.expires

@@ -195,10 +195,19 @@ class LeaseTable:
         holder = operation.holder
         holder.number -= 1
         operation.number -= 1
-        if not operation.number:
+        if operation.number:
+            return
+        if operation is holder.first:
+            # as ``LeaseHolder.remove``, without a call (tests.bench.bench_instructions)
+            holder.first = following = operation.following
+            if following is None:
+                holder.last = None
+            else:
+                following.previous = operation.following = None
+        else:
             holder.remove(operation)
-            if not holder.number:
-                del self.holding[holder]
+        if not holder.number:
+            del self.holding[holder]
 
     def _renew_operation(self, entry: Entry, session: Hashable, shown: int) -> None:
         """Let the lease of an entry be one that a session has renewed. O(log n)."""

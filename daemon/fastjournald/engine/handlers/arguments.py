@@ -39,11 +39,6 @@ def is_domain(name: bytes) -> bool:
     return 0 < len(name) <= KEY_BYTES_MAX and b":" not in name
 
 
-def is_any_domain(name: bytes) -> bool:
-    """Whether a domain may have this name, or it is empty, which stands for any."""
-    return len(name) <= KEY_BYTES_MAX and b":" not in name
-
-
 def token_of(request: Request) -> int | str | None:
     """Return the lease token of a request for a key, None where it has none, or the error.
 

@@ -10,6 +10,7 @@ from fastjournal.limits import (
     ASIDE_WORK_MAX,
     ENTRY_WORK,
     HOLD_WORK,
+    KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
@@ -30,7 +31,6 @@ from fastjournald.engine.handlers.arguments import (
     SCARCE,
     TWO_KEYS,
     WORKED_ON,
-    is_any_domain,
 )
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.domain import NEVER, Domain
@@ -72,6 +72,11 @@ def next_(
         context.wait(session, request, now)
         return None
     return reply
+
+
+def is_any_domain(name: bytes) -> bool:
+    """Whether a domain may have this name, or it is empty, which stands for any."""
+    return len(name) <= KEY_BYTES_MAX and b":" not in name
 
 
 def nothing_due(context: Context, request: Request) -> Reply:

@@ -7,8 +7,14 @@ from collections.abc import Hashable
 from fastjournal.limits import ENTRY_WORK, NEXT_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS, is_any_domain
-from fastjournald.engine.handlers.next import ANY_DOMAIN, ends_batch, nothing_due, upcoming
+from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
+from fastjournald.engine.handlers.next import (
+    ANY_DOMAIN,
+    ends_batch,
+    is_any_domain,
+    nothing_due,
+    upcoming,
+)
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
