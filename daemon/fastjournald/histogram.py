@@ -1,4 +1,4 @@
-"""Histograms: counts of values by powers of two, cheap enough for every commit. Pure.
+"""Histograms: request latency and other values by powers of two, cheap for a commit. Pure.
 
 The latency of requests is measured a turn of the event loop at a time: there is no look at the
 clock for a request, nor for a batch. Requests that came together and are answered together are

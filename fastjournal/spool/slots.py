@@ -1,4 +1,4 @@
-"""Slots: which spool file a write goes to, what these files are called, which ones there are.
+"""Slots and drop-ins: which spool file a write goes to, names of files, which ones there are.
 
 A slot is named after the UTC instant of its start: ``20261120T080000Z.fjs``. Names sort by time.
 A *drop-in* is a whole file that some program links or renames to ``20261120T080000Z-NAME.fjs``.

@@ -75,7 +75,7 @@ MEASURES: dict[str, Measure] = {
     "names of modules in import contracts": Measure(source_measures.contract_mentions, 33, 32),
     "long functions": Measure(source_measures.long_functions, 0, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
-    "modules over 400 lines": Measure(source_measures.long_modules, 9, 0),
+    "modules over 400 lines": Measure(source_measures.long_modules, 0, 0),
     "names of two classes of a program": Measure(source_measures.classes_of_one_name, 0, 0),
     "terms that do not lead to their place": Measure(glossary.terms_without_place, 0, 0),
     "decision pages": Measure(source_measures.decision_page_names, 20, 20),

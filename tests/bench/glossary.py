@@ -19,28 +19,6 @@ DECISIONS = ROOT / "docs/decisions"
 FOLDERS = ("daemon/fastjournald", "fastjournal", "client", ".", "docs")
 """Folders that paths of the glossary start from, in this order."""
 
-WITHOUT_HEAD = {
-    "back-off",
-    "cache fill",
-    "commit mark",
-    "cooperative yielding",
-    "deduplication key",
-    "drop-in",
-    "eviction",
-    "failed attempt",
-    "further key",
-    "last writer wins",
-    "lease renewal",
-    "predicate",
-    "primary key",
-    "read-ahead",
-    "request latency",
-    "slow-consumer disconnect",
-    "superseded",
-    "virtual time",
-}
-"""Terms whose place has no head with them so far."""
-
 DECIDED = {
     "admission control": "admission-control",
     "backpressure": "admission-control",
@@ -98,7 +76,7 @@ def terms_without_place(page: str | None = None) -> list[str]:
     found = [
         f"{term.name}: {', '.join(term.places) or 'no place'}"
         for term in glossary
-        if term.name not in WITHOUT_HEAD and not _has(term.name, _heads_of(term))
+        if not _has(term.name, _heads_of(term))
     ]
     names = {term.name for term in glossary}
     for name, page_name in DECIDED.items():

@@ -40,9 +40,6 @@ HOT_LOOPS = {"read", "replay_stretch"}
 PROGRAMS = (DAEMON, "fj_forwarder", "fj_cli", SPARK)
 """Packages of the programs. Each uses modules of the library beside its own; only one has Spark."""
 
-NAMES_TO_BE_MENDED = {"Context", "Run", "Search", "Signal", "State"}
-"""Names that two classes of the daemon have so far: to be emptied."""
-
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
 """Names that hold bytes of records of the log, wherever they are cut."""
@@ -258,7 +255,7 @@ def classes_of_one_name() -> list[str]:
     found = set()
     for group in groups:
         for name, places in _classes(group).items():
-            if len(places) > 1 and name not in NAMES_TO_BE_MENDED:
+            if len(places) > 1:
                 found.add(f"{name}: {', '.join(sorted(places))}")
     return sorted(found)
 

@@ -44,11 +44,6 @@ def test_structure_of_the_glossary_leads_from_a_term_to_a_head(
     assert [line for line in found if "docs/decisions" not in line] == missing
 
 
-def test_structure_excepts_terms_of_the_glossary_only() -> None:
-    page = glossary.ARCHITECTURE.read_text(encoding="utf-8")
-    assert {term.name for term in glossary.terms(page)} >= glossary.WITHOUT_HEAD
-
-
 def test_structure_of_the_glossary_is_alphabetical() -> None:
     page = glossary.ARCHITECTURE.read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
     rows = [line.split("|")[1].strip().lower() for line in page.splitlines() if "|" in line][2:]

@@ -44,7 +44,7 @@ LOCKS = (Function.LOCK, Function.UNLOCK)
 URIS = [b"u", b"v", None]
 
 
-class Run:
+class RecordRun:
     """A daemon without sockets, restarted now and then."""
 
     def __init__(self, seed: int, attempts_max: int) -> None:
@@ -173,7 +173,7 @@ class Run:
 
 
 def segments_of(seed: int, attempts_max: int) -> list[bytes]:
-    run = Run(seed, attempts_max)
+    run = RecordRun(seed, attempts_max)
     for _ in range(400):
         run.step()
     run.writer.close()

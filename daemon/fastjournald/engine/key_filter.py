@@ -1,4 +1,4 @@
-"""Key filter: a range in byte order, or the keys that an expression matches.
+"""Key filter (predicate): a range in byte order, or the keys that an expression matches.
 
 Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
 bounded: compiling by a first try with little memory, matching by the size of the program, for at

@@ -1,4 +1,4 @@
-"""Prefetch: evicted values that requests will need soon, so that they are read together. Pure."""
+"""Prefetch (read-ahead): evicted values that requests will need soon, read together. Pure."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}
 """Reasons of OpenSSL for which it sends no alert, as the client does not speak TLS at all."""
 
 
-class _Context:
+class _AlertingContext:
     """TLS context that keeps unsent bytes: trio sends nothing of a handshake that fails, and so not
     the alert that tells why."""
 
@@ -86,7 +86,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self, stream: trio.SocketStream, context: ssl.SSLContext, steps: trio.Semaphore
     ) -> None:
         self._socket = stream
-        self._context = _Context(context)
+        self._context = _AlertingContext(context)
         self._ciphertext = _Ciphertext(stream, steps)
         self._tls = trio.SSLStream(
             self._ciphertext, cast(ssl.SSLContext, self._context), server_side=True

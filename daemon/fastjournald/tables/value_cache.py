@@ -1,4 +1,4 @@
-"""LRU cache of values: in memory, or evicted to the log, where they stand anyway. Pure.
+"""LRU cache of values: eviction to the log, where they stand anyway, and cache fill. Pure.
 
 All that is in memory for entries is estimated: a fixed size for each with its places in the
 indexes, its keys, and its value. While that is more than the limit, the values least recently

@@ -16,7 +16,7 @@ from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
-from fastjournal.cmdlog.recovery.scan import Run
+from fastjournal.cmdlog.recovery.scan import RecordRun
 
 
 class BlockReplay:
@@ -28,7 +28,7 @@ class BlockReplay:
         blocks: Blocks of the run, in ascending order.
     """
 
-    def __init__(self, replay: Replay, run: Run, blocks: Iterator[EntryBlock]) -> None:
+    def __init__(self, replay: Replay, run: RecordRun, blocks: Iterator[EntryBlock]) -> None:
         self._replay = replay
         self._run = run
         self._blocks = blocks

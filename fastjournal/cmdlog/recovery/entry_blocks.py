@@ -37,7 +37,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import (
     replayed_entry,
     replayed_facts,
 )
-from fastjournal.cmdlog.recovery.scan import Run
+from fastjournal.cmdlog.recovery.scan import RecordRun
 
 BLOCK_RECORDS_MIN = 8
 """Fewer entries side by side are no block: one by one they take no longer."""
@@ -79,7 +79,7 @@ class EntryBlock(msgspec.Struct, gc=False):
     jobs: list[ReplayedEntry]
 
 
-def entry_blocks(data: bytes, number: int, run: Run) -> Iterator[EntryBlock]:
+def entry_blocks(data: bytes, number: int, run: RecordRun) -> Iterator[EntryBlock]:
     """Yield the blocks of a run of valid records, in ascending order.
 
     Args:
@@ -100,7 +100,7 @@ def unpack_rows(packed: bytes | memoryview, *, plain: bool) -> list[ReplayedEntr
     return list(starmap(ReplayedEntry, rows))
 
 
-def row_blocks(data: bytes, number: int, run: Run) -> Iterator[RowBlock]:
+def row_blocks(data: bytes, number: int, run: RecordRun) -> Iterator[RowBlock]:
     """Yield the blocks of a run of valid records as rows; see ``entry_blocks``."""
     base = number << OFFSET_BITS
     rows: list[Row] = []

@@ -21,7 +21,7 @@ import msgspec
 
 from fastjournal.cmdlog.format.records import outer_stamps
 from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, pack_rows, row_blocks, unpack_rows
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Run, scan_segment
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, RecordRun, scan_segment
 
 PACKED_SEGMENT_BYTES_MAX = 256 << 20
 """A larger segment is not packed: the memory of a start is bounded."""
@@ -95,13 +95,13 @@ def pack_segment(number: int, data: bytes, buffer: memoryview) -> PackedSegment 
     )
 
 
-def unpack_run(packed: PackedSegment, buffer: memoryview) -> Run:
+def unpack_run(packed: PackedSegment, buffer: memoryview) -> RecordRun:
     """Return the one run of a packed segment."""
     bodies, ends = array(_OFFSET), array(_OFFSET)
     size = packed.records * _OFFSET_BYTES
     bodies.frombytes(buffer[:size])
     ends.frombytes(buffer[size : 2 * size])
-    return Run(HEADER_BYTES, bodies, ends)
+    return RecordRun(HEADER_BYTES, bodies, ends)
 
 
 def unpack_blocks(packed: PackedSegment, buffer: memoryview) -> Iterator[EntryBlock]:

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_MAX, decode_replaced
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Run, SegmentScan
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, RecordRun, SegmentScan
 
 LOST, SUPERSEDED, RENAMED, UNTOLD = 1, 2, 3, 4
 """Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
@@ -49,13 +49,13 @@ def doubtful_removals(data: bytes, scan: SegmentScan) -> dict[int, int]:
     return doubtful
 
 
-def doubtful_behind(data: bytes, run: Run, offset: int) -> dict[int, int]:
+def doubtful_behind(data: bytes, run: RecordRun, offset: int) -> dict[int, int]:
     """Return those of a run in which the record before ``offset`` cannot be understood."""
     first = run.ends.index(offset) + 1
     return _in_run(data, run, first, offset - run.offset(first - 1))
 
 
-def _in_run(data: bytes, run: Run, first: int, lost_bytes: int) -> dict[int, int]:
+def _in_run(data: bytes, run: RecordRun, first: int, lost_bytes: int) -> dict[int, int]:
     doubtful: dict[int, int] = {}
     bodies = run.bodies
     for index in range(first, len(run)):

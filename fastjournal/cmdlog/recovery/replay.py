@@ -45,7 +45,7 @@ from fastjournal.cmdlog.recovery.record_replay import RecordReplay
 from fastjournal.cmdlog.recovery.removals import doubtful_behind
 from fastjournal.cmdlog.recovery.replay_state import ReplayedTombstone, ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import replayed_entry
-from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, RecordRun
 from fastjournal.errors import LogCorruptError
 
 _decode_entry = msgspec.msgpack.Decoder(Envelope).decode
@@ -72,7 +72,7 @@ class Replay:
         self.cut: int | None = None
         self.records = RecordReplay(self.state)
         self._removals = self.records.removals
-        self._replayed: Run | None = None
+        self._replayed: RecordRun | None = None
 
     @property
     def unapplied(self) -> list[CorruptRegion]:
@@ -114,7 +114,7 @@ class Replay:
         """
         self.records.apply_alone(data, position, ours=ours, token=token, doubt=doubt)
 
-    def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
+    def replay(self, run: RecordRun, first: int = 0, stop: int | None = None, *, last: bool) -> int:
         """Replay records ``first`` to about ``stop`` of a run of the current segment.
 
         Args:
@@ -131,7 +131,7 @@ class Replay:
             self.state.drop_tombstones()
         return index
 
-    def replay_stretch(self, run: Run, first: int, stop: int, *, last: bool) -> int:
+    def replay_stretch(self, run: RecordRun, first: int, stop: int, *, last: bool) -> int:
         """Replay some records, and leave too many tombstones where they are; see ``replay``.
 
         One loop, not stages: see docs/performance.md for the records a second that it replays, and
@@ -257,7 +257,9 @@ class Replay:
 
     # --- operations and groups ------------------------------------------------------------------
 
-    def _replay_operation(self, run: Run, index: int, start: int, at: int, *, last: bool) -> int:
+    def _replay_operation(
+        self, run: RecordRun, index: int, start: int, at: int, *, last: bool
+    ) -> int:
         """Apply the operation whose payload is at ``at``; return the index of its last record."""
         end = run.ends[index]
         try:
@@ -274,7 +276,7 @@ class Replay:
             self.records.apply_operation(operation, start, end)
         return index
 
-    def _replay_lease(self, run: Run, head: int, lease: Lease, *, last: bool) -> int:
+    def _replay_lease(self, run: RecordRun, head: int, lease: Lease, *, last: bool) -> int:
         data = self.records.data
         state = self.state
         jobs = state.jobs

@@ -48,7 +48,7 @@ _HEAD = re.compile(
 )
 
 
-class Run(msgspec.Struct, gc=False):
+class RecordRun(msgspec.Struct, gc=False):
     """Valid records, one directly behind the other."""
 
     start: int
@@ -91,7 +91,7 @@ class SegmentScan(msgspec.Struct, gc=False):
 
     size: int
     """Bytes of the segment."""
-    runs: list[Run]
+    runs: list[RecordRun]
     damage: list[CorruptRegion]
     """In ascending order; the last one reaches to the end where no valid record is behind it."""
     readable: bool = True
@@ -122,7 +122,7 @@ class SegmentScan(msgspec.Struct, gc=False):
             return False
         return self.damage[0].offset >= HEADER_BYTES or self.damage[0].reason == _NO_HEADER
 
-    def damage_before(self, run: Run) -> list[CorruptRegion]:
+    def damage_before(self, run: RecordRun) -> list[CorruptRegion]:
         """Return what is between a run and the one before it; the last of it ends at the run."""
         before = max((other.end for other in self.runs if other.end < run.start), default=0)
         return [found for found in self.damage if before <= found.offset < run.start]
@@ -163,12 +163,12 @@ def scan_segment(data: bytes) -> SegmentScan:
     return scan
 
 
-def scan_piece(data: bytes, start: int, stop: int) -> Run:
+def scan_piece(data: bytes, start: int, stop: int) -> RecordRun:
     """Return the valid records from ``start`` on that begin before ``stop``; fewer at damage."""
     return _scan_run(data, start, stop)[0]
 
 
-def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, str]:
+def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[RecordRun, str]:
     """Return the valid records from ``start`` on, and what is wrong behind the last one."""
     bodies: list[int] = []
     ends: list[int] = []
@@ -213,7 +213,7 @@ def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, st
         add_end(at)
     if not any(data[at : at + RECORD_BYTES_MIN]):
         reason = "it is filled with zeros"
-    return Run(start, bodies, ends), reason
+    return RecordRun(start, bodies, ends), reason
 
 
 def find_record(data: bytes, start: int) -> int | None:

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, entry_blocks
 from fastjournal.cmdlog.recovery.loss_report import time_at
 from fastjournal.cmdlog.recovery.packed_segment import PackedSegment, unpack_blocks, unpack_run
-from fastjournal.cmdlog.recovery.scan import Run, SegmentScan, scan_segment
+from fastjournal.cmdlog.recovery.scan import RecordRun, SegmentScan, scan_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 
@@ -68,7 +68,7 @@ class Segment(msgspec.Struct, gc=False):
     outer: tuple[bytes, bytes] | None = None
     """Bytes of the earliest and the latest time, where these were made ready; else None."""
 
-    def blocks(self, run: Run) -> Iterator[EntryBlock]:
+    def blocks(self, run: RecordRun) -> Iterator[EntryBlock]:
         """Return the entry blocks of a run, in ascending order; once."""
         return entry_blocks(self.data, self.number, run) if self.ready is None else self.ready
 

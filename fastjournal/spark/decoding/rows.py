@@ -29,7 +29,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
-from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run, scan_segment
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, RecordRun, scan_segment
 from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
@@ -128,7 +128,7 @@ def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterato
 
 
 def _read_run(
-    data: bytes, segment: SegmentFile, run: Run, permissive: bool, *, last: bool
+    data: bytes, segment: SegmentFile, run: RecordRun, permissive: bool, *, last: bool
 ) -> Iterator[RecordRow]:
     """Yield the rows of a run; an unfinished group at the end of the log is left out.
 

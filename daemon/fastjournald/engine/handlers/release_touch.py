@@ -1,4 +1,4 @@
-"""RELEASE and TOUCH: end a lease, or renew it (heartbeat of a worker)."""
+"""RELEASE and TOUCH: end of a lease, lease renewal (heartbeat of a worker)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.format.layout import (
     TIME_VERSION,
     Command,
 )
-from fastjournal.cmdlog.recovery.scan import Run, scan_segment
+from fastjournal.cmdlog.recovery.scan import RecordRun, scan_segment
 from fastjournal.spark.decoding.byte_arrays import Offsets, SegmentBytes
 
 _TIME_HEAD = (TIME_VERSION, 0, 0, 0)
@@ -97,7 +97,7 @@ def _chain(start: Offsets, behind: Offsets, first: int, size: int) -> Offsets | 
             index += 1
 
 
-def frames_of(run: Run) -> Frames:
+def frames_of(run: RecordRun) -> Frames:
     """Return the frames of a run of records that the scan found."""
     behind = np.array(run.ends, np.int64)
     start = np.concatenate((np.array([run.start]), behind[:-1]))
