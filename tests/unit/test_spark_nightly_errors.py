@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkRuntimeError
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
@@ -166,7 +167,7 @@ def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
     archive.mkdir()
     (archive / "append.lock").touch()
 
-    def take(_: object) -> str:
+    def take() -> str:
         if archives:
             (archive / "000000001-0a1b2c3d.log").touch()
         return snapshot
@@ -174,7 +175,7 @@ def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
     def work(*_: object, **__: object) -> None:
         raise WorkBeganError
 
-    monkeypatch.setattr(fj_nightly, "_take_snapshot", take)
+    monkeypatch.setattr(fj_nightly, "_snapshot_taker", lambda _: take)
     monkeypatch.setattr(preparation, "run_night", work)
     options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
     if archives:
@@ -362,3 +363,11 @@ def test_output_has_to_be_given() -> None:
     code, said = run_process(RUN)
     assert code == USAGE
     assert "--output" in said
+
+
+def test_help_has_a_short_option_and_names_the_variables() -> None:
+    shown = CliRunner().invoke(fj_nightly.command, ["-h"])
+    assert shown.exit_code == 0
+    text = " ".join(shown.output.split())
+    assert "[env var: FASTJOURNAL_SERVER" in text
+    assert "[env var: FASTJOURNAL_ARCHIVE" in text

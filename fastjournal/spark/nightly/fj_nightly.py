@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -35,11 +36,12 @@ _EXIT_IO = 74
 _EXIT_LOCKED = 75
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @version_option("fj-nightly")
 @click.option(
     "--server",
     envvar="FASTJOURNAL_SERVER",
+    show_envvar=True,
     default="127.0.0.1:9923",
     show_default=True,
     metavar="ADDRESS",
@@ -60,6 +62,7 @@ _EXIT_LOCKED = 75
 @click.option(
     "--archive",
     envvar="FASTJOURNAL_ARCHIVE",
+    show_envvar=True,
     metavar="DIRECTORY",
     help="The daemon's --archive-dir: its segments become the table events, and go.",
 )
@@ -104,12 +107,11 @@ def command(**options: Any) -> None:
     with ExitStack() as stack, errors.status("looking at output and archive") as status:
         from fastjournal.spark.nightly import preparation  # noqa: PLC0415 - main tells of a missing extra
 
-        night = preparation.prepare(options, stack)
+        night, refused = preparation.prepare(options, stack), None
         if night.snapshot is None and preparation.needs_snapshot(night):
             status.update("taking a snapshot")
-            night.snapshot = _take_snapshot(options)
-            if night.archive is not None:
-                preparation.check_archived(night.archive, night.snapshot)
+            take = _snapshot_taker(options)
+            refused = preparation.ensure_snapshot(night, options["server"], take)
         start = partial(preparation.start, options["master"], night.snapshot, stack)
         outcome = preparation.run_night(start, night, tell=status.update)
     console = Console()
@@ -117,12 +119,19 @@ def command(**options: Any) -> None:
         console.width = _WIDTH_OF_FILES
     preparation.print_report(outcome.figures, outcome.slow, console)
     click.echo(safe_text(outcome.report))
+    if refused is not None:
+        raise refused
 
 
-def _take_snapshot(options: dict[str, Any]) -> str:
+def _snapshot_taker(options: dict[str, Any]) -> Callable[[], str]:
+    """Return what takes a snapshot; the options for access are read now."""
     credentials = load_credentials(**{name: options[name] for name in ENVIRONMENT})
-    with SyncClient(options["server"], tls=credentials.tls, auth=credentials.auth) as client:
-        return client.snapshot(keep=options["keep_snapshots"])
+
+    def take() -> str:
+        with SyncClient(options["server"], tls=credentials.tls, auth=credentials.auth) as client:
+            return client.snapshot(keep=options["keep_snapshots"])
+
+    return take
 
 
 def main() -> None:
@@ -157,5 +166,6 @@ def main() -> None:
 
 def _fail(error: FastjournalError, code: int) -> None:
     advise_of_options(error)
-    click.echo(safe_text(f"fj-nightly: {error}"), err=True)
+    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    click.echo(safe_text(f"fj-nightly: {said}"), err=True)
     sys.exit(code)

@@ -23,9 +23,9 @@ from fastjournal.spark.nightly.day_store import checked_output
 from fastjournal.spark.nightly.inputs import (
     Night,
     check_archive,
-    check_archived,
     snapshot_manifest,
 )
+from fastjournal.spark.nightly.night_snapshot import ensure_snapshot
 from fastjournal.spark.nightly.report.console import print_report
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, may_be_cluster, start_session
@@ -38,7 +38,7 @@ from fastjournal.spark.storage.files import (
 )
 from fastjournal.spark.storage.store_lock import StoreLock
 
-__all__ = ["check_archived", "needs_snapshot", "prepare", "print_report", "run_night", "start"]
+__all__ = ["ensure_snapshot", "needs_snapshot", "prepare", "print_report", "run_night", "start"]
 
 FEW_PROCESSORS = 2
 FEW_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MetaspaceSize=128m"
