@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 
+import msgspec
 import pytest
 
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.history.commits import MissingSegments, TakenSegment
-from fastjournal.spark.history.coverage import Span, covered_share, extended, on_day, spans
+from fastjournal.spark.history.coverage import (
+    Span,
+    covered_share,
+    extended,
+    gaps_on_day,
+    on_day,
+    spans,
+)
 from fastjournal.spark.history.days import (
     DAY_US,
     begin_us,
@@ -121,6 +129,37 @@ def test_coverage_of_spans_that_overlap_counts_their_time_once() -> None:
     half = DAY_US // 2
     found = spans([taken(1, begin, begin + half), taken(3, begin, begin + half)], [])
     assert covered_share(found, DAY) == 0.5
+
+
+def test_coverage_of_a_segment_that_grew_lacks_the_time_behind_its_taken_part() -> None:
+    begin = begin_us(DAY)
+    quarter = DAY_US // 4
+    hour = DAY_US // 24
+    segments = [taken(at, begin + (at - 1) * quarter, begin + at * quarter) for at in range(1, 5)]
+    # the third is known up to its first hour: it was longer when it was sealed
+    segments[2] = msgspec.structs.replace(segments[2], last_us=begin + 2 * quarter + hour)
+    found = spans(segments, [MissingSegments(3, 3, None, None, "missing")])
+    gap = Span(begin + 2 * quarter + hour, begin + 3 * quarter, 3, 3, "missing")
+    assert found == [Span(begin, begin + DAY_US, 1, 4), gap]
+    assert covered_share(found, DAY) == 1 - 5 / 24
+    # nothing is behind it, or before it
+    last = MissingSegments(4, 4, None, None, "damaged")
+    assert spans(segments, [last])[1] == Span(begin + DAY_US, begin + DAY_US, 4, 4, "damaged")
+    assert gaps_on_day(spans(segments, [last]), DAY) == [spans(segments, [last])[1]]
+    first = MissingSegments(0, 0, None, None, "compacted")
+    assert spans(segments, [first])[0] == Span(0, begin, 0, 0, "compacted")
+
+
+def test_gap_beside_a_clock_that_was_ahead_lasts_between_its_neighbours() -> None:
+    begin = begin_us(DAY)
+    hour = DAY_US // 24
+    segments = [
+        taken(1, begin, begin + 300 * DAY_US),
+        taken(2, begin + hour, begin + 2 * hour),
+        taken(4, begin + 3 * hour, begin + 4 * hour),
+    ]
+    found = spans(segments, [MissingSegments(3, 3, None, None, "missing")])
+    assert found[1] == Span(begin + 2 * hour, begin + 3 * hour, 3, 3, "missing")
 
 
 def test_coverage_without_segments_is_nothing() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fastjournal.spark.history.coverage import Span
-from fastjournal.spark.history.days import begin_us, trend_days
+from fastjournal.spark.history.days import DAY_US, begin_us, trend_days
 from fastjournal.spark.nightly.day_store import DayState, DayStore
 from fastjournal.spark.nightly.history_jobs import KINDS
 from fastjournal.spark.nightly.report import charts, texts
@@ -337,6 +337,48 @@ def test_page_names_a_gap_of_the_history() -> None:
     assert "gap: dropped" in text
 
 
+def nights_with_gaps(first: date, nights: int) -> list[Span]:
+    """Return the spans of nights: in the middle of each, 20 seconds are missing."""
+    found, at = list[Span](), 1
+    for night in range(nights):
+        begin = begin_us(first) + night * DAY_US
+        noon = begin + DAY_US // 2
+        found += [
+            Span(begin, noon, at, at),
+            Span(noon, noon + 20 * SECOND, at + 1, at + 1, "dropped"),
+            Span(noon + 20 * SECOND, begin + DAY_US, at + 2, at + 2),
+        ]
+        at += 3
+    return found
+
+
+def test_page_has_a_line_for_each_gap_of_the_days_that_it_shows() -> None:
+    figures = build()
+    # 30 nights up to the day of the report, and 15 behind it
+    first = DAY - timedelta(days=29)
+    figures.spans = nights_with_gaps(first, 45)
+    page = render(figures, [])
+    shown = [int(at) for at in re.findall(r"<td>gap: dropped</td>.*?<td>(\d+) to \1</td>", page)]
+    of_day = 3 * 29 + 2
+    # those of the 28 days of its charts, and of the day behind, when the snapshot was taken
+    assert shown == [*range(8, of_day + 1, 3), of_day + 3]
+
+
+def test_page_warns_of_the_shortest_gap_of_its_day() -> None:
+    figures = build()
+    figures.spans = nights_with_gaps(DAY, 1)
+    text = Page(render(figures, [])).text
+    assert "The history of this day has a gap: 20 s of it are missing" in text
+    out = io.StringIO()
+    print_report(figures, [], Console(file=out, width=400))
+    assert "The history of this day has a gap: 20 s of it are missing" in out.getvalue()
+    figures.spans = nights_with_gaps(DAY - timedelta(days=1), 1)
+    figures.spans += [Span(begin_us(DAY), begin_us(DAY) + DAY_US, 4, 4)]
+    text = Page(render(figures, [])).text
+    assert "has a gap" not in text
+    assert "gap: dropped" in text
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_on_a_terminal_are_neither_markup_nor_escapes(name: str) -> None:
     figures = build(name, run_p90_us=80 * SECOND, failed=30)
@@ -466,3 +508,18 @@ def test_chart_of_nothing_has_an_axis() -> None:
     drawn = charts.chart("t", [charts.Series("x", [], "line")], [], format=texts.count)
     assert drawn.rows[-1].text == "5"
     assert charts.heat_map([("x", [None] * 24)], format=texts.duration).cells == []
+
+
+def test_chart_has_no_value_for_time_that_the_history_does_not_cover() -> None:
+    figures = build()
+    figures.hours[DAYS[-8]] = {}
+    begin = begin_us(DAY)
+    # the history begins on the day before at 06:00, and ends on the day at 18:00
+    figures.spans = [Span(begin - 18 * HOUR_US, begin + 18 * HOUR_US, 1, 9)]
+    page = render(figures, [])
+    paths = dict(re.findall(r'<path class="(line[ a-z]*)" d="([^"]*)"', page)[:3])
+    assert paths["line third"] == ""
+    assert len(re.findall("[ML]", paths["line other"])) == 18
+    assert len(re.findall("[ML]", paths["line"])) == 18 * 6
+    rows = re.findall(r"<tr><td>(\d\d):00</td><td>(.*?)</td>.*?</tr>", page)
+    assert [count for _, count in rows] == ["0"] * 9 + ["120"] + ["0"] * 8 + ["-"] * 6

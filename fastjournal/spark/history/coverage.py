@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import date
 
@@ -26,39 +27,43 @@ def spans(taken: Iterable[TakenSegment], gaps: Sequence[MissingSegments]) -> lis
     """Return covered spans and gaps, in the order of the segments.
 
     Segments side by side cover the time between them: nothing was written then. A gap whose time
-    is not known lasts from the covered span before it to the one behind it.
+    is not known lasts from the segment before it to the one behind it. A segment that was taken
+    may be in a gap, too: what it had behind its taken part when it was sealed.
     """
     covered = list[Span]()
-    timed = [one for one in taken if one.first_us is not None and one.last_us is not None]
-    for one in sorted(timed, key=lambda one: (one.number, one.bytes)):
-        assert one.first_us is not None
-        assert one.last_us is not None
-        span = Span(one.first_us, one.last_us, one.number, one.number)
+    timed = [
+        Span(one.first_us, one.last_us, one.number, one.number)
+        for one in sorted(taken, key=lambda one: (one.number, one.bytes))
+        if one.first_us is not None and one.last_us is not None
+    ]
+    for one in timed:
         before = covered[-1] if covered else None
-        if before is not None and one.number <= before.last_segment + 1:
+        if before is not None and one.first_segment <= before.last_segment + 1:
             covered[-1] = Span(
                 # the clock may have been set back
                 min(before.first_us, one.first_us),
                 max(before.last_us, one.last_us),
                 before.first_segment,
-                one.number,
+                one.first_segment,
             )
         else:
-            covered.append(span)
+            covered.append(one)
+    numbers = [one.first_segment for one in timed]
     return sorted(
-        [*covered, *(_gap(gap, covered) for gap in gaps)],
+        [*covered, *(_gap(gap, timed, numbers) for gap in gaps)],
         key=lambda span: (span.first_segment, span.first_us),
     )
 
 
-def _gap(gap: MissingSegments, covered: Sequence[Span]) -> Span:
+def _gap(gap: MissingSegments, timed: Sequence[Span], numbers: Sequence[int]) -> Span:
+    """Return the span of a gap between segments, which are in order."""
     first_us, last_us = gap.first_us, gap.last_us
     if first_us is None:
-        ends = [span.last_us for span in covered if span.last_segment < gap.first]
-        first_us = max(ends, default=0)
+        before = bisect_right(numbers, gap.first)
+        first_us = timed[before - 1].last_us if before else 0
     if last_us is None:
-        begins = [span.first_us for span in covered if span.first_segment > gap.last]
-        last_us = min(begins, default=first_us)
+        behind = bisect_right(numbers, gap.last)
+        last_us = timed[behind].first_us if behind < len(timed) else first_us
     # the clock was set back where it ends before it begins: it may be anywhere between the two
     begin, end = min(first_us, last_us), max(first_us, last_us)
     return Span(begin, end, gap.first, gap.last, gap.reason)
@@ -84,17 +89,39 @@ def on_day(found: Iterable[Span], day: date) -> list[tuple[int, int, str | None]
     end = begin + DAY_US
     return [
         (max(span.first_us, begin), min(span.last_us, end), span.reason)
-        for span in found
-        if span.first_us <= end and span.last_us >= begin
+        for span in spans_between(found, begin, end)
     ]
+
+
+def spans_between(found: Iterable[Span], first_us: int, last_us: int) -> list[Span]:
+    """Return the spans that touch the time from one instant to another."""
+    return [span for span in found if span.first_us <= last_us and span.last_us >= first_us]
+
+
+def gaps_on_day(found: Iterable[Span], day: date) -> list[Span]:
+    """Return the gaps that touch a UTC day; the length of one may not be known, and is 0 then."""
+    begin = begin_us(day)
+    return [one for one in spans_between(found, begin, begin + DAY_US) if one.reason is not None]
+
+
+def gaps_us(found: Iterable[Span], day: date) -> int:
+    """Return how many microseconds of a UTC day the gaps on it last."""
+    pieces = on_day(found, day)
+    return _length((first, last) for first, last, reason in pieces if reason is not None)
+
+
+def is_covered(found: Iterable[Span], first_us: int, last_us: int) -> bool:
+    """Whether any time between two instants is covered: what has no event there, did not happen."""
+    return any(
+        one.reason is None and one.first_us < last_us and one.last_us > first_us for one in found
+    )
 
 
 def covered_share(found: Iterable[Span], day: date) -> float:
     """Return the part of a UTC day that is covered, 0 to 1; the time of a gap is not."""
-    pieces = on_day(found, day)
-    lost = [(first, last) for first, last, reason in pieces if reason is not None]
-    every = _length((first, last) for first, last, _ in pieces)
-    return (every - _length(lost)) / DAY_US
+    spans = list(found)
+    every = _length((first, last) for first, last, _ in on_day(spans, day))
+    return (every - gaps_us(spans, day)) / DAY_US
 
 
 def _length(pieces: Iterable[tuple[int, int]]) -> int:

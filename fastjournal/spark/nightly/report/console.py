@@ -1,19 +1,23 @@
-"""Short report on a terminal: slow and starving domains, backlog, throughput."""
+"""Short report on a terminal: coverage, slow and starving domains, backlog, throughput."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fastjournal.spark.history.coverage import Span, covered_share, gaps_on_day, gaps_us
 from fastjournal.spark.nightly.report import texts
 from fastjournal.spark.nightly.report.diagnosis import Slow
 from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, Figures
 from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
 
+_WHOLE = 0.9995
+"""Share of a day that is shown as 100.0 %."""
 _THROUGHPUT = ("set", "replaced", "leased", "completed", "failed", "lost", "buried")
 
 
@@ -22,6 +26,8 @@ def print_report(figures: Figures, slow: Sequence[Slow], console: Console) -> No
 
     Names are printed as text, for rich takes brackets in a string for markup of its own.
     """
+    if warning := coverage_warning(figures.spans, figures.day):
+        console.print(Text(warning))
     for one in slow:
         console.print(Text(summary(one)))
     for row in figures.starving[:DOMAINS_SHOWN]:
@@ -39,6 +45,22 @@ def print_report(figures: Figures, slow: Sequence[Slow], console: Console) -> No
     console.print(table)
     if figures.state.taken_us is not None:
         console.print(_backlog(figures))
+
+
+def coverage_warning(spans: Sequence[Span], day: date) -> str:
+    """Return what the history of a day lacks, in one sentence; empty: nothing, or all of it."""
+    covered, gaps = covered_share(spans, day), len(gaps_on_day(spans, day))
+    if not spans:
+        return ""
+    if covered < _WHOLE:
+        return f"The data covers {covered * 100:.1f} % of this day."
+    if not gaps:
+        return ""
+    named = "a gap" if gaps == 1 else f"{gaps:,} gaps"
+    missing = gaps_us(spans, day)
+    # the begin and the end of a gap are those of the records beside it
+    known = f": {texts.duration(missing)} of it are missing" if missing else " of unknown length"
+    return f"The history of this day has {named}{known}."
 
 
 def summary(slow: Slow) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fastjournal.spark.history.coverage import Span, covered_share
+from fastjournal.spark.history.coverage import (
+    Span,
+    covered_share,
+    is_covered,
+    spans_between,
+)
 from fastjournal.spark.history.days import DAY_US, begin_us
+from fastjournal.spark.nightly.history_jobs import PERCENTILES
 from fastjournal.spark.nightly.report import diagnosis, texts
 from fastjournal.spark.nightly.report.charts import (
     Chart,
@@ -22,8 +28,9 @@ from fastjournal.spark.nightly.report.charts import (
     round_duration,
     strip,
 )
+from fastjournal.spark.nightly.report.console import coverage_warning
 from fastjournal.spark.nightly.report.diagnosis import Slow
-from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, Figures, TableRow
+from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, HOUR_US, Figures, TableRow
 from fastjournal.spark.nightly.state_jobs import AGES, BACKLOG_NUMBERS, OLDEST
 
 ROWS_MAX = DOMAINS_SHOWN
@@ -34,6 +41,10 @@ HEADLINES_MAX = 5
 """Domains that the line on top names."""
 MINUTES_A_POINT = 10
 _HEAT_US = 1_000_000.0
+_NOTHING: TableRow = dict.fromkeys(("set", "leased", "completed"), 0) | dict.fromkeys(
+    f"{what}_{name}_us" for what in ("wait", "run") for name in PERCENTILES
+)
+"""Row of a covered hour without events."""
 _COMPLAINTS = {
     "wait": "work waited for long",
     "run": "work took long",
@@ -72,10 +83,10 @@ def render(figures: Figures, slow: list[Slow]) -> str:
         - len(figures.starving)
         - HEADLINES_MAX,
         total=total,
-        covered=covered,
         starving=starving[:ROWS_MAX],
         strip=_strip(figures),
-        gaps=[span for span in figures.spans if span.reason is not None],
+        spans=spans_between(figures.spans, *_strip_time(figures)),
+        warning=coverage_warning(figures.spans, figures.day),
         cards=_cards(figures, total),
         hours=_hours(figures),
         minutes=_minutes(figures),
@@ -144,8 +155,7 @@ def _attempts_without_success(figures: Figures, total: TableRow) -> tuple[int, i
 
 
 def _strip(figures: Figures) -> Strip:
-    first = begin_us(figures.days[0])
-    last = begin_us(figures.day) + 2 * DAY_US
+    first, last = _strip_time(figures)
     spans = [
         (float(span.first_us), float(span.last_us), _style(span), _span_text(span))
         for span in sorted(figures.spans, key=lambda span: span.reason is not None)
@@ -154,13 +164,18 @@ def _strip(figures: Figures) -> Strip:
     return strip(spans, first, last, [(begin_us(day), day.strftime("%d %b")) for day in days])
 
 
+def _strip_time(figures: Figures) -> tuple[int, int]:
+    """Return begin and end of the days of the report, with that on which its snapshot was taken."""
+    return begin_us(figures.days[0]), begin_us(figures.day) + 2 * DAY_US
+
+
 def _style(span: Span) -> str:
     return "covered" if span.reason is None else "gap"
 
 
 def _span_text(span: Span) -> str:
     kind = "covered" if span.reason is None else f"gap ({span.reason})"
-    return f"{kind}: {texts.instant(span.first_us)} to {texts.instant(span.last_us)}"
+    return f"{kind}: {texts.instant(span.first_us or None)} to {texts.instant(span.last_us)}"
 
 
 def _hours(figures: Figures) -> Chart:
@@ -169,24 +184,42 @@ def _hours(figures: Figures) -> Chart:
     return chart(
         "Completed work by hour",
         [
-            Series("the day before", _by_hour(figures.hours[before]), "line other"),
-            Series("a week before", _by_hour(figures.hours[week]), "line third"),
+            Series("the day before", _by_hour(figures, before), "line other"),
+            Series("a week before", _by_hour(figures, week), "line third"),
         ],
         labels,
         format=texts.count,
         mark=texts.short_count,
-        bars=_by_hour(figures.hours[day]),
+        bars=[value or 0 for value in _by_hour(figures, day)],
         bars_name="completed",
     )
 
 
-def _by_hour(rows: Mapping[int, TableRow]) -> list[float]:
-    return [rows[hour]["completed"] if hour in rows else 0 for hour in range(24)]
+def _by_hour(figures: Figures, day: date) -> list[float | None]:
+    return [None if row is None else row["completed"] for row in _hour_rows(figures, day)]
+
+
+def _hour_rows(figures: Figures, day: date) -> list[TableRow | None]:
+    """Return the rows of the hours of a day; one of zeros where nothing happened; None: unknown."""
+    rows, begin = figures.hours[day], begin_us(day)
+    return [
+        rows.get(hour)
+        or (_NOTHING if _is_known(figures, begin + hour * HOUR_US, HOUR_US) else None)
+        for hour in range(24)
+    ]
+
+
+def _is_known(figures: Figures, begin_us: int, length_us: int) -> bool:
+    return is_covered(figures.spans, begin_us, begin_us + length_us)
 
 
 def _minutes(figures: Figures) -> Chart:
+    begin, minute = begin_us(figures.day), HOUR_US // 60
     values = [
-        max(figures.minutes[at : at + MINUTES_A_POINT]) for at in range(0, 1440, MINUTES_A_POINT)
+        max(figures.minutes[at : at + MINUTES_A_POINT])
+        if _is_known(figures, begin + at * minute, MINUTES_A_POINT * minute)
+        else None
+        for at in range(0, 1440, MINUTES_A_POINT)
     ]
     labels = [f"{at // 60:02}:{at % 60:02}" for at in range(0, 1440, MINUTES_A_POINT)]
     return chart(
@@ -232,10 +265,8 @@ def _comparison(
     figures: Figures,
 ) -> list[tuple[str, TableRow | None, TableRow | None, TableRow | None]]:
     """Return rows of an hour: the day, the day before, a week before."""
-    week, before, day = figures.hours.values()
-    return [
-        (f"{hour:02}:00", day.get(hour), before.get(hour), week.get(hour)) for hour in range(24)
-    ]
+    week, before, day = (_hour_rows(figures, day) for day in figures.hours)
+    return [(f"{hour:02}:00", day[hour], before[hour], week[hour]) for hour in range(24)]
 
 
 def _domains(figures: Figures) -> list[tuple[str, TableRow]]:
