@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, redirect_stderr
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkRuntimeError
 
+from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
@@ -25,8 +28,10 @@ from fastjournal.errors import LogFailedError
 from fastjournal.spark.cluster import java
 from fastjournal.spark.nightly import day_store, fj_nightly, preparation
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.users import as_user
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
+NOBODY = 65_534
 
 RUN = "from fastjournal.spark.nightly import main; main()"
 HIDE = "import sys; sys.modules[{name!r}] = None; "
@@ -100,11 +105,15 @@ def test_connect_error_without_a_daemon_at_the_address(tmp_path: Path) -> None:
 
 
 def test_snapshot_that_is_missing_is_an_error(run: Run, tmp_path: Path) -> None:
-    snapshot = str(tmp_path / "gone")
-    code, said = run("--snapshot", snapshot, "--output", str(tmp_path / "out"))
-    assert code == IO
-    assert said.startswith(f"fj-nightly: {snapshot}: cannot list: ")
-    assert len(said.splitlines()) == 1
+    (tmp_path / "file").touch()
+    for name, told in (("gone", "nothing"), ("file", "no directory")):
+        snapshot = str(tmp_path / name)
+        code, said = run("--snapshot", snapshot, "--output", str(tmp_path / "out"))
+        assert code == IO
+        assert said == (
+            f"fj-nightly: {snapshot}: there is {told} here (name the directory that "
+            "'fj-cli snapshot' printed)\n"
+        )
 
 
 def test_log_that_is_no_snapshot_is_refused(run: Run, tmp_path: Path) -> None:
@@ -371,3 +380,44 @@ def test_help_has_a_short_option_and_names_the_variables() -> None:
     text = " ".join(shown.output.split())
     assert "[env var: FASTJOURNAL_SERVER" in text
     assert "[env var: FASTJOURNAL_ARCHIVE" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="work as another user needs root")
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        (0o711, "list it, remove files from it"),
+        (0o744, "open files in it, remove files from it"),
+        (0o755, "remove files from it"),
+        (0o777, ""),
+    ],
+)
+def test_archive_that_this_user_may_not_take_is_refused_before_any_work(
+    mode: int, told: str, without_java: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        archive, said = Path(name, "archive"), Path(name, "said")
+        archive.mkdir()
+        data = bytes(SegmentBuilder())
+        (archive / ArchivedSegment(1, google_crc32c.value(data)).name).write_bytes(data)
+        for path in archive.iterdir():
+            path.chmod(0o644)
+        archive.chmod(mode)
+        options = ("--archive", str(archive), "--output", f"{name}/out", "--date", "2020-01-01")
+        monkeypatch.setattr(sys, "argv", ["fj-nightly", *options])
+
+        def work() -> None:
+            with said.open("w") as file, redirect_stderr(file), pytest.raises(SystemExit) as ended:
+                fj_nightly.main()
+            assert ended.value.code == (IO if told else 0)
+
+        assert as_user(NOBODY, NOBODY, work) == 0
+        if not told:
+            assert list(archive.iterdir()) == []
+            return
+        assert said.read_text() == (
+            f"fj-nightly: {archive}: this user may not take the archive: it needs the right to "
+            f"{told} (run fj-nightly as the user of the daemon, or give this one rwx)\n"
+        )
+        assert not Path(name, "out").exists()

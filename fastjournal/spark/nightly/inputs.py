@@ -6,16 +6,24 @@ import os
 from datetime import date
 
 import msgspec
+import pyarrow as pa
+import pyarrow.fs
 
 from fastjournal.cmdlog.archive_format import STATE_NAME, list_archived
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
-from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark.nightly.day_store import DayStore
-from fastjournal.spark.storage.files import LogDirectory
+from fastjournal.spark.storage.files import LogDirectory, resolve, translating
 
 _NAME_ARCHIVE = "name the daemon's --archive-dir"
+_NAME_SNAPSHOT = "name the directory that 'fj-cli snapshot' printed"
+_RIGHTS = (
+    (os.R_OK, "list it"),
+    (os.X_OK, "open files in it"),
+    (os.W_OK, "remove files from it"),
+)
 
 
 class Night(msgspec.Struct):
@@ -42,12 +50,18 @@ def snapshot_manifest(snapshot: str) -> Manifest:
         LogCorruptError: It is none, or is damaged.
         LogFailedError: It cannot be read.
     """
+    files, path = resolve(snapshot)
+    with translating("read", path):
+        kind = files.get_file_info(path).type
+    if kind != pa.fs.FileType.Directory:
+        found = "nothing here" if kind == pa.fs.FileType.NotFound else "no directory here"
+        raise LogFailedError(f"there is {found}", path=path, hint=_NAME_SNAPSHOT)
     manifest = LogDirectory(snapshot).manifest
     if manifest is None:
         raise LogCorruptError(
             "there is no manifest, so this is no snapshot",
             path=snapshot,
-            hint="name the directory that 'fj-cli snapshot' printed",
+            hint=_NAME_SNAPSHOT,
         )
     return manifest
 
@@ -57,11 +71,28 @@ def check_archive(archive: str) -> None:
 
     Raises:
         BadRequestError: It is neither.
+        LogFailedError: This user may not take it.
     """
     if not os.path.isdir(archive):
         raise BadRequestError(f"--archive {archive} is no directory", hint=_NAME_ARCHIVE)
+    _check_rights(archive)
     if not _has_archived(archive) and OsDisk().listdir(archive) != [APPEND_LOCK]:
         raise BadRequestError(f"--archive {archive} holds no archive", hint=_NAME_ARCHIVE)
+
+
+def _check_rights(archive: str) -> None:
+    """Check that this process may take segments.
+
+    Where it may not search the directory, each segment looks as if the daemon had dropped it; where
+    it may not write there, a run ends behind the commit, at the first segment that it unlinks.
+    """
+    missing = [text for right, text in _RIGHTS if not os.access(archive, right, effective_ids=True)]
+    if missing:
+        raise LogFailedError(
+            f"this user may not take the archive: it needs the right to {', '.join(missing)}",
+            path=archive,
+            hint="run fj-nightly as the user of the daemon, or give this one rwx",
+        )
 
 
 def check_archived(archive: str, snapshot: str) -> None:
