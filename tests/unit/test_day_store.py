@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.nightly import day_store
 from fastjournal.spark.nightly.day_store import DayState, DayStore, checked_output
+from fastjournal.spark.nightly.report.figures import TableReader
 from fastjournal.spark.storage.files import hadoop_uri, is_s3, pyarrow_uri
+from tests.users import as_user
 
 DAY = date(2026, 11, 20)
 TABLES = [("hours", DAY), ("churn", DAY)]
@@ -307,3 +311,104 @@ def test_output_that_cannot_be_written_is_an_error_before_any_work(tmp_path: Pat
         checked_output(str(tmp_path / "file" / "out"))
     with pytest.raises(LogFailedError, match=r"the output cannot be written: .*--output"):
         checked_output("nonsense://bucket/out")
+
+
+class UnreachableFiles:
+    """File system that loses its connection at the nth call."""
+
+    def __init__(self, files: Any, step: int) -> None:
+        self._files = files
+        self._left = step
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._files, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                raise OSError(f"AWS Error NETWORK_CONNECTION during {name}")
+            return call(*arguments, **options)
+
+        return wrapped
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda store: store.prune(["hours", "churn"], [str(DAY)]),
+        lambda store: store.states(),
+        lambda store: store.end(),
+        lambda store: store.begin(),
+        lambda store: store.publish(TABLES),
+    ],
+    ids=["prune", "states", "end", "begin", "publish"],
+)
+def test_store_that_is_out_of_reach_in_the_middle_is_a_failure_with_a_path(
+    tmp_path: Path, work: Callable[[DayStore], object]
+) -> None:
+    for step in range(1, 100):
+        store = object_store(tmp_path / str(step))
+        store.begin()
+        build(store, "old")
+        store.publish(TABLES)
+        build(store, "new")
+        store.files = UnreachableFiles(store.files, step)
+        failed = failure_of(partial(work, store))
+        if failed is None:
+            break
+        assert "AWS Error NETWORK_CONNECTION" in failed.message
+        assert failed.path is not None
+        assert failed.path.split("/")[0] == str(step)
+    assert failed is None
+    assert step > 1
+
+
+def failure_of(work: Callable[[], object]) -> LogFailedError | None:
+    try:
+        work()
+    except LogFailedError as error:
+        return error
+    return None
+
+
+def test_tables_of_a_store_out_of_reach_are_a_failure_with_a_path(tmp_path: Path) -> None:
+    store = object_store(tmp_path / "out")
+    store.files = UnreachableFiles(store.files, 1)
+    with pytest.raises(LogFailedError, match=f"out/hours/dt={DAY}: cannot read: AWS Error"):
+        TableReader(store).rows("hours", [DAY])
+
+
+def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (tmp_path / "_staging").symlink_to("elsewhere")
+    build(store, "new")
+    store.publish(TABLES)
+    assert content(tmp_path) == {"new"}
+    assert (tmp_path / "elsewhere" / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="work as another user needs root")
+def test_staging_tree_of_another_user_is_named() -> None:
+    with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        Path(name, "_staging", "hours").mkdir(parents=True)
+        Path(name, "_staging", "hours").chmod(0o755)
+        Path(name, "_staging", "hours", "file").touch()
+
+        def work() -> None:
+            told = rf"{name}/_staging: cannot remove: .*Permission denied"
+            with pytest.raises(LogFailedError, match=told):
+                DayStore(name).begin()
+
+        assert as_user(65_534, 65_534, work) == 0
+
+
+def test_descriptions_are_the_files_with_their_ending(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    build(store, "new")
+    store.publish(TABLES)
+    (tmp_path / "_days" / f"{DAY}.json~").write_text("{}")
+    (tmp_path / "_days" / "old").mkdir()
+    assert set(store.states()) == {str(DAY)}

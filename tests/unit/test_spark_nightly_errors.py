@@ -421,3 +421,14 @@ def test_archive_that_this_user_may_not_take_is_refused_before_any_work(
             f"{told} (run fj-nightly as the user of the daemon, or give this one rwx)\n"
         )
         assert not Path(name, "out").exists()
+
+
+def test_history_that_cannot_be_created_is_an_error_of_one_line(
+    run: Run, tmp_path: Path, snapshot: str, without_java: None
+) -> None:
+    (tmp_path / "file").touch()
+    options = ("--snapshot", snapshot, "--output", str(tmp_path / "out"))
+    code, said = run(*options, "--history", f"{tmp_path}/file/history")
+    assert code == IO
+    assert said.startswith(f"fj-nightly: {tmp_path}/file/history: cannot create: ")
+    assert len(said.splitlines()) == 1

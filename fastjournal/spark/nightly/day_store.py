@@ -36,6 +36,7 @@ from fastjournal.spark.storage.files import (
     resolve,
     translating,
 )
+from fastjournal.spark.storage.table_files import StoreFiles
 
 STAGING = "_staging"
 _PUBLISH = "_publish.json"
@@ -102,7 +103,7 @@ class DayStore:
         self.guard()
         self._finish()
         self._delete(f"{self.path}/{STAGING}")
-        self.files.create_dir(f"{self.path}/{STAGING}", recursive=True)
+        self._create(f"{self.path}/{STAGING}")
 
     def end(self) -> None:
         """Remove the staging tree."""
@@ -135,7 +136,7 @@ class DayStore:
         paths: dict[str, list[str]] = {}
         for table, day in tables:
             path = f"{table}/dt={day}"
-            self.files.create_dir(f"{staging}/{path}", recursive=True)
+            self._create(f"{staging}/{path}")
             paths[path] = self._names(f"{staging}/{path}")
         for folder in (DAYS, REPORTS):
             paths |= {f"{folder}/{name}": [] for name in self._names(f"{staging}/{folder}")}
@@ -164,6 +165,8 @@ class DayStore:
         folder = f"{self.path}/{DAYS}"
         found = {}
         for name in self._names(folder):
+            if not name.endswith(".json"):
+                continue
             data = read_file(self.files, f"{folder}/{name}")
             try:
                 found[name.removesuffix(".json")] = msgspec.json.decode(data, type=DayState)
@@ -209,7 +212,7 @@ class DayStore:
         kind = self._kind(source)
         if kind == pa.fs.FileType.NotFound:
             return  # it was moved before a crash
-        self.files.create_dir(target.rpartition("/")[0], recursive=True)
+        self._create(target.rpartition("/")[0])
         if kind == pa.fs.FileType.File:
             self._sync(source)
             self.files.move(source, target)
@@ -221,7 +224,7 @@ class DayStore:
             os.rename(source, target)
             self._delete(old)
         else:
-            self.files.create_dir(target, recursive=True)
+            self._create(target)
             staged = self._names(source)
             for name in self._names(target):
                 # a name that is staged no more was moved before a crash
@@ -245,23 +248,30 @@ class DayStore:
             finally:
                 os.close(descriptor)
 
+    def _create(self, path: str) -> None:
+        with translating("create", path):
+            self.files.create_dir(path, recursive=True)
+
     def _delete(self, path: str) -> None:
-        kind = self._kind(path)
-        if kind == pa.fs.FileType.Directory:
-            if self._local:
-                shutil.rmtree(path)
-            else:
-                self.files.delete_dir(path)
-        elif kind == pa.fs.FileType.File:
-            self.files.delete_file(path)
+        """Remove a file or a tree, if it is there; of a link only the link itself."""
+        if self._local and os.path.islink(path):
+            with translating("remove", path):
+                os.unlink(path)
+        elif self._kind(path) != pa.fs.FileType.Directory:
+            StoreFiles(self.files).delete(path)
+        else:
+            with translating("remove", path):
+                if self._local:
+                    shutil.rmtree(path)
+                else:
+                    self.files.delete_dir(path)
 
     def _kind(self, path: str) -> Any:
-        return self.files.get_file_info(path).type
+        with translating("read", path):
+            return self.files.get_file_info(path).type
 
     def _names(self, path: str) -> list[str]:
-        if self._kind(path) != pa.fs.FileType.Directory:
-            return []
-        return sorted(info.base_name for info in self.files.get_file_info(pa.fs.FileSelector(path)))
+        return StoreFiles(self.files).names(path)
 
 
 def checked_output(output: str) -> DayStore:

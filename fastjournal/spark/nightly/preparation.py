@@ -35,6 +35,7 @@ from fastjournal.spark.storage.files import (
     modes_of,
     pyarrow_uri,
     resolve,
+    translating,
 )
 from fastjournal.spark.storage.store_lock import StoreLock
 
@@ -109,8 +110,9 @@ def _lock(places: Iterable[str], stack: ExitStack) -> Callable[[], None]:
             held = [claim.name for claim in claims]
             claims.append(stack.enter_context(StoreLock(files, path, held=held)))
             continue
-        os.makedirs(path, exist_ok=True)
-        directory = os.stat(path)
+        with translating("create", path):
+            os.makedirs(path, exist_ok=True)
+            directory = os.stat(path)
         if (directory.st_dev, directory.st_ino) not in locked:
             locked.add((directory.st_dev, directory.st_ino))
             _lock_directory(path, stack)

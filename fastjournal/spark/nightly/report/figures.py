@@ -110,9 +110,9 @@ class TableReader:
         files = self._store.files
         for day in days:
             path = f"{self._store.path}/{name}/dt={day}"
-            if files.get_file_info(path).type != pa.fs.FileType.Directory:
-                continue
             with translating("read", path):
+                if files.get_file_info(path).type != pa.fs.FileType.Directory:
+                    continue
                 table = pa.dataset.dataset(path, filesystem=files, format="parquet")
                 if table.schema.names:
                     wanted = None if columns is None else list(columns)
