@@ -80,8 +80,9 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    directory = tmp_path_factory.mktemp("night")
-    output = directory / "out"
+    # Spark and Hadoop take these characters for a glob, or for those of a URI
+    directory = tmp_path_factory.mktemp("night[1]{a,b}")
+    output = directory / "out *?%41 #"
     ledger, archive, snapshot = simulate(directory, load_changes()[-CHANGES:], DAYS)
     damaged = directory / "snapshots" / DAMAGED
     damaged.mkdir()

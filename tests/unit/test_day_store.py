@@ -19,7 +19,7 @@ from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.nightly import day_store
 from fastjournal.spark.nightly.day_store import DayState, DayStore, checked_output
 from fastjournal.spark.nightly.report.figures import TableReader
-from fastjournal.spark.storage.files import hadoop_uri, is_s3, pyarrow_uri
+from fastjournal.spark.storage.files import hadoop_glob, hadoop_uri, is_s3, pyarrow_uri
 from tests.users import as_user
 
 DAY = date(2026, 11, 20)
@@ -293,6 +293,7 @@ def test_uri_of_s3_has_the_scheme_of_its_reader(tmp_path: Path) -> None:
     assert not is_s3("hdfs://name/a")
     assert not is_s3("s3:/bucket")
     assert hadoop_uri("hdfs://name/a") == "hdfs://name/a"
+    assert hadoop_glob("hdfs://name/a[1]{b}*?\\") == r"hdfs://name/a\[1\]\{b\}\*\?\\"
     assert hadoop_uri(f"{tmp_path}/a") == f"file://{tmp_path}/a"
 
 

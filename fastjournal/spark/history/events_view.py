@@ -11,7 +11,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.spark.decoding.view_columns import sql_schema
 from fastjournal.spark.history.commits import files_of, read_commits
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
-from fastjournal.spark.storage.files import below, hadoop_uri, is_s3
+from fastjournal.spark.storage.files import below, hadoop_glob, hadoop_uri, is_s3
 from fastjournal.spark.storage.store_frames import read_parquet
 from fastjournal.spark.storage.table_files import open_table
 
@@ -56,7 +56,7 @@ def events(
     stored = [column for column in EVENT_COLUMNS if column.name != "segment"]
     schema = f"{sql_schema(stored)}, day DATE, segment STRING"
     # without a scheme Spark would look in the file system of fs.defaultFS
-    place = hadoop_uri(table)
+    place = hadoop_glob(table)
     if not names:
         found = spark.createDataFrame([], schema)
     elif is_s3(table):
@@ -66,6 +66,7 @@ def events(
         found = found.withColumn("day", found["day"].cast("date"))
     else:
         paths = [f"{place}/{name}" for name in names]
-        found = spark.read.schema(schema).option("basePath", place).parquet(*paths)
+        reader = spark.read.schema(schema).option("basePath", hadoop_uri(table))
+        found = reader.parquet(*paths)
     columns = [column.name for column in EVENT_COLUMNS]
     return found.selectExpr("day", *(_SEGMENT if name == "segment" else name for name in columns))

@@ -18,7 +18,7 @@ from fastjournal.spark.nightly import history_jobs, state_jobs
 from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.inputs import Night
 from fastjournal.spark.query.paths import list_directory
-from fastjournal.spark.storage.files import below, hadoop_uri, is_s3
+from fastjournal.spark.storage.files import below, hadoop_glob, hadoop_uri, is_s3
 from fastjournal.spark.storage.store_frames import read_parquet, stored_schema, write_parquet
 
 STATE_TABLES = ("entries", "backlog", "ages", "starving", "log")
@@ -105,7 +105,7 @@ def _write_whole(frame: DataFrame, place: str) -> None:
 def _read_whole(spark: SparkSession, place: str) -> DataFrame:
     """Return the rows of a directory of Parquet files."""
     if not is_s3(place):
-        return spark.read.parquet(hadoop_uri(place))
+        return spark.read.parquet(hadoop_glob(place))
     names = sorted(str(one.base_name) for one in list_directory(place))
     files = [below(place, name) for name in names if name.endswith(".parquet")]
     if not files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -187,6 +188,14 @@ def hadoop_uri(uri: str) -> str:
     if is_s3(uri):
         return f"s3a://{uri.partition('://')[2]}"
     return uri if "://" in uri else f"file://{os.path.abspath(uri)}"
+
+
+_GLOB = re.compile(r"[\\*?\[\]{}]")
+
+
+def hadoop_glob(uri: str) -> str:
+    """Return what Spark's own readers take for a path or URI: they take each path for a glob."""
+    return _GLOB.sub(r"\\\g<0>", hadoop_uri(uri))
 
 
 def below(uri: str, name: str) -> str:
