@@ -54,9 +54,8 @@ tests:
 {series}
     promql_expr_test:
       - expr: count by (alertname) (ALERTS{{alertstate="firing"}})
-        eval_time: 60m
-        exp_samples:
-{samples}
+        eval_time: {minutes}m
+        exp_samples: {samples}
 """
 
 SERIES = {
@@ -95,8 +94,18 @@ SERIES = {
         "fastjournal_archive_missed_segments_total 0x70",
     ],
     "FastjournalArchiveWaits": ["fastjournal_archive_waiting_segments 2x70"],
+    # for two days and an hour more
+    "FastjournalArchiveUnread": ["fastjournal_archive_segments 3+1x3000"],
 }
-"""Series with which each alert fires after an hour."""
+"""Series with which each alert fires: after an hour, or ten minutes before they end."""
+
+QUIET = {
+    # read each night, when segments come all the time: never empty
+    "read": "fastjournal_archive_segments 3+1x1440 9+1x1440 4+1x1440",
+    # a log without work for days, whose first segments have just come
+    "new": "fastjournal_archive_segments 0x2990 1+1x60",
+}
+"""Series of archives with which no alert fires."""
 
 
 @pytest.fixture(scope="module")
@@ -229,16 +238,31 @@ def test_monitoring_rules_are_valid() -> None:
 @needs_promtool
 @pytest.mark.parametrize("alert", SERIES)
 def test_monitoring_alert_fires_alone(alert: str, tmp_path: Path) -> None:
+    check_firing(SERIES[alert], [alert], tmp_path / "test.yml")
+
+
+@needs_promtool
+@pytest.mark.parametrize("archive", QUIET)
+def test_monitoring_alert_stays_silent_where_the_archive_is_read(
+    archive: str, tmp_path: Path
+) -> None:
+    check_firing([QUIET[archive]], [], tmp_path / "test.yml")
+
+
+def check_firing(series: list[str], alerts: list[str], file: Path) -> None:
+    """Check which alerts fire ten minutes before the end of series, of a value a minute."""
     assert PROMTOOL is not None
-    lines = [series.rpartition(" ") for series in SERIES[alert]]
-    file = tmp_path / "test.yml"
+    lines = [one.partition(" ") for one in series]
+    minutes = {sum(map(int, re.findall(r"x(\d+)", values))) for _, _, values in lines}
+    samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]
     file.write_text(
         FIRING.format(
             rules=RULES,
+            minutes=max(minutes) - 10,
             series="\n".join(
                 f"      - series: '{name}'\n        values: '{values}'" for name, _, values in lines
             ),
-            samples=f"          - labels: '{{alertname=\"{alert}\"}}'\n            value: 1",
+            samples=json.dumps(samples),
         )
     )
     done = subprocess.run(
