@@ -92,6 +92,18 @@ def test_archive_is_taken_without_a_daemon(tmp_path: Path) -> None:
     check_taken(tmp_path, done)
 
 
+def test_events_are_no_wider_than_the_segments_of_the_archive(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
+        fill(daemon)
+    for segment in (tmp_path / "archive").glob("*.log"):
+        segment.chmod(0o600)
+    done = run(tmp_path, f"unix:{tmp_path}/nobody")
+    assert done.returncode == UNAVAILABLE
+    files = [path for path in (tmp_path / "out" / "events").rglob("*") if path.is_file()]
+    assert len(files) > SEGMENTS
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
 def test_snapshot_of_a_run_that_failed_is_used_by_its_repetition(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
         fill(daemon)

@@ -112,6 +112,8 @@ def command(**options: Any) -> None:
             status.update("taking a snapshot")
             take = _snapshot_taker(options)
             refused = preparation.ensure_snapshot(night, options["server"], take)
+            # the events are written before Spark starts
+            preparation.restrict(night.snapshot)
         start = partial(preparation.start, options["master"], night.snapshot, stack)
         outcome = preparation.run_night(start, night, tell=status.update)
     console = Console()

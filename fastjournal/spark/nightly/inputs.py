@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import date
 
 import msgspec
@@ -93,6 +94,21 @@ def _check_rights(archive: str) -> None:
             path=archive,
             hint="run fj-nightly as the user of the daemon, or give this one rwx",
         )
+
+
+def mode_of_archived(archive: str) -> int:
+    """Return the mode that all segments of an archive have at least; 0666 where there is none.
+
+    Raises:
+        LogFailedError: One cannot be looked at.
+    """
+    mode = 0o666
+    for file in list_archived(OsDisk(), archive):
+        path = f"{archive}/{file.name}"
+        # the daemon may drop it at any time
+        with translating("read", path), suppress(FileNotFoundError):
+            mode &= os.stat(path).st_mode
+    return mode | 0o600
 
 
 def check_archived(archive: str, snapshot: str) -> None:

@@ -23,6 +23,7 @@ from fastjournal.spark.nightly.day_store import checked_output
 from fastjournal.spark.nightly.inputs import (
     Night,
     check_archive,
+    mode_of_archived,
     snapshot_manifest,
 )
 from fastjournal.spark.nightly.night_snapshot import ensure_snapshot
@@ -39,7 +40,15 @@ from fastjournal.spark.storage.files import (
 )
 from fastjournal.spark.storage.store_lock import StoreLock
 
-__all__ = ["ensure_snapshot", "needs_snapshot", "prepare", "print_report", "run_night", "start"]
+__all__ = [
+    "ensure_snapshot",
+    "needs_snapshot",
+    "prepare",
+    "print_report",
+    "restrict",
+    "run_night",
+    "start",
+]
 
 FEW_PROCESSORS = 2
 FEW_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MetaspaceSize=128m"
@@ -79,7 +88,7 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         check_outside_snapshots(*resolve(history))
     prepare_environment()
     check_listens(options["master"])
-    _restrict(snapshot)
+    restrict(snapshot, archive)
     store = checked_output(options["output"])
     history = store.uri if history is None else pyarrow_uri(history)
     store.guard = _lock(dict.fromkeys((history, store.uri)), stack)
@@ -162,16 +171,23 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
         for name, value in FEW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         settings[_JAVA_OPTIONS] = f"{FEW_JAVA_OPTIONS} {settings.get(_JAVA_OPTIONS, '')}".strip()
-    settings["spark.hadoop.fs.permissions.umask-mode"] = f"{_restrict(snapshot):03o}"
+    settings["spark.hadoop.fs.permissions.umask-mode"] = f"{restrict(snapshot):03o}"
     with translating_start(master):
         spark = start_session(master, name="fj-nightly", options=settings)
     stack.callback(spark.stop)
     return spark
 
 
-def _restrict(snapshot: str | None) -> int:
-    """Let this process create files with the modes of a log at most; return the mask."""
+def restrict(snapshot: str | None, archive: str | None = None) -> int:
+    """Let this process create files with the modes of a log at most; return the mask.
+
+    Args:
+        snapshot: Snapshot of the log; None: there is none.
+        archive: Its archive, whose segments say the modes where there is no snapshot.
+    """
     file_mode, directory_mode = _MODES if snapshot is None else modes_of(LogDirectory(snapshot))
+    if archive is not None:
+        file_mode &= mode_of_archived(archive)
     # one mask for both: read and write as the files have them, search as the directory has it
     mask = 0o777 & ~(file_mode & 0o666 | directory_mode & 0o111)
     os.umask(os.umask(0o077) | mask)
