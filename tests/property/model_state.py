@@ -183,11 +183,14 @@ class State:
                 if e.locked_until <= at:
                     self.unlock(e)
             over = [e for e in self.entries if e.token and e.token <= at]
-            for e in sorted(over, key=lambda e: e.displacement):
-                e.attempts = min(e.attempts + 1, 0xFFFF)
-                self.end_lease(e)
-                if e.parts is not None and 0 < self.limit(e.parts.domain, "attempts") <= e.attempts:
-                    e.buried, e.reason = True, b"attempts reached max-attempts"
+            # what stands in no domain ends behind what happens in domains at the same instant
+            outside = [e for e in over if e.parts is None or e.displaced_at is not None]
+            for e in over:
+                if e not in outside:
+                    self.run_out(e)
+            self.update_turns()
+            for e in sorted(outside, key=lambda e: e.displacement):
+                self.run_out(e)
             self.update_turns()
         self.clock = now
         self.expire()
@@ -225,6 +228,13 @@ class State:
             > self.rules.tombstones_bytes_max
         ):
             del self.tombstones[next(iter(self.tombstones))]
+
+    def run_out(self, e: Entry) -> None:
+        """End a lease that has lasted for its time."""
+        e.attempts = min(e.attempts + 1, 0xFFFF)
+        self.end_lease(e)
+        if e.parts is not None and 0 < self.limit(e.parts.domain, "attempts") <= e.attempts:
+            e.buried, e.reason = True, b"attempts reached max-attempts"
 
     def end_lease(self, e: Entry) -> None:
         token, e.token = e.token, 0

@@ -33,7 +33,10 @@ class Deadlines:
         return instant if first is None else min(first[0], instant)
 
     def advance(self, now: int, work_max: int) -> None:
-        """Advance the clock: leases end first, then delays, pauses, lives and locks.
+        """Advance the clock: leases and delays end, holds of domains, then lives and locks.
+
+        At one instant, domains come in the order of their names, and behind them the leases of
+        entries in none: plain and superseded ones.
 
         Args:
             now: Up to this instant.
