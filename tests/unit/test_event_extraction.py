@@ -195,3 +195,63 @@ def test_rename_onto_another_entry_replaces_it_also_behind_a_kick() -> None:
     told.log.done(Function.KICK, key(1))
     told.log.done(Function.RENAME, key(1), uri=key(2), flags=Flag.OVERWRITE)
     assert told.kinds() == ["set", "set", "buried", "kicked", "renamed", "replaced"]
+
+
+def behind_a_gap(told: Told) -> None:
+    """Forget everything: what was before is in segments that are missing."""
+    told.events()
+    told.history = History()
+
+
+def leased(told: Told, number: int) -> dict[str, int]:
+    """Lease an entry; return what a request shows of the lease."""
+    told.log.pass_time(1)
+    reply = told.log.ask(Function.NEXT, DOMAIN, timeout=60_000_000)
+    assert [pair.key for pair in reply.pairs or ()] == [key(number)]
+    assert reply.timeout is not None
+    return {"flags": Flag.WORKED_ON, "timeout": reply.timeout}
+
+
+@pytest.mark.parametrize("in_gap", [True, False])
+def test_failed_attempt_behind_a_gap_is_no_returned_lease(in_gap: bool) -> None:
+    told = Told()
+    told.set(1)
+    lease = leased(told, 1) if in_gap else {}
+    behind_a_gap(told)
+    lease = lease or leased(told, 1)
+    told.log.pass_time(1)
+    told.log.done(Function.RELEASE, key(1), b"boom", kind=ValueType.STRING, **lease)
+    told.log.pass_time(120)
+    again = leased(told, 1)
+    told.log.pass_time(1)
+    told.log.done(Function.RELEASE, key(1), **again)
+    assert told.kinds() == [*["leased"][in_gap:], "failed", "leased", "returned"]
+
+
+@pytest.mark.parametrize("in_gap", [True, False])
+def test_completion_behind_a_gap_has_key_and_domain_of_its_tombstone(in_gap: bool) -> None:
+    told = Told()
+    told.set(1)
+    lease = leased(told, 1) if in_gap else {}
+    behind_a_gap(told)
+    lease = lease or leased(told, 1)
+    told.log.pass_time(1)
+    told.log.done(Function.DELETE, key(1), **lease)
+    *_, event = told.events()
+    assert (event.event, event.key, event.domain, event.priority) == ("completed", key(1), "a", 1)
+
+
+def test_entry_from_a_gap_that_expires_or_is_renamed_while_it_is_leased_is_told() -> None:
+    told = Told()
+    told.set(1, timeout=told.log.clock.instant_us + 5_000_000)
+    told.set(2)
+    behind_a_gap(told)
+    told.log.pass_time(10)
+    assert told.kinds() == ["expired"]
+    lease = leased(told, 2)
+    behind_a_gap(told)
+    told.log.pass_time(1)
+    told.log.done(Function.RENAME, key(2), uri=key(3), flags=Flag.OVERWRITE)
+    told.log.pass_time(1)
+    told.log.done(Function.RELEASE, key(3), **lease)
+    assert told.kinds() == ["renamed", "returned"]

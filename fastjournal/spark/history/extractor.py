@@ -12,7 +12,12 @@ A record tells what changed, and not always why. The records around it show the 
   (``cmdlog.format.removal_time``). In a log from before these, it is a completion if the job was
   leased, else a deletion, a purge if it stands in a batch, and a completion by NEXT (popped) if the
   tombstone has the timestamp of the entry;
+- a timeout-attempt is the end of a lease, also of one that nothing is known of, unless it stands in
+  the group of a failed attempt, which has ended the lease;
 - compaction repeats pauses and limits: only a change is an event.
+
+Behind a gap jobs are alive of which nothing is known. Their records are events nevertheless, with
+what these records themselves tell.
 
 Between segments nothing is kept but the live jobs, pauses and limits (``History``). So the records
 may be divided by job and folded side by side, if the ids of one entry stay together
@@ -91,6 +96,8 @@ class EventExtractor:
         self.history = history
         self._jobs = history.jobs
         self._undelivered: tuple[bytes, EventRecord] | None = None
+        self._failed: bytes | None = None
+        """Job whose failed attempt has just ended its lease; its end follows in the group."""
 
     def extract(self, records: Iterable[EventRecord]) -> Iterator[EventRow]:
         """Yield the events of one segment, in the order of its records.
@@ -173,13 +180,12 @@ class EventExtractor:
         removal = record.removal
         completes = record.command == _COMPLETE and record.key is not None
         if job is None:
-            if completes:
-                job = LiveJob(key=record.key, domain=record.domain, priority=record.priority)
-            elif removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
+            if not completes and removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
                 # a recovery makes sure that it does not return
                 return
-            else:
-                job = LiveJob()
+            job = LiveJob()
+        if completes and job.key is None:
+            job.key, job.domain, job.priority = record.key, record.domain, record.priority
         if removal == REPLACED_UNTOLD:
             removal = self._guessed(record, job)
         if removal == REPLACED_BY_NONE:
@@ -209,23 +215,30 @@ class EventExtractor:
         self, record: EventRecord, old: LiveJob | None, new: LiveJob | None
     ) -> Iterator[EventRow]:
         """Let the new id of a restated entry have the state of the old one."""
-        if old is None or new is None:
+        if new is None:
+            return
+        if old is None:
+            # since when it waits, is in a gap
+            new.due = new.not_before if new.not_before > record.time else None
             return
         if old.buried and not new.buried:
             yield event_of(record, EventKind.KICKED, new)
             return
-        new.due, new.token, new.lease_start = old.due, old.token, old.lease_start
+        # the token of a lease from a gap stands only in the record of the new id
+        new.token = old.token or new.token
+        new.due, new.lease_start = old.due, old.lease_start
 
     def _step(self, record: EventRecord, command: int) -> Iterator[EventRow]:
         job = self._jobs.get(record.target)
-        if command == Command.EXPIRE:
-            if job is not None:
-                del self._jobs[record.target]
-                yield from self._lease_over(record, job)
-                yield event_of(record, EventKind.EXPIRED, job)
-            return
         if job is None:
             job = self._jobs[record.target] = LiveJob()
+        has_failed = self._failed == record.target
+        self._failed = None
+        if command == Command.EXPIRE:
+            del self._jobs[record.target]
+            yield from self._lease_over(record, job)
+            yield event_of(record, EventKind.EXPIRED, job)
+            return
         if command == Command.START_ATTEMPT:
             job.token = record.token or MICROSECONDS_MAX
             if not record.context & AGAIN:
@@ -237,11 +250,10 @@ class EventExtractor:
                     yield from self._lease_over(record, job)
                 yield event_of(record, EventKind.BURIED, job, reason=record.reason or "")
                 job.buried, job.token, job.lease_start = True, 0, 0
-        elif job.token or job.key is None:
-            yield from self._lease_over(record, job, unknown=job.key is None)
-        else:
-            # behind a failed attempt
+        elif has_failed:
             job.due = max(job.not_before, record.time)
+        else:
+            yield from self._lease_over(record, job, unknown=True)
 
     def _lease_over(
         self, record: EventRecord, job: LiveJob, *, unknown: bool = False
@@ -286,6 +298,7 @@ class EventExtractor:
             job.attempts = change.attempts - 1
             yield event_of(record, EventKind.FAILED, job, reason=text(change.error))
             job.attempts, job.token, job.lease_start = change.attempts, 0, 0
+            self._failed = change.job_id
         elif isinstance(change, Value):
             job.timestamp, job.value_bytes = change.timestamp, len(change.value)
         elif isinstance(change, Resize):
@@ -293,7 +306,10 @@ class EventExtractor:
         elif isinstance(change, Rename):
             renamed = job_of(change.key)
             not_before = moved_not_before(job.key or b"", change.key, job.not_before)
-            if not_before != job.not_before:
+            if job.key is None:
+                # whether that is a move, only the key so far would tell
+                job.not_before, job.due = max(not_before, job.not_before), None
+            elif not_before != job.not_before:
                 job.not_before, job.due = not_before, max(not_before, record.time)
             job.key, job.domain, job.priority = renamed.key, renamed.domain, renamed.priority
             job.timestamp = change.timestamp
