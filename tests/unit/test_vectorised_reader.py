@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 import pytest
@@ -24,7 +25,8 @@ from fastjournal.cmdlog.format.layout import (
 from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Operation
 from fastjournal.cmdlog.format.partial_decode import body_offset
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.errors import LogCorruptError
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.decoding import byte_arrays
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
 from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, READABLE
 from fastjournal.spark.decoding.rows import read_segment, segment_rows
@@ -34,6 +36,7 @@ from fastjournal.spark.decoding.vectorised.frames import find_frames
 from fastjournal.spark.decoding.vectorised.spans import SLICES_MAX, SegmentSlice, slices_of
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches, read_data
 from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.history.event_records import read_rows
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import every_record, write_random_log
@@ -439,3 +442,35 @@ def test_slices_of_a_segment_have_about_the_size_asked_for() -> None:
     sizes = {size: len(slices_of(size * mib, 64 * mib)) for size in (0, 1, 64, 80, 97, 200, 9000)}
     assert sizes == {0: 1, 1: 1, 64: 1, 80: 1, 97: 2, 200: 3, 9000: SLICES_MAX}
     assert slices_of(130, 64) == [SegmentSlice(0, 2), SegmentSlice(1, 2)]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_segment_with_a_value_beyond_arrow_has_all_columns_but_that_of_values(
+    behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = SegmentBuilder()
+    # of a real value it would be 2 GiB; the last record of a segment goes another way
+    for number, size in enumerate((3, 5000, 7)[: 2 + behind]):
+        builder.entry(b"a:128:5:%d" % number, value=bytes(size), uri=b"u%d" % number)
+    data = bytes(builder)
+    segment = SegmentFile("1", 1, len(data), False, False, google_crc32c.value(data))
+    names = [name for name in NAMES if name not in ("value", "payload", "_raw")]
+    plain = list(read_data(data, segment, names, permissive=False))
+    rows = read_rows(data, segment)
+    monkeypatch.setattr(byte_arrays, "OFFSET_MAX", 4000)
+    assert list(read_data(data, segment, names, permissive=False)) == plain
+    assert read_rows(data, segment) == rows
+    assert rows.table.column("value_bytes").to_pylist() == [3, 5000, 7][: 2 + behind]
+    if behind:
+        with pytest.raises(BadRequestError, match="leave the column with the value out"):
+            list(read_data(data, segment, ["value"], permissive=False))
+
+
+def test_byte_strings_far_from_each_other_are_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = SegmentBytes(bytes(range(256)) * 4)
+    starts, ends = np.array([5, 200, 900]), np.array([8, 200, 910])
+    missing = np.array([False, False, True])
+    near = [data.binary(starts, ends), data.binary(starts, ends, missing)]
+    monkeypatch.setattr(byte_arrays, "OFFSET_MAX", 20)
+    assert [data.binary(starts, ends), data.binary(starts, ends, missing)] == near
+    assert near[1].to_pylist() == [bytes([5, 6, 7]), b"", None]

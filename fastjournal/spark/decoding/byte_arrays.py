@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import TIME_VERSION, UNIX_SECONDS
 from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD
+from fastjournal.errors import BadRequestError
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -24,6 +25,8 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 Unsigned: TypeAlias = npt.NDArray[np.uint64]
 
 END_BYTES = 64
+OFFSET_MAX = 2**31 - 1
+"""Bytes of a column of byte strings in an Arrow array, at most."""
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
@@ -203,10 +206,15 @@ class SegmentBytes:
             start: Offsets of their first bytes.
             end: Offsets behind them.
             missing: Which of them are null; their offsets are in the order of the others, too.
+
+        Raises:
+            BadRequestError: They have more bytes than an Arrow array holds.
         """
         if not len(start):
             return pa.array([], pa.binary())
         base = int(start[0])
+        if int(end[-1]) - base > OFFSET_MAX:
+            return self._copied(start, end, missing)
         offsets = np.empty(2 * len(start), np.int32)
         offsets[0::2] = start - base
         offsets[1::2] = end - base
@@ -217,6 +225,19 @@ class SegmentBytes:
         )
         indices = np.arange(0, length, 2, dtype=np.int32)
         return between.take(pa.array(indices, mask=missing))
+
+    def _copied(self, start: Offsets, end: Offsets, missing: Mask | None) -> pa.Array:
+        """Return byte strings that lie farther from each other than Arrow's offsets reach."""
+        there = np.ones(len(start), np.bool_) if missing is None else ~missing
+        length = int((end - start)[there].sum())
+        if length > OFFSET_MAX:
+            raise BadRequestError(
+                f"a column of {length} bytes of one record, or of some: Arrow has {OFFSET_MAX}",
+                hint="leave the column with the value out",
+            )
+        slices = zip(start.tolist(), end.tolist(), there.tolist(), strict=True)
+        found = [self.bytes[at:stop].tobytes() if one else None for at, stop, one in slices]
+        return pa.array(found, pa.binary())
 
     def hexadecimal(self, at: Offsets, words: int) -> pa.Array:
         """Return strings of ``words`` times 8 bytes as hexadecimal text."""

@@ -133,6 +133,11 @@ def _value(row: RecordRow) -> bytes | None:
     return None if row.entry is None else row.entry.value
 
 
+def _value_bytes(row: RecordRow) -> int | None:
+    value = _value(row)
+    return None if value is None else len(value)
+
+
 def _not_before(row: RecordRow) -> int | None:
     if isinstance(row.operation, Pause):
         return cut(row.operation.until)
@@ -162,7 +167,7 @@ def _result(row: RecordRow) -> bytes | None:
 _RECORD = (
     Column("segment", "int", lambda row: row.segment),
     Column("offset", "long", lambda row: row.offset),
-    Column("size", "int", lambda row: len(row.raw)),
+    Column("size", "int", lambda row: bounded32(len(row.raw))),
     Column("time", "time", lambda row: row.record and _timestamp(row.record.time_us)),
     Column("time_us", "long", lambda row: row.record and bounded(row.record.time_us)),
     Column("command", "text", lambda row: row.record and COMMAND_NAMES[row.record.command]),
@@ -221,6 +226,7 @@ RECORD_COLUMNS = (*_RECORD, *_JOB, *_OPERATION, *_ENTRY)
 INTERNAL_COLUMNS = (
     Column("_raw", "bytes", lambda row: row.raw),
     Column("_target", "bytes", lambda row: row.target),
+    Column("_value_bytes", "long", _value_bytes),
     Column("_token", "bytes", _lease_token),
     Column("_ours", "flag", lambda row: row.ours),
     Column("_chain", "bytes", _chain),

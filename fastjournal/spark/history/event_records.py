@@ -109,7 +109,7 @@ _OF_JOB = pa.array([tag_of(one) for one in get_args(Change)])
 _COPIED = ("key", "uri", "domain", "priority", "timestamp")
 _ALSO_COPIED = ("not_before", "attempts", "reason", "token")
 _NAMES = (
-    *("offset", "time_us", "command", "_target", *_COPIED, "value", *_ALSO_COPIED),
+    *("offset", "time_us", "command", "_target", *_COPIED, "_value_bytes", *_ALSO_COPIED),
     *("modified", "foreign", "operation", "following", "_ours"),
 )
 
@@ -162,8 +162,7 @@ def read_rows(data: bytes, segment: SegmentFile, skipped: int = 0) -> SegmentRow
     Raises:
         LogCorruptError: It is damaged.
     """
-    # Arrow arrays of slices: about as large as the segment
-    batches = [_slim(batch) for batch in read_data(data, segment, _NAMES, permissive=False)]
+    batches = list(read_data(data, segment, _NAMES, permissive=False))
     if not batches:
         return SegmentRows(ROWS_SCHEMA.empty_table(), LINKS_SCHEMA.empty_table())
     found = pa.Table.from_batches(batches)
@@ -226,12 +225,6 @@ def records_of(table: pa.Table, segment: int) -> Iterator[EventRecord]:
         yield found
 
 
-def _slim(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the lengths of values in the place of these."""
-    place = batch.schema.get_field_index("value")
-    return batch.set_column(place, "value", pc.binary_length(batch.column(place)))
-
-
 def _rows(data: bytes, segment: SegmentFile, found: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the rows of all records that events may come from with their context, and links."""
     tags, offsets = found.column("operation"), found.column("offset").to_numpy()
@@ -247,7 +240,7 @@ def _rows(data: bytes, segment: SegmentFile, found: pa.Table) -> tuple[pa.Table,
         "target": _job_ids(found.column("_target"), segment),
         "time": pc.fill_null(found.column("time_us"), 0),
         "command": pa.array(facts.command, pa.uint8()),
-        "value_bytes": found.column("value").cast(pa.int64()),
+        "value_bytes": found.column("_value_bytes"),
         "operation": pa.array(payloads, pa.binary()),
         "removal": pa.array(facts.removal, pa.int16()),
         "context": pa.array(context.flags, pa.uint8()),

@@ -12,9 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
-from fastjournal.spark.decoding.byte_arrays import (
-    as_latin1,
-)
+from fastjournal.spark.decoding.byte_arrays import OFFSET_MAX, as_latin1
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
 from fastjournal.spark.decoding.vectorised.entry_columns import VECTORS_OF_ENTRIES
 from fastjournal.spark.decoding.vectorised.vector_column import VectorColumn, nothing
@@ -41,7 +39,8 @@ def _offset(chunk: Chunk) -> pa.Array:
 
 
 def _size(chunk: Chunk) -> pa.Array:
-    return pa.array((chunk.arrays.behind - chunk.arrays.start).astype(np.int32))
+    size = chunk.arrays.behind - chunk.arrays.start
+    return pa.array(np.minimum(size, OFFSET_MAX).astype(np.int32))
 
 
 def _time(chunk: Chunk) -> pa.Array:

@@ -89,6 +89,14 @@ def _bytes_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
     return column
 
 
+def _value_bytes(chunk: Chunk) -> pa.Array:
+    entries = chunk.arrays.entries
+    field = entries.fields["value"]
+    assert isinstance(field, ByteStrings)
+    there = entries.valid & ~field.nils
+    return chunk.numbers(entries.rows, field.end - field.start, there, "long")
+
+
 def _mask_of_entries(chunk: Chunk) -> Mask:
     found = np.zeros(len(chunk.arrays), np.bool_)
     found[chunk.arrays.entries.rows] = chunk.arrays.entries.valid
@@ -205,6 +213,7 @@ VECTORS_OF_ENTRIES: dict[str, VectorColumn] = {
     "links": _entry(_links, "links"),
     "value_type": _entry(_number_of_entry("value_type", "int"), "value_type"),
     "value": _entry(_bytes_of_entry("value"), "value"),
+    "_value_bytes": _entry(_value_bytes, "value"),
     "timestamp": _entry(_timestamp, "timestamp"),
     "created": _entry(_number_of_entry("created"), "created"),
     "modified": _entry(_number_of_entry("modified"), "modified"),
