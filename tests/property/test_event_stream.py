@@ -605,3 +605,20 @@ def test_stream_of_events_names_the_version_of_a_state_that_it_cannot_read(
     state.write_bytes(state.read_bytes()[:-1])
     with pytest.raises(LogCorruptError, match="not a state of a stream"):
         list(batches(stream, end))
+
+
+def test_stream_of_events_goes_on_from_no_state_that_is_damaged_anywhere(
+    archived: Archived, tmp_path: Path
+) -> None:
+    archive, segments, stream, start, end = archived
+    assert read(stream, start, end)
+    (state,) = (tmp_path / "state").rglob("*.state")
+    write_archive(archive, segments[1:2])
+    data = state.read_bytes()
+    for at in range(0, len(data), max(len(data) // 100, 1)):
+        state.write_bytes(data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :])
+        with pytest.raises(LogCorruptError) as told:
+            list(batches(stream, end))
+        assert told.value.path == str(state)
+    state.write_bytes(data)
+    assert list(batches(stream, end))

@@ -15,6 +15,8 @@ _FORMAT = "fastjournal-events"
 _VERSION = 3
 _OLDER = (1, 2)
 """1: the state is one file. 2: the same, in commits that prune, which version 1 cannot."""
+STATE_LOST = "state-lost"
+"""Reason of a gap of no segment: the live jobs at the end of this one are not known."""
 
 
 class TakenSegment(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class MissingSegments(msgspec.Struct, frozen=True):
     first_us: int | None
     last_us: int | None
     reason: str
-    """Reason that the archive gives, else ``missing`` or ``damaged``."""
+    """Reason that the archive gives, else ``missing``, ``damaged``, or ``STATE_LOST``."""
 
 
 _GAP_SCHEMA = pa.schema(
@@ -71,6 +73,8 @@ class Commit(msgspec.Struct, frozen=True):
     """Shards of the state; 0: it is one file."""
     moved: list[int] = []
     """Shards with a file of jobs that are at home elsewhere."""
+    state_crc32c: dict[str, Crc32cDigits] = {}
+    """Checksums of the files of the state by their names; empty: an earlier release wrote it."""
     jobs: int = 0
     """Live jobs."""
     format: str = _FORMAT

@@ -2,6 +2,7 @@
 
     EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-*.parquet   rows of one segment and day
     EVENTS/_state/000000003-*/*.parquet     jobs that are alive at the end of a commit
+    EVENTS/_state/000000003-*.lost          the operator's: that state is lost (``commit_state``)
     EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
     EVENTS/_commits/000000003.json          names all of them; written last, atomically
     EVENTS/_work/                           rows on their way between the tasks of a commit
@@ -29,8 +30,9 @@ from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, re
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.execution.process_pool import Here
-from fastjournal.spark.history.commit_state import StoredState
+from fastjournal.spark.history.commit_state import StoredState, moved_shards
 from fastjournal.spark.history.commits import (
+    STATE_LOST,
     Commit,
     MissingSegments,
     TakenSegment,
@@ -133,6 +135,7 @@ class EventTable:
 
         Raises:
             LogLockedError: The lock of the caller was lost.
+            LogCorruptError: The state is missing or damaged.
             LogFailedError: Something could not be read or written; what is committed counts.
         """
         self._directory.remove_uncommitted()
@@ -195,7 +198,7 @@ class EventTable:
         self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
-        gaps += lost_segments(found.read)
+        gaps += lost_segments(found.read) + self._lost_state()
         gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
             self._put_gaps(number, gaps)
@@ -208,7 +211,8 @@ class EventTable:
             limits=list(found.limits.items()),
             rows=sum(segment.rows for segment in found.taken),
             shards=shards,
-            moved=found.moved,
+            moved=moved_shards(found.state, shards),
+            state_crc32c=found.state,
             jobs=found.jobs,
         )
         self._directory.put_commit(commit)
@@ -228,9 +232,22 @@ class EventTable:
         if not self.commits:
             return Before({}, None, {}, {}, "")
         last = self.commits[-1]
-        state = StoredState(self._directory.path(last.state), last.shards, tuple(last.moved))
+        place = self._directory.path(last.state)
+        state = StoredState(place, last.shards, tuple(last.moved), last.state_crc32c)
         pauses, limits = dict(last.pauses), dict(last.limits)
-        return Before(versions, state, pauses, limits, self.kept_from)
+        known = None if self._directory.state_is_lost() else state
+        return Before(versions, known, pauses, limits, self.kept_from)
+
+    def _lost_state(self) -> list[MissingSegments]:
+        """Return the gap of the live jobs before the next commit, if they are lost."""
+        if not self._directory.state_is_lost():
+            return []
+        ends = [(gap.last, gap.last_us) for gap in self.gaps]
+        number, at_us = max(
+            [(segment.number, segment.last_us) for segment in self.taken] or ends,
+            key=lambda end: end[0],
+        )
+        return [MissingSegments(number, number, at_us, at_us, STATE_LOST)]
 
     def _name_last(self, archive: str, last: int) -> None:
         """Name the last segments where they are missing: none behind them shows it."""

@@ -48,8 +48,8 @@ class Extracted(NamedTuple):
     """All of them in order, also those that were dropped or are damaged."""
     taken: list[TakenSegment]
     """Those whose events are in the table."""
-    moved: list[int]
-    """Shards whose state has a file of jobs that are at home elsewhere."""
+    state: dict[str, str]
+    """Checksums of the files of the new state by their names."""
     pauses: dict[bytes, int]
     limits: dict[bytes, tuple[int, int, int, int]]
     jobs: int
@@ -73,6 +73,7 @@ def extract_events(
         state: Directory of the new state, from that of the table.
 
     Raises:
+        LogCorruptError: The state of the table is missing or damaged.
         LogFailedError: Something cannot be read or written, or a process was ended.
     """
     try:
@@ -110,7 +111,7 @@ def _extract(
     return Extracted(
         found,
         [_taken(one, index, folded) for index, one in enumerate(segments)],
-        [shard for shard, one in enumerate(folded) if one.has_moved],
+        {name: crc32c for one in folded for name, crc32c in one.state.items()},
         folded[0].pauses,
         folded[0].limits,
         sum(one.jobs for one in folded),

@@ -220,14 +220,15 @@ class Folded(NamedTuple):
     limits: dict[bytes, tuple[int, int, int, int]]
     jobs: int
     """Live jobs."""
-    has_moved: bool
-    """Whether some of them are at home elsewhere."""
+    state: dict[str, str]
+    """Checksums of the files of its state by their names."""
 
 
 def fold_shard(work: CommitFiles, task: FoldTask, shard: int) -> Folded:
     """Write the events of the jobs of a shard, and their state.
 
     Raises:
+        LogCorruptError: The state before is missing or damaged.
         LogFailedError: Something cannot be read or written.
     """
     work = work.of_task()
@@ -254,8 +255,8 @@ def fold_shard(work: CommitFiles, task: FoldTask, shard: int) -> Folded:
         files.append(tuple(written))
         counts.append(sum(found.rows for day, found in days.items() if day >= task.kept_from))
     place = f"{work.directory}/{task.state}"
-    has_moved = write_jobs(work.files, place, jobs, shard, work.shards)
-    return Folded(tuple(files), tuple(counts), history.pauses, history.limits, len(jobs), has_moved)
+    state = write_jobs(work.files, place, jobs, shard, work.shards)
+    return Folded(tuple(files), tuple(counts), history.pauses, history.limits, len(jobs), state)
 
 
 def _rows_of(

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastjournal.cmdlog.archive_format import Gap
-from fastjournal.spark.history.commits import MissingSegments, TakenSegment
+from fastjournal.spark.history.commits import STATE_LOST, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import ReadSegment
 from fastjournal.spark.records.segment_identity import Sealed
 
@@ -72,6 +72,8 @@ def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
 
 def gap_text(first: int, last: int, reason: str) -> str:
     """Return what an error, or a row, tells of a gap."""
+    if reason == STATE_LOST:
+        return f"the live jobs behind segment {last} are not known ({reason})"
     named = f"segment {first} is" if first == last else f"segments {first} to {last} are"
     return f"{named} not there" + ("" if reason == MISSING else f" ({reason})")
 
@@ -116,7 +118,7 @@ def grown_segments(
     for segment in taken:
         version = Sealed(segment.number, segment.bytes, int(segment.crc32c, 16))
         versions[segment.number].add(version)
-    named = {gap.first for gap in known if gap.first == gap.last}
+    named = {gap.first for gap in known if gap.first == gap.last and gap.reason != STATE_LOST}
     told = {one.before for one in read if one.before.bytes}
     grown = {one.number for one in told if versions[one.number] and one not in versions[one.number]}
     return [MissingSegments(one, one, None, None, MISSING) for one in sorted(grown - named)]

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import uuid
 
+import google_crc32c
 import msgspec
 
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.history.extractor import History
 from fastjournal.spark.records.archive_cleaning import ReadSegments
 from fastjournal.spark.storage.table_files import open_files
-from fastjournal.versioned_json import decode_versioned
+from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 _FORMAT = "fastjournal-stream-state"
 _SEGMENTS_FORMAT = "fastjournal-stream-segments"
 _VERSION = 1
+_ANEW = "begin anew with another checkpoint"
 
 
 class _StateFile(msgspec.Struct):
@@ -38,6 +40,8 @@ class _HistoryState(_StateFile):
 
 class _Segments(_StateFile):
     segments: ReadSegments
+    state_crc32c: Crc32cDigits | None = None
+    """Checksum of the state beside it; None: an earlier release wrote none."""
 
 
 class StreamState:
@@ -68,21 +72,33 @@ class StreamState:
                 "the state of the stream at this offset is not there",
                 path=path,
                 hint="the sink has to read each batch to its end, and stateDirectory has to stay; "
-                "begin anew with another checkpoint",
+                + _ANEW,
             )
         data = self._files.read(path)
         try:
             head = msgspec.msgpack.decode(data, type=_StateFile)
             if (head.format, head.version) == (_FORMAT, _VERSION):
+                self._check(name, data, path)
                 return msgspec.msgpack.decode(data, type=_HistoryState).history
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise LogCorruptError(f"not a state of a stream: {error}", path=path) from error
+            raise LogCorruptError(
+                f"not a state of a stream: {error}", path=path, hint=_ANEW
+            ) from error
         raise LogCorruptError(
             f"a file of format {head.format!r}, version {head.version}, and not {_FORMAT!r}, "
             f"version {_VERSION}",
             path=path,
             hint="read it with the release that wrote it",
         )
+
+    def _check(self, name: str, data: bytes, path: str) -> None:
+        """Check that a state has the checksum that stands beside it."""
+        segments = self._segments(name)
+        crc32c = None if segments is None else segments.state_crc32c
+        if crc32c not in (None, f"{google_crc32c.value(data):08x}"):
+            raise LogCorruptError(
+                "not a state of a stream: it has another checksum", path=path, hint=_ANEW
+            )
 
     def load_segments(self, name: str) -> ReadSegments | None:
         """Return the segments that are read at an offset; None: an earlier release wrote none.
@@ -91,6 +107,10 @@ class StreamState:
             LogFailedError: The file cannot be read.
             LogCorruptError: It cannot be understood.
         """
+        found = self._segments(name)
+        return None if found is None else found.segments
+
+    def _segments(self, name: str) -> _Segments | None:
         path = f"{self._path}/{name}.segments"
         if f"{name}.segments" not in self._files.names(self._path):
             return None
@@ -100,13 +120,14 @@ class StreamState:
             format_name=_SEGMENTS_FORMAT,
             version=_VERSION,
             path=path,
-        ).segments
+        )
 
     def save(self, name: str, history: History, segments: ReadSegments) -> None:
         """Write the state at an offset, and the segments before it, atomically and durably."""
-        found = msgspec.json.encode(_Segments(_SEGMENTS_FORMAT, _VERSION, segments))
-        self._files.put(f"{self._path}/{name}.segments", found)
         data = msgspec.msgpack.encode(_HistoryState(_FORMAT, _VERSION, history))
+        crc32c = f"{google_crc32c.value(data):08x}"
+        found = msgspec.json.encode(_Segments(_SEGMENTS_FORMAT, _VERSION, segments, crc32c))
+        self._files.put(f"{self._path}/{name}.segments", found)
         self._files.put(f"{self._path}/{name}.state", data)
 
     def remove_before(self, name: str) -> None:

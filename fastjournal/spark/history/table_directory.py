@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from fastjournal.errors import LogCorruptError, LogLockedError
+from fastjournal.spark.history.commit_state import LOST
 from fastjournal.spark.history.commits import Commit, files_of, read_commits
 from fastjournal.spark.history.extraction_tasks import WORK
 from fastjournal.spark.storage.table_files import TableFiles
@@ -40,6 +41,11 @@ class EventDirectory:
     def path(self, name: str) -> str:
         """Return the path of a file of the table."""
         return f"{self._directory}/{name}"
+
+    def state_is_lost(self) -> bool:
+        """Return whether the operator has said that the state of the newest commit is lost."""
+        state = self.commits[-1].state if self.commits else ""
+        return f"{state}{LOST}".rpartition("/")[2] in self._files.names(self.path("_state"))
 
     def put_commit(self, commit: Commit) -> None:
         """Put a commit into place, and remove the states of earlier ones."""
@@ -70,7 +76,7 @@ class EventDirectory:
     def remove_uncommitted(self) -> None:
         """Remove the files that a crash left without a commit."""
         committed = {file for _, file in files_of(self.commits)}
-        states = {commit.state for commit in self.commits[-1:]}
+        states = {f"{commit.state}{end}" for commit in self.commits[-1:] for end in ("", LOST)}
         found = self._files.walk(self._directory)
         # behind the listing: no file of a commit that this process does not know may go
         self._check_writer()
