@@ -23,12 +23,13 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import closing
 from datetime import date
 from typing import NamedTuple
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
-from fastjournal.disk import Disk
-from fastjournal.errors import LogFailedError
+from fastjournal.cmdlog.archive_format import ArchivedSegment, Gap, list_archived, read_state
+from fastjournal.disk import Disk, DiskLock
+from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.spark.execution.process_pool import Here
 from fastjournal.spark.history.commit_state import StoredState, moved_shards
 from fastjournal.spark.history.commits import (
@@ -54,6 +55,8 @@ from fastjournal.spark.history.table_directory import EventDirectory
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64
+ARCHIVE_LOCK = "_nightly.lock"
+"""File in an archive that is locked while a table takes its segments, each of which is unlinked."""
 _RUN = "run.json"
 """File that says durably that a run has begun: files with its identifier are its own."""
 
@@ -64,6 +67,18 @@ class WaitingSegment(NamedTuple):
     number: int
     bytes: int
     file: ArchivedSegment
+
+
+def _lock(disk: Disk, archive: str) -> DiskLock:
+    try:
+        return disk.lock(f"{archive}/{ARCHIVE_LOCK}")
+    except LogLockedError as error:
+        raise LogLockedError(
+            "another fj-nightly takes the segments of this archive",
+            path=archive,
+            hint="let one pipeline take an archive; if it is this one, wait until the other has "
+            "ended",
+        ) from error
 
 
 class EventTable:
@@ -134,10 +149,14 @@ class EventTable:
             parallel: Tasks that it runs at once.
 
         Raises:
-            LogLockedError: The lock of the caller was lost.
+            LogLockedError: The lock of the caller was lost, or another table takes the archive.
             LogCorruptError: The state is missing or damaged.
             LogFailedError: Something could not be read or written; what is committed counts.
         """
+        with closing(_lock(self._disk, archive)):
+            return self._update(archive, executor, parallel)
+
+    def _update(self, archive: str, executor: Executor | None, parallel: int) -> int:
         self._directory.remove_uncommitted()
         # before the listing, in which all segments are then that this state knows
         state = read_state(self._disk, archive)
@@ -198,7 +217,8 @@ class EventTable:
         self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
-        gaps += lost_segments(found.read) + self._lost_state()
+        # behind the reading: the daemon names a segment as dropped before it removes the file
+        gaps += lost_segments(found.read, self._known_gaps(archive)) + self._lost_state()
         gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
             self._put_gaps(number, gaps)
@@ -266,12 +286,16 @@ class EventTable:
     ) -> list[MissingSegments]:
         """Return the gaps before and between archived segments, up to one number."""
         # behind the listing: the daemon names a segment as dropped before it removes the file
-        state = read_state(self._disk, archive)
-        known = [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
+        known = self._known_gaps(archive)
         numbers = [segment.number for segment in self.taken] + [file.number for file in files]
         present = [(number, number) for number in numbers]
         present += [(gap.first, gap.last) for gap in self.gaps]
         return [MissingSegments(*gap) for gap in gaps_between(present, known, last)]
+
+    def _known_gaps(self, archive: str) -> list[Gap]:
+        """Return the gaps that the archive names."""
+        state = read_state(self._disk, archive)
+        return [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
 
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):

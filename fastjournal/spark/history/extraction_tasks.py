@@ -40,7 +40,7 @@ from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
 
 WORK = "_work"
-GONE, DAMAGED = "dropped", "damaged"
+GONE, DAMAGED = "gone", "damaged"
 _MOVES = "moves"
 _HOME, _MOVED = "home", "moved"
 

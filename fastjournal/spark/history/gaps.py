@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fastjournal.cmdlog.archive_format import Gap
 from fastjournal.spark.history.commits import STATE_LOST, MissingSegments, TakenSegment
-from fastjournal.spark.history.extraction_tasks import ReadSegment
+from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
 from fastjournal.spark.records.segment_identity import Sealed
 
 MISSING = "missing"
@@ -89,11 +89,12 @@ def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
         yield number, last
 
 
-def lost_segments(read: Iterable[ReadSegment]) -> list[MissingSegments]:
+def lost_segments(read: Iterable[ReadSegment], known: Sequence[Gap]) -> list[MissingSegments]:
     """Return the gaps of segments of which nothing was read.
 
     Args:
         read: Segments in order, a longer version of one behind a shorter.
+        known: Gaps that the archive knows: only these were dropped by the daemon.
     """
     lost = dict[int, str]()
     for one in read:
@@ -101,7 +102,17 @@ def lost_segments(read: Iterable[ReadSegment]) -> list[MissingSegments]:
         lost.pop(one.file.number, None)
         if one.lost:
             lost[one.file.number] = one.lost
-    return [MissingSegments(number, number, None, None, why) for number, why in lost.items()]
+    return [
+        MissingSegments(
+            number, number, None, None, DAMAGED if why == DAMAGED else _reason(number, known)
+        )
+        for number, why in lost.items()
+    ]
+
+
+def _reason(number: int, known: Sequence[Gap]) -> str:
+    """Return why a segment that was listed is not there any more."""
+    return next((gap.reason for gap in known if gap.first <= number <= gap.last), MISSING)
 
 
 def grown_segments(

@@ -15,6 +15,7 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark.history.event_table import ARCHIVE_LOCK
 from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.storage.files import LogDirectory, resolve, translating
 
@@ -77,7 +78,8 @@ def check_archive(archive: str) -> None:
     if not os.path.isdir(archive):
         raise BadRequestError(f"--archive {archive} is no directory", hint=_NAME_ARCHIVE)
     _check_rights(archive)
-    if not _has_archived(archive) and OsDisk().listdir(archive) != [APPEND_LOCK]:
+    found = set(OsDisk().listdir(archive)) - {ARCHIVE_LOCK}
+    if not _has_archived(archive) and found != {APPEND_LOCK}:
         raise BadRequestError(f"--archive {archive} holds no archive", hint=_NAME_ARCHIVE)
 
 
