@@ -121,6 +121,28 @@ def list_archived(disk: Disk, directory: str) -> list[ArchivedSegment]:
     return sorted(segment for segment in found if segment is not None)
 
 
+def list_whole(disk: Disk, directory: str, before: int) -> list[ArchivedSegment]:
+    """Return the files of the archive up to the last that a listing shows, all of them.
+
+    A listing may leave out a name that the daemon links meanwhile, and have a later one. So where
+    numbers are missing it is listed again: what is before the last one was linked by then.
+
+    Args:
+        disk: Where it is.
+        directory: The archive.
+        before: Number of the last segment that the caller knows.
+
+    Raises:
+        LogFailedError: The directory cannot be read.
+    """
+    found = list_archived(disk, directory)
+    numbers = {segment.number for segment in found if segment.number > before}
+    last = max(numbers, default=before)
+    if last - before == len(numbers):
+        return found
+    return [one for one in list_archived(disk, directory) if one.number <= last]
+
+
 def read_state(disk: Disk, directory: str) -> ArchiveState | None:
     """Return the state of an archive; None: there is none so far.
 

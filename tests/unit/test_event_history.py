@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
+import pyarrow.fs
 import pytest
 
 pytest.importorskip("pyspark")
@@ -33,7 +35,10 @@ from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventR
 from fastjournal.spark.history.event_table import EventTable
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.file_history import history_files, read_events
-from fastjournal.spark.storage.files import LogDirectory
+from fastjournal.spark.history.log_history import LogHistory
+from fastjournal.spark.query import paths
+from fastjournal.spark.storage import files as storage_files
+from fastjournal.spark.storage.files import LogDirectory, resolve
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
@@ -330,6 +335,34 @@ def told_by(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
     names = ("segment", "offset", "event", "key")
     found = [tuple(row[name] for name in names) for row in rows if row["_corrupt"] is None]
     return sorted(found, key=str)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_history_of_an_archive_has_a_segment_that_a_listing_leaves_out(
+    place: int, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LogHistory(str(kept.archive))
+    hidden = [whole.segments[place].path]
+    listed = pyarrow.fs.LocalFileSystem.get_file_info
+
+    class Hiding(pyarrow.fs.LocalFileSystem):
+        """File system on which a segment is linked while its directory is listed."""
+
+        def get_file_info(self, what: Any) -> Any:
+            found = listed(self, what)
+            if isinstance(found, list) and hidden:
+                path = hidden.pop()
+                return [info for info in found if info.path != path]
+            return found
+
+    files = resolve(str(kept.archive))[1]
+    monkeypatch.setattr(storage_files, "resolve", lambda _: (Hiding(), files))
+    # the directory is listed once more, for its kind
+    monkeypatch.setattr(paths, "list_directory", lambda _: [])
+    history = LogHistory(str(kept.archive))
+    assert hidden == []
+    assert history.segments == whole.segments
+    assert history.gaps() == []
 
 
 def test_archive_has_no_events_where_all_of_it_is_taken(tmp_path: Path) -> None:

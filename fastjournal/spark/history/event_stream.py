@@ -47,7 +47,7 @@ from fastjournal.spark.history.stream_offsets import (
     segments_behind,
 )
 from fastjournal.spark.history.stream_state import StreamState
-from fastjournal.spark.query.paths import open_log
+from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.records.archive_cleaning import ReadSegments, clean_archive, versions_in
 from fastjournal.spark.records.record_stream import Offset
@@ -251,7 +251,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [] if done is None else [*done.read, *done.damaged]
 
     def _log(self) -> LogDirectory:
-        log = open_log(self._directory)
+        log = open_whole(self._directory)
         if log.segments and not log.is_archive:
             raise BadRequestError(
                 f"{self._directory} is no archive, and a stream of events reads one",

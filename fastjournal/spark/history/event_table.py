@@ -27,7 +27,7 @@ from contextlib import closing
 from datetime import date
 from typing import NamedTuple
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, Gap, list_archived, read_state
+from fastjournal.cmdlog.archive_format import ArchivedSegment, Gap, list_whole, read_state
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.spark.execution.process_pool import Here
@@ -49,7 +49,7 @@ from fastjournal.spark.history.extraction_tasks import (
     Version,
     put_parquet,
 )
-from fastjournal.spark.history.gaps import gaps_between, grown_segments, lost_segments
+from fastjournal.spark.history.gaps import gaps_between, gaps_of, grown_segments, lost_segments
 from fastjournal.spark.history.job_shards import shards_for
 from fastjournal.spark.history.table_directory import EventDirectory
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
@@ -126,7 +126,7 @@ class EventTable:
     @property
     def gaps(self) -> list[MissingSegments]:
         """Gaps of the history."""
-        return [gap for commit in self.commits for gap in commit.gaps]
+        return gaps_of(self.commits)
 
     @property
     def files(self) -> list[str]:
@@ -191,7 +191,8 @@ class EventTable:
         """Return the segments to take, a shorter version before a longer; unlink taken ones."""
         done = {(segment.number, segment.crc32c) for segment in self.taken}
         waiting = list[WaitingSegment]()
-        for file in list_archived(self._disk, archive):
+        known = [segment.number for segment in self.taken] + [gap.last for gap in self.gaps]
+        for file in list_whole(self._disk, archive, max(known, default=0)):
             path = f"{archive}/{file.name}"
             if (file.number, f"{file.crc32c:08x}") in done:
                 self._unlink(path)
@@ -218,7 +219,8 @@ class EventTable:
         state = f"_state/{number:09d}-{run}"
         found = extract_events(executor, work, files, self._before(), state)
         # behind the reading: the daemon names a segment as dropped before it removes the file
-        gaps += lost_segments(found.read, self._known_gaps(archive)) + self._lost_state()
+        gaps += lost_segments(found.read, self._known_gaps(archive), self.gaps)
+        gaps += self._lost_state()
         gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
         if gaps:
             self._put_gaps(number, gaps)

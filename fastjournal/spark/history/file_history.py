@@ -19,7 +19,7 @@ from fastjournal.spark.history.event_rows import (
     corrupt_batch,
     event_batch,
 )
-from fastjournal.spark.history.gaps import gap_text
+from fastjournal.spark.history.gaps import gap_text, gaps_of
 from fastjournal.spark.history.log_history import EventSpan, LogHistory
 from fastjournal.spark.query.paths import list_directory
 from fastjournal.spark.storage.files import below, read_file, resolve, translating
@@ -62,7 +62,7 @@ def history_files(directory: str, *, permissive: bool = False) -> list[HistoryFi
         return [HistoryFile(directory, permissive=permissive)]
     commits = list(_commits(table))
     found = [HistoryFile(table, file, number) for number, file in files_of(commits)]
-    gaps = (gap for commit in commits for gap in commit.gaps)
+    gaps = gaps_of(commits)
     lost = tuple(f"{table}: {gap_text(gap.first, gap.last, gap.reason)}" for gap in gaps)
     return [*found, HistoryFile(table, lost=lost)] if permissive and lost else found
 
@@ -132,8 +132,7 @@ def event_span(directory: str | os.PathLike[str]) -> EventSpan | None:
         max((one.last_us for one in taken if one.last_us is not None), default=None),
         [
             (gap.first, gap.last, gap.reason)
-            for commit in commits
-            for gap in commit.gaps
+            for gap in gaps_of(commits)
             if not kept or gap.last >= first
         ],
     )

@@ -6,13 +6,15 @@ Gaps are ranges, and nothing here takes as long as a range is: a number in a nam
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from fastjournal.cmdlog.archive_format import Gap
-from fastjournal.spark.history.commits import STATE_LOST, MissingSegments, TakenSegment
+from fastjournal.spark.history.commits import STATE_LOST, Commit, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
 from fastjournal.spark.records.segment_identity import Sealed
 
+LATE = "late"
+"""Reason of a gap whose segments are in the table, but were taken behind later ones."""
 MISSING = "missing"
 """Reason of a gap of which the archive says nothing."""
 
@@ -72,10 +74,13 @@ def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
 
 def gap_text(first: int, last: int, reason: str) -> str:
     """Return what an error, or a row, tells of a gap."""
+    named = f"segment {first}" if first == last else f"segments {first} to {last}"
+    is_, was = ("is", "was") if first == last else ("are", "were")
+    if reason == LATE:
+        return f"{named} {was} taken behind later ones ({reason})"
     if reason == STATE_LOST:
         return f"the live jobs behind segment {last} are not known ({reason})"
-    named = f"segment {first} is" if first == last else f"segments {first} to {last} are"
-    return f"{named} not there" + ("" if reason == MISSING else f" ({reason})")
+    return f"{named} {is_} not there" + ("" if reason == MISSING else f" ({reason})")
 
 
 def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -89,12 +94,44 @@ def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
         yield number, last
 
 
-def lost_segments(read: Iterable[ReadSegment], known: Sequence[Gap]) -> list[MissingSegments]:
+def gaps_of(commits: Iterable[Commit]) -> list[MissingSegments]:
+    """Return the gaps of a table: what its commits name, and of that what came behind it.
+
+    A segment that is put back is taken behind later ones, over a state that has these. So a gap
+    stays, of reason ``LATE``.
+    """
+    found, taken = list[MissingSegments](), dict[int, TakenSegment]()
+    for commit in reversed(list(commits)):
+        for gap in reversed(commit.gaps):
+            found += reversed([gap] if gap.reason == STATE_LOST else list(_parts(gap, taken)))
+        taken |= {segment.number: segment for segment in commit.segments}
+    return found[::-1]
+
+
+def _parts(gap: MissingSegments, later: Mapping[int, TakenSegment]) -> Iterator[MissingSegments]:
+    """Yield the parts of a gap: segments that are missing still, and those that came later."""
+    number = gap.first
+    for late in sorted(one for one in later if gap.first <= one <= gap.last):
+        if number < late:
+            yield MissingSegments(number, late - 1, None, None, gap.reason)
+        one = later[late]
+        yield MissingSegments(late, late, one.first_us, one.last_us, LATE)
+        number = late + 1
+    if number == gap.first:
+        yield gap
+    elif number <= gap.last:
+        yield MissingSegments(number, gap.last, None, None, gap.reason)
+
+
+def lost_segments(
+    read: Iterable[ReadSegment], known: Sequence[Gap], named: Collection[MissingSegments]
+) -> list[MissingSegments]:
     """Return the gaps of segments of which nothing was read.
 
     Args:
         read: Segments in order, a longer version of one behind a shorter.
         known: Gaps that the archive knows: only these were dropped by the daemon.
+        named: Gaps that the table names already.
     """
     lost = dict[int, str]()
     for one in read:
@@ -107,7 +144,12 @@ def lost_segments(read: Iterable[ReadSegment], known: Sequence[Gap]) -> list[Mis
             number, number, None, None, DAMAGED if why == DAMAGED else _reason(number, known)
         )
         for number, why in lost.items()
+        if not any(_covers(gap, number) for gap in named)
     ]
+
+
+def _covers(gap: MissingSegments, number: int) -> bool:
+    return gap.first <= number <= gap.last and gap.reason != STATE_LOST
 
 
 def _reason(number: int, known: Sequence[Gap]) -> str:

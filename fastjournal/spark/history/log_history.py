@@ -24,7 +24,7 @@ from fastjournal.spark.history.event_records import outer_times, read_rows, reco
 from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.gaps import adjoining_gaps, gap_text, gaps_between
-from fastjournal.spark.query.paths import open_log
+from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.records.segment_identity import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 
@@ -61,7 +61,7 @@ class LogHistory:
         self._files, self._path = resolve(directory)
         # before the listing, in which all segments are then that this state knows
         self._state_before = self._read_state()
-        log = open_log(directory)
+        log = open_whole(directory)
         self.is_archive = log.is_archive
         self.segments = log.segments
         """All segments, ascending."""

@@ -82,6 +82,25 @@ def open_log(directory: str) -> LogDirectory:
     raise no_log(directory, infos)
 
 
+def open_whole(directory: str) -> LogDirectory:
+    """Return a log, a snapshot, or an archive with all segments up to the last that it has now.
+
+    A listing may leave out a name that the daemon links meanwhile, and have a later one. So an
+    archive is listed twice: what is before the last one of the first time was linked by then.
+
+    Raises:
+        BadRequestError: It is no directory, or holds something else, which is named.
+        LogFailedError: It cannot be read.
+        LogCorruptError: A snapshot's files are not those that its manifest lists.
+    """
+    log = open_log(directory)
+    if not log.is_archive or not log.segments:
+        return log
+    last, log = log.segments[-1].number, open_log(directory)
+    log.segments = [segment for segment in log.segments if segment.number <= last]
+    return log
+
+
 def check_journal(directory: str, journal: Format) -> None:
     """Check that a directory holds a journal of a format.
 
