@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ import google_crc32c
 import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.archive_format import (
+    FORMAT,
+    VERSION,
+    ArchivedSegment,
+    ArchiveState,
+    write_state,
+)
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
@@ -205,7 +212,7 @@ def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) 
     assert found == read_whole(archive)
     (second,) = archive.glob("*2-*")
     second.unlink()
-    with pytest.raises(LogCorruptError, match="segment 2 and 0 more are missing in the archive"):
+    with pytest.raises(LogCorruptError, match="segment 2 is not there"):
         read(stream, stream.initialOffset(), start)
     assert len(read(open_stream(archive, mode="permissive"), stream.initialOffset(), start)) == 4
     newest = open_stream(snapshots)
@@ -406,3 +413,20 @@ def test_stream_of_a_log_refuses_one_that_was_restored(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(LogCorruptError, match=f"ends at segment 2, .* segment {sealed['segment']}"):
         stream.latestOffset(sealed, ReadAllAvailable())
+
+
+def test_stream_of_an_archive_names_segments_far_from_each_other_at_once(tmp_path: Path) -> None:
+    data = bytes(SegmentBuilder())
+    last = 5_000_000
+    for number in (1, 3, 3_000_000, last):
+        name = ArchivedSegment(number, google_crc32c.value(data)).name
+        (tmp_path / name).write_bytes(data)
+    stream = open_stream(tmp_path)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert (end["first"], end["segment"]) == (1, last)
+    begun = time.process_time()
+    told = f"segment 2 is not there, nor {last - 5} more behind"
+    with pytest.raises(LogCorruptError, match=told):
+        read(stream, start, end)
+    assert time.process_time() - begun < 1

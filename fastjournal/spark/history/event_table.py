@@ -49,9 +49,10 @@ from fastjournal.spark.history.extraction_tasks import (
     Version,
     put_parquet,
 )
-from fastjournal.spark.history.gaps import gaps_between, gaps_of, grown_segments, lost_segments
+from fastjournal.spark.history.gaps import gaps_of, grown_segments, lost_segments
 from fastjournal.spark.history.job_shards import shards_for
 from fastjournal.spark.history.table_directory import EventDirectory
+from fastjournal.spark.records.missing_segments import gaps_between
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64

@@ -1,4 +1,4 @@
-"""Gaps between archived segments: numbers that are nowhere, with the reason that the archive gives.
+"""Gaps of the history: segments that are missing, and what else its events lack.
 
 Gaps are ranges, and nothing here takes as long as a range is: a number in a name may be any.
 """
@@ -11,40 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fastjournal.cmdlog.archive_format import Gap
 from fastjournal.spark.history.commits import STATE_LOST, Commit, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
+from fastjournal.spark.records.missing_segments import MISSING, missing_text
 from fastjournal.spark.records.segment_identity import Sealed
 
 LATE = "late"
 """Reason of a gap whose segments are in the table, but were taken behind later ones."""
-MISSING = "missing"
-"""Reason of a gap of which the archive says nothing."""
-
-
-def gaps_between(
-    present: Iterable[tuple[int, int]], known: Sequence[Gap], last: int
-) -> list[tuple[int, int, int | None, int | None, str]]:
-    """Return the gaps up to a segment: first and last number, first and last time, reason.
-
-    Args:
-        present: First and last numbers of segments that are there, or are in a gap already.
-        known: Gaps that the archive knows; the first of two that overlap counts.
-        last: Number of the last segment.
-    """
-    spans = sorted(present)
-    first = min([*(begin for begin, _ in spans), *(gap.first for gap in known)])
-    absent = list(_absent(spans, first, last))
-    found: list[tuple[int, int, int | None, int | None, str]] = []
-    for gap in known:
-        rest = []
-        for begin, end in absent:
-            low, high = max(begin, gap.first), min(end, gap.last)
-            if low > high:
-                rest.append((begin, end))
-                continue
-            found.append((low, high, gap.first_us, gap.last_us, gap.reason))
-            rest += [part for part in ((begin, low - 1), (high + 1, end)) if part[0] <= part[1]]
-        absent = rest
-    found += [(begin, end, None, None, MISSING) for begin, end in absent]
-    return sorted(found, key=lambda gap: gap[0])
 
 
 def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
@@ -74,24 +45,12 @@ def adjoining_gaps(known: Iterable[Gap], first: int, last: int) -> list[Gap]:
 
 def gap_text(first: int, last: int, reason: str) -> str:
     """Return what an error, or a row, tells of a gap."""
-    named = f"segment {first}" if first == last else f"segments {first} to {last}"
-    is_, was = ("is", "was") if first == last else ("are", "were")
     if reason == LATE:
-        return f"{named} {was} taken behind later ones ({reason})"
+        named = f"segment {first} was" if first == last else f"segments {first} to {last} were"
+        return f"{named} taken behind later ones ({reason})"
     if reason == STATE_LOST:
         return f"the live jobs behind segment {last} are not known ({reason})"
-    return f"{named} {is_} not there" + ("" if reason == MISSING else f" ({reason})")
-
-
-def _absent(spans: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of numbers from ``first`` to ``last`` that are in no span, in order."""
-    number = first
-    for begin, end in spans:
-        if begin > number and number <= last:
-            yield number, min(begin - 1, last)
-        number = max(number, end + 1)
-    if number <= last:
-        yield number, last
+    return missing_text(first, last) + ("" if reason == MISSING else f" ({reason})")
 
 
 def gaps_of(commits: Iterable[Commit]) -> list[MissingSegments]:

@@ -23,8 +23,9 @@ from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.event_records import outer_times, read_rows, records_of
 from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import EventExtractor, History
-from fastjournal.spark.history.gaps import adjoining_gaps, gap_text, gaps_between
+from fastjournal.spark.history.gaps import adjoining_gaps, gap_text
 from fastjournal.spark.query.paths import open_whole
+from fastjournal.spark.records.missing_segments import gaps_between
 from fastjournal.spark.records.segment_identity import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 

@@ -41,6 +41,7 @@ from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.records.archive_cleaning import check_read, clean_archive
+from fastjournal.spark.records.missing_segments import gaps_between, missing_text
 from fastjournal.spark.records.segment_identity import (
     RESTORED,
     Sealed,
@@ -167,7 +168,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         if log.is_archive and not self._permissive:
             first = start["segment"] + 1 if start["segment"] else end.get("first", numbers[0])
-            _check_numbers(log.path, range(first, end["segment"] + 1), numbers)
+            _check_numbers(log.path, first, end["segment"], numbers)
         for segment in log.segments:
             span = GroupSpan(0, segment.bytes)
             if segment.number == start["segment"]:
@@ -325,11 +326,14 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(segment=segment.number, offset=found, crc32c=crc32c, sealed=sealed)
 
 
-def _check_numbers(path: str, needed: range, numbers: list[int]) -> None:
-    missing = sorted(set(needed).difference(numbers))
+def _check_numbers(path: str, first: int, last: int, numbers: list[int]) -> None:
+    """Check that all segments from one number to another are there; these may be far apart."""
+    present = [(number, number) for number in (first - 1, *numbers) if first - 1 <= number <= last]
+    missing = [(begin, end) for begin, end, *_ in gaps_between(present, [], last)]
     if missing:
+        more = sum(end - begin + 1 for begin, end in missing[1:])
         raise LogCorruptError(
-            f"segment {missing[0]} and {len(missing) - 1} more are missing in the archive",
+            missing_text(*missing[0]) + (f", nor {more} more behind" if more else ""),
             path=path,
             hint="option mode=permissive reads on behind them; ARCHIVE.json may tell the reason",
         )
