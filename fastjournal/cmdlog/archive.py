@@ -174,7 +174,10 @@ class Archive:
             self._keep(self.next, self._last, list(self.gaps))
 
     def enforce_bound(self) -> list[Gap]:
-        """Drop the oldest files beyond the bound.
+        """Drop the oldest files beyond the bound, but never the newest one.
+
+        A segment is larger than ``cmdlog_seg_size``, by its last record: a bound of about that
+        size would keep none for the reader.
 
         Returns:
             The gaps that this leaves.
@@ -184,7 +187,7 @@ class Archive:
         """
         files, sizes = self.count()
         total, count = self.bytes, 0
-        while self._bytes_max and total > self._bytes_max:
+        while 0 < self._bytes_max < total and count < len(files) - 1:
             total -= sizes[count]
             count += 1
         dropped = [

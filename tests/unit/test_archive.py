@@ -135,6 +135,24 @@ def test_segments_that_were_compacted_before_there_was_an_archive_are_gaps() -> 
     assert read_manifest(log.disk, path).archive_gaps == (gap,)
 
 
+def test_bound_of_one_segment_keeps_the_newest() -> None:
+    bound = 1000
+    log = archived_log(bound)
+    archive = opened(log)
+    for _ in range(3):
+        log.pass_time(1)
+        log.fill(20)
+        info = log.roll()
+        assert info.bytes > bound
+        link_all(log, archive)
+        assert numbers(log) == [info.number]
+        assert (archive.segments, archive.bytes) == (1, info.bytes)
+    (gap,) = archive.gaps
+    assert (gap.first, gap.last, gap.reason) == (1, info.number - 1, "dropped")
+    archive.enforce_bound()
+    assert numbers(log) == [info.number]
+
+
 def test_bound_drops_the_oldest_and_tells_it_before_the_link_goes() -> None:
     log = archived_log(bytes_max=12_000)
     archive = opened(log)
