@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastjournal.errors import LogCorruptError
+from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.history.event_table import EventTable
 from fastjournal.spark.history.extractor import EventExtractor, History
 from tests.property.event_ledger import ARCHIVE, EventLedger
@@ -105,3 +105,28 @@ def test_event_table_goes_on_without_a_state_that_is_lost_and_names_a_gap() -> N
     check_before_the_first(found, truth, before.number + 1)
     check_behind_gaps(found, truth, set())
     assert not disk.exists(f"{state}.lost")
+
+
+def test_event_table_begins_whatever_the_power_takes_of_nights_before_its_first_commit() -> None:
+    run = LedgerRun(EventLedger(5), 60, lambda _: None)
+    run.run()
+    run.archive_sealed()
+    counts = run.ledger.counts
+    expected = {(day, str(kind)): counts[day, kind] for day, kind in counts}
+    evening = run.log.disk
+    evening.fail_at(50)
+    with pytest.raises(LogFailedError):
+        EventTable(evening, EVENTS).update(ARCHIVE, parallel=2)
+    evening = evening.kill()
+    left = [name for name in evening.listdir(EVENTS) if name.startswith("day=")]
+    assert left, "and no commit names them"
+    for number in range(1, 40):
+        for seed in range(4):
+            disk = evening.kill()
+            disk.fail_at(number)
+            with pytest.raises(LogFailedError):
+                EventTable(disk, EVENTS).update(ARCHIVE)
+            run.log.disk = disk.crash(seed)
+            table = EventTable(run.log.disk, EVENTS)
+            table.update(ARCHIVE)
+            assert counts_of(run, table) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 
 import pyarrow as pa
@@ -52,6 +53,9 @@ class LosingStore:
         if not fails or self.is_done:
             self.objects.pop(path, None)
         self._fail(fails)
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """Nothing to do: a store has no cache."""
 
     def remove_empty(self, path: str) -> None:
         assert self.walk(path) == []

@@ -81,9 +81,12 @@ class EventDirectory:
         # behind the listing: no file of a commit that this process does not know may go
         self._check_writer()
         self._check_commits(found)
-        # a run is known until all of its files are gone
-        found.sort(key=lambda file: file.startswith(WORK))
-        self._remove(file for file in found if _is_left(file, committed, states))
+        left = [file for file in found if _is_left(file, committed, states)]
+        # a run is known until all of its files are gone for ever
+        done = [file for file in left if not file.startswith(WORK)]
+        self._remove(done)
+        self._files.settle(self.path(file) for file in done)
+        self._remove(file for file in left if file.startswith(WORK))
         days = {file.partition("/")[0] for file in committed}
         for name in self._files.names(self._directory):
             if name.startswith("day=") and name not in days:

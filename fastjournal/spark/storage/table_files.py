@@ -8,7 +8,7 @@ that a crash cut is never seen.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, Protocol
@@ -37,6 +37,9 @@ class TableFiles(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """Make the removal of files durable."""
 
     def remove_empty(self, path: str) -> None:
         """Remove a directory, if neither it nor directories in it hold a file."""
@@ -120,6 +123,12 @@ class DiskFiles:
         if self._disk.exists(path):
             self._disk.unlink(path)
 
+    def settle(self, paths: Iterable[str]) -> None:
+        """Make the removal of files durable, by syncs of their directories."""
+        for parent in sorted({path.rpartition("/")[0] for path in paths}):
+            if self._disk.exists(parent):
+                self._disk.sync_directory(parent)
+
     def remove_empty(self, path: str) -> None:
         """Remove a directory, if neither it nor directories in it hold a file."""
         for name in self.names(path):
@@ -175,6 +184,9 @@ class StoreFiles:
             if self._files.get_file_info(path).type == pa.fs.FileType.File:
                 with suppress(FileNotFoundError):  # another process may remove it, too
                     self._files.delete_file(path)
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """Do nothing: an object that was removed stays so."""
 
     def remove_empty(self, path: str) -> None:
         """Remove objects that stand for directories without any file."""
