@@ -11,6 +11,7 @@ from fastjournal.foreign.formats import Format
 from fastjournal.foreign.items import Fault, ForeignRecord
 from fastjournal.foreign.journal_stat import journal_files
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
+from fastjournal.foreign.windowed_file import find_size
 from fastjournal.limits import VALUE_BYTES_MAX
 from fj_cli.output import (
     counted,
@@ -80,7 +81,7 @@ def _finding(disk: Disk, fault: Fault, format: Format) -> dict[str, Any]:
         "kind": kind,
         "file": fault.path,
         "offset": fault.offset,
-        "bytes": disk.size(fault.path) - fault.offset,
+        "bytes": (find_size(disk, fault.path) or 0) - fault.offset,
         "message": fault.message,
         "advice": _ADVICE[kind].format(format),
     }

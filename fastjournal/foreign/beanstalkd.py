@@ -33,7 +33,7 @@ from fastjournal.foreign.formats import Format, list_binlogs, require_format
 from fastjournal.foreign.items import Fault, ForeignRecord, Item, OnProgress, ReadProgress
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.queue_facts import QueueCounts
-from fastjournal.foreign.windowed_file import WindowedFile, WindowedFiles
+from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFiles, find_size
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_MAX
 
@@ -246,7 +246,7 @@ def _read_binlogs(
         for number, before in zip(numbers, [numbers[0] - 1, *numbers], strict=False)
         if binlogs is None or number in binlogs
     ]
-    progress = ReadProgress(sum(disk.size(path) for _, _, path in chosen), on_progress)
+    progress = ReadProgress(sum(find_size(disk, path) or 0 for _, _, path in chosen), on_progress)
     for number, before, path in chosen:
         if number != before + 1:
             text = f"the binlogs before it are missing, from binlog.{before + 1} on"
@@ -259,6 +259,9 @@ def _read_binlogs(
 def _read_binlog(
     disk: Disk, path: str, faults: list[Fault], *, last: bool
 ) -> Iterator[BinlogRecord]:
+    if find_size(disk, path) is None:
+        faults.append(Fault(path, 0, f"{NO_FILE}; beanstalkd leaves it out", damage=True))
+        return
     file = WindowedFile(disk, path)
     offset = 0
     try:

@@ -15,7 +15,7 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.foreign.kestrel_opcode8 import RecordReader
 from fastjournal.foreign.kestrel_records import BrokenRecordError
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.windowed_file import WindowedFile, find_size
 
 _BINLOG = re.compile(r"binlog\.([0-9]{1,9})")
 _FIRST_RECORD_BYTES = 512
@@ -89,8 +89,7 @@ def require_format(disk: Disk, directory: str, wanted: Format) -> None:
     found = find_format(disk, directory)
     if found is wanted:
         return
-    if found is None and wanted is Format.KESTREL and list_queues(disk, directory):
-        # every file may be the journal of a queue, and be damaged
+    if found is None and wanted is Format.KESTREL and _may_be_kestrel(disk, directory):
         return
     if found is Format.FASTJOURNAL and wanted is Format.WORKQ:
         raise ours(directory)
@@ -101,10 +100,20 @@ def require_format(disk: Disk, directory: str, wanted: Format) -> None:
     )
 
 
+def _may_be_kestrel(disk: Disk, directory: str) -> bool:
+    """Whether a directory of no known format may be of Kestrel.
+
+    Every file may be the journal of a queue, and be damaged; a Kestrel without items has no file.
+    """
+    return bool(list_queues(disk, directory)) or not disk.listdir(directory)
+
+
 def _begins_as_kestrel(disk: Disk, path: str) -> bool:
+    if not find_size(disk, path):
+        return False
     file = WindowedFile(disk, path)
     try:
-        return file.size > 0 and RecordReader(file).read(0).end > 0
+        return RecordReader(file).read(0).end > 0
     except BrokenRecordError:
         return False
 

@@ -26,6 +26,7 @@ from fastjournal.foreign.items import OnProgress
 from fastjournal.foreign.kestrel import KestrelJournal
 from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.foreign.snapshot_entries import value_limit
+from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import split_journal_key
 
 
@@ -73,10 +74,6 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
         BadRequestError: There is none, or another than is wanted, which is named.
         LogFailedError: The directory cannot be read.
     """
-    is_empty = not disk.listdir(directory)
-    if wanted is Format.KESTREL and is_empty:
-        # a Kestrel without items has no file
-        return wanted
     found = find_format(disk, directory)
     if found is None and wanted in (None, Format.FASTJOURNAL) and is_snapshot(disk, directory):
         # a snapshot of a log without records has no segment
@@ -84,7 +81,7 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
     if wanted is not None:
         require_format(disk, directory, wanted)
         return wanted
-    if found is None and is_empty:
+    if found is None and not disk.listdir(directory):
         raise BadRequestError(
             f"{directory} is empty: it holds no segment, such as 000000001.log",
             hint="name the directory of --cmdlog-path, or a snapshot; --format kestrel reads the "
@@ -160,7 +157,7 @@ def stat_journal(
         findings = sum(is_finding(disk, one, format) for one in found.diagnostics)
         for live in _entries(state):
             _count(stats, live, now_us)
-    size = sum(map(disk.size, paths))
+    size = sum(find_size(disk, path) or 0 for path in paths)
     order = sorted(stats.values(), key=lambda queue: queue.domain or b"")
     return JournalStat(format, len(paths), size, findings, order)
 

@@ -34,7 +34,7 @@ from fastjournal.foreign.kestrel_records import (
     read_record,
 )
 from fastjournal.foreign.names import domain_of
-from fastjournal.foreign.windowed_file import WindowedFile, WindowedFiles
+from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFiles, find_size
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
 
@@ -198,7 +198,7 @@ def _read_queues(
     if queues is not None:
         found = {name: paths for name, paths in found.items() if name in queues}
     progress = ReadProgress(
-        sum(disk.size(path) for paths in found.values() for path in paths), on_progress
+        sum(find_size(disk, path) or 0 for paths in found.values() for path in paths), on_progress
     )
     for name, paths in found.items():
         yield name, _read_queue(disk, paths, faults, opcode8, progress)
@@ -212,6 +212,9 @@ def _read_queue(
     progress: ReadProgress,
 ) -> Iterator[tuple[str, KestrelRecord]]:
     for path in paths:
+        if find_size(disk, path) is None:
+            faults.append(Fault(path, 0, f"{NO_FILE}; Kestrel leaves it out", damage=True))
+            continue
         file = WindowedFile(disk, path)
         reader, offset = RecordReader(file, opcode8), 0
         while offset < file.size:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+
 from fastjournal.disk import Disk
+from fastjournal.errors import LogFailedError
 
 WINDOW_BYTES = 256 * 1024
+NO_FILE = "this is a directory, or a link that leads to no file, or it is gone"
+_NO_FILE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
+
+def find_size(disk: Disk, path: str) -> int | None:
+    """Return the bytes of a file that a directory lists; None: it is no file, nor a link to one.
+
+    Raises:
+        LogFailedError: It cannot be read.
+    """
+    try:
+        return disk.size(path)
+    except LogFailedError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _NO_FILE_ERRORS:
+            return None
+        raise
 
 
 class WindowedFile:

@@ -179,6 +179,24 @@ def test_damage_is_also_an_unknown_version_and_a_gap_in_the_numbers() -> None:
     assert "binlog.2" in fault.message
 
 
+def test_link_that_leads_nowhere_is_damage_with_its_path_and_the_other_files_are_read(
+    tmp_path: Path,
+) -> None:
+    for number in (1, 3):
+        name = tmp_path / f"binlog.{number}"
+        name.write_bytes(HEADER + put(number))
+    lost = tmp_path / "binlog.2"
+    for make in (lambda: lost.symlink_to(tmp_path / "missing"), lost.mkdir):
+        make()
+        with open_beanstalkd(OsDisk(), str(tmp_path)) as journal:
+            assert len(list(journal.items())) == 2
+            (fault,) = journal.faults
+        assert (fault.path, fault.damage) == (str(lost), True)
+        assert "a directory, or a link that leads to no file" in fault.message
+        if lost.is_symlink():
+            lost.unlink()
+
+
 def test_memory_holds_no_bodies() -> None:
     body = bytes(1_000_000)
     files = [HEADER + b"".join(put(10 * n + m, body) for m in range(1, 9)) for n in range(5)]

@@ -229,8 +229,28 @@ def test_error_for_a_directory_of_another_format_names_it() -> None:
     disk = a_disk(**{"binlog.1": b"\7\0\0\0"})
     with pytest.raises(BadRequestError, match="beanstalkd"), open_kestrel(disk, QUEUES):
         pass
-    with pytest.raises(BadRequestError, match="no journal"), open_kestrel(a_disk(), QUEUES):
+    temporary = a_disk(**{"q~~1": add(b"v")})
+    with pytest.raises(BadRequestError, match="no journal"), open_kestrel(temporary, QUEUES):
         pass
+
+
+def test_replay_takes_an_empty_directory_for_a_kestrel_without_items() -> None:
+    with open_kestrel(a_disk(), QUEUES) as journal:
+        assert (journal.count, journal.faults, list(journal.items())) == (0, [], [])
+
+
+def test_link_that_leads_nowhere_is_damage_with_its_path_and_hides_no_queue(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "lost").symlink_to(tmp_path / "missing")
+    (tmp_path / "queue").write_bytes(add(b"v"))
+    (tmp_path / "queue.5").symlink_to(tmp_path)
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    with open_kestrel(OsDisk(), str(tmp_path)) as journal:
+        assert [item.value for item in journal.items()] == [b"v"]
+        places = [(fault.path, fault.offset, fault.damage) for fault in journal.faults]
+    assert places == [(f"{tmp_path}/{name}", 0, True) for name in ("lost", "queue.5", "round")]
+    assert "a link that leads to no file" in journal.faults[0].message
 
 
 def test_socket_and_fifo_are_no_journals_and_hide_none(tmp_path: Path) -> None:

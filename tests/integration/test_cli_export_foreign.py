@@ -213,6 +213,11 @@ def test_export_of_an_empty_snapshot_is_whole_in_each_format(tmp_path: Path) -> 
             done = cli("log", "stat", out, *options)
             assert (done.returncode, done.stdout, b"finding" in done.stderr) == (DONE, b"", False)
             assert cli("log", "dump", out, *options).returncode == DONE
+    (tmp_path / "second").mkdir()
+    with DaemonProcess(tmp_path / "second") as daemon:
+        for to in ("beanstalkd", "kestrel", "workq"):
+            (counts,) = Cli(tmp_path, daemon.address).json("import", to, str(tmp_path / to))
+            assert (counts["read"], counts["damaged"]) == (0, 0)
     done = cli("log", "verify", str(tmp_path / "kestrel"))
     assert done.returncode == USAGE
     assert b"is empty: it holds no segment" in done.stderr

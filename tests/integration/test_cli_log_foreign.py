@@ -13,6 +13,7 @@ import pytest
 from fastjournal.foreign.kestrel_records import encode_addx
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
 
 CORPUS = Path(__file__).parent.parent / "format" / "data"
 DONE, REFUSED, USAGE = 0, 1, 2
@@ -121,6 +122,31 @@ def test_log_verify_names_each_place_with_file_offset_and_advice(cli: Cli, tmp_p
     torn = cli("log", "verify", f"{CORPUS}/kestrel/torn")
     kinds = [json.loads(line)["kind"] for line in torn.stdout.splitlines()]
     assert (torn.returncode, kinds) == (REFUSED, ["torn"] * 6)
+
+
+def test_log_and_import_name_a_link_that_leads_nowhere_and_read_the_rest(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    cli = Cli(tmp_path, daemon.address)
+    for format, name in (("kestrel", "names"), ("beanstalkd", "stopped")):
+        journal = tmp_path / format
+        shutil.copytree(CORPUS / format / name, journal)
+        lost = journal / ("lost" if format == "kestrel" else "binlog.3")
+        lost.symlink_to(journal / "missing")
+        verified = cli("log", "verify", str(journal))
+        for done in (
+            verified,
+            cli("log", "dump", str(journal)),
+            cli("import", format, str(journal)),
+        ):
+            assert done.returncode == REFUSED, done.stderr
+            shown = done.stdout + done.stderr
+            assert f"{lost}".encode() in shown
+            assert b"a link that leads to no file" in shown
+        assert json.loads(done.stdout)["imported"] > 0
+        done = cli("log", "stat", str(journal))
+        findings = b"%d finding" % len(verified.stdout.splitlines())
+        assert (done.returncode, findings in done.stderr) == (DONE, True)
 
 
 def test_log_format_that_is_wrong_is_refused_with_the_right_one(cli: Cli, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fastjournal.foreign.formats import Format, list_binlogs
 from fastjournal.foreign.items import Fault, ForeignJournal, ForeignRecord, Item
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
 from fastjournal.foreign.kestrel_files import list_queues
+from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, cut, text
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
@@ -131,13 +132,14 @@ class ForeignReader(DataSourceReader):
         if self._format is Format.KESTREL:
             queues = list_queues(disk, directory)
             return _side_by_side(
-                (name, sum(map(disk.size, paths))) for name, paths in queues.items()
+                (name, sum(find_size(disk, path) or 0 for path in paths))
+                for name, paths in queues.items()
             )
         numbers = list_binlogs(disk, directory)
         if self._view == "entries":
             return [frozenset(numbers)]
         return _side_by_side(
-            (number, disk.size(f"{directory}/binlog.{number}")) for number in numbers
+            (number, find_size(disk, f"{directory}/binlog.{number}") or 0) for number in numbers
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

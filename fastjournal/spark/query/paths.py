@@ -107,7 +107,8 @@ def check_journal(directory: str, journal: Format) -> None:
     Raises:
         BadRequestError: It is no directory, or holds something else, which is named.
     """
-    if not list_directory(directory):
+    if not list_directory(directory) and journal is not Format.KESTREL:
+        # a Kestrel without items has no file
         raise no_log(directory, [])
     require_format(OsDisk(), directory, journal)
 
