@@ -179,9 +179,9 @@ def test_import_of_version_5_sets_limits_also_where_a_put_asked_for_no_or_for_en
     for number, (tube, ttr) in enumerate(times.items(), 1):
         job = empty._replace(id=number, tube=tube, ttr_us=ttr, created_us=NOW - DAY, state=1)
         data += beanstalkd_records.encode_job(job, b"body", 5)
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "binlog.1").write_bytes(data)
-    done = cli("import", "beanstalkd", str(tmp_path / "log"), "--set-limits")
+    (tmp_path / "binlog").mkdir()
+    (tmp_path / "binlog" / "binlog.1").write_bytes(data)
+    done = cli("import", "beanstalkd", str(tmp_path / "binlog"), "--set-limits")
     assert done.returncode == DONE, done.stderr.decode()
     assert json.loads(done.stdout)["imported"] == 3
     assert b"endless: 1 job, time to run 7101w 3d; the lease is cut to 52w 2d\n" in (done.stderr)
