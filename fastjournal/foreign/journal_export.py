@@ -155,6 +155,7 @@ def _write(writer: JournalWriter, entries: SnapshotEntries) -> int:
         kind = writer.leaves_out(entry)
         if kind is None:
             writer.add(entry)
+            entries.not_carried.update(entry.not_carried)
             written += 1
         else:
             entries.left_out[kind] += 1

@@ -60,6 +60,8 @@ class SnapshotEntry(msgspec.Struct, frozen=True, gc=False):
     """Why it is buried; None: it waits."""
     lease_us: int
     """Default lease of its domain."""
+    not_carried: tuple[str, ...]
+    """Facts of it that no other queue holds, by kind."""
 
 
 class SnapshotEntries:
@@ -68,7 +70,7 @@ class SnapshotEntries:
     Attributes:
         read: Number of all live entries.
         left_out: Number of entries that no other queue has, by kind.
-        not_carried: Number of entries with a fact that no other queue holds, by kind.
+        not_carried: Number of limited and of paused domains.
 
     Args:
         disk: Where the snapshot is.
@@ -106,8 +108,6 @@ class SnapshotEntries:
         self.not_carried: Counter[str] = Counter()
         self._jobs = [job for job in self._state.jobs.values() if self._is_work(job, now_us)]
         self._jobs.sort(key=_order)
-        for job in self._jobs:
-            self._count(job)
         self.not_carried["limited_domains"] += len(self._state.limits)
         self.not_carried["paused_domains"] += sum(
             end > now_us for end in self._state.pauses.values()
@@ -138,6 +138,7 @@ class SnapshotEntries:
                 attempts=job.attempts,
                 reason=job.reason,
                 lease_us=(limit.lease_us if limit else 0) or LEASE_US_DEFAULT,
+                not_carried=_not_carried(job),
             )
 
     def _is_work(self, job: ReplayedEntry, now_us: int) -> bool:
@@ -151,14 +152,6 @@ class SnapshotEntries:
             return True
         return False
 
-    def _count(self, job: ReplayedEntry) -> None:
-        lost = self.not_carried
-        lost["uris"] += job.uri is not None
-        lost["further_keys"] += bool(job.links)
-        lost["value_types"] += job.value_type != ValueType.BUFFER
-        lost["leases"] += job.token > 0
-        lost["lives_moved_by_reads"] += job.ttl > 0
-
     def _value(self, job: ReplayedEntry) -> bytes:
         size = job.more.cold_bytes
         if not size:
@@ -167,6 +160,17 @@ class SnapshotEntries:
         value = read_value(self._disk, self._snapshot, place)
         kept = self._state.trimmed.get(job.job_id, len(value))
         return value[:kept].ljust(size, b"\0")
+
+
+def _not_carried(job: ReplayedEntry) -> tuple[str, ...]:
+    facts = {
+        "uris": job.uri is not None,
+        "further_keys": bool(job.links),
+        "value_types": job.value_type != ValueType.BUFFER,
+        "leases": job.token > 0,
+        "lives_moved_by_reads": job.ttl > 0,
+    }
+    return tuple(kind for kind, is_there in facts.items() if is_there)
 
 
 def _order(job: ReplayedEntry) -> tuple[bytes, int, int, int]:

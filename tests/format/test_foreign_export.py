@@ -137,6 +137,31 @@ def test_export_counts_what_a_format_does_not_hold(to: Target) -> None:
 
 
 @each_target
+def test_export_counts_no_facts_of_entries_that_it_leaves_out(
+    to: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastjournal.foreign import beanstalkd_writer, kestrel_writer, workq_writer
+
+    for writer, most in (
+        (beanstalkd_writer, "BODY_BYTES_MAX"),
+        (kestrel_writer, "VALUE_BYTES_MAX"),
+        (workq_writer, "LOG_PAYLOAD_BYTES_MAX"),
+    ):
+        monkeypatch.setattr(writer, most, 9)
+    log = SegmentBuilder(0)
+    log.entry(b"q:7:0:1", uri=b"u", links=[b"x"], value=b"v" * 10, token=NOW + DAY, attempts=2)
+    done, found, _ = exported(to, log)
+    assert found == []
+    assert (done.written, done.left_out) == (0, {"values_too_large": 1})
+    assert done.not_carried == {}
+    log.fail(log.entry(b"q:128:0:2", uri=b"w", expires=NOW + DAY), b"why")
+    done, found, _ = exported(to, log)
+    kestrel = to.format is Format.KESTREL
+    assert done.left_out == {"values_too_large": 1} | ({"buried": 1} if kestrel else {})
+    assert done.not_carried.get("uris", 0) == done.written == len(found) == (not kestrel)
+
+
+@each_target
 def test_export_of_nothing_is_a_journal(to: Target) -> None:
     disk = SimulatedDisk()
     snapshot = snapshot_of(disk, SegmentBuilder(0))
