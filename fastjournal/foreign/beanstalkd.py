@@ -24,6 +24,7 @@ from fastjournal.foreign.beanstalkd_records import (
     TTR_US_MIN,
     VERSION_BYTES,
     BinlogRecord,
+    BinlogVersion,
     BrokenBinlogError,
     JobState,
     read_record,
@@ -49,7 +50,6 @@ class _BinlogJob(msgspec.Struct, gc=False):
     path: str
     offset: int
     """Offset of the record with the body."""
-    body_at: int
     body_bytes: int
     pri: int
     ttr_us: int
@@ -91,19 +91,14 @@ class BeanstalkdJournal:
         """Yield the jobs in the order of their ids, in which beanstalkd runs equal priorities.
 
         Raises:
-            LogCorruptError: A file is shorter than it was.
+            LogCorruptError: A record is not there any more as it was read before.
             LogFailedError: A file cannot be read any more.
         """
         files = WindowedFiles(self._disk)
+        versions: dict[str, BinlogVersion] = {}
         for number in sorted(self._jobs):
             job = self._jobs[number]
-            file = files.at(job.path)
-            size = job.body_bytes - len(BODY_END)
-            value = file.read(job.body_at, size)
-            if len(value) < size:
-                raise LogCorruptError(
-                    "the file was cut meanwhile", path=job.path, offset=job.offset
-                )
+            value = _body(files.at(job.path), versions, number, job)
             created = min(job.created_us, INSTANT_MAX)
             delayed = job.state == JobState.DELAYED
             yield Item(
@@ -135,12 +130,12 @@ class BeanstalkdJournal:
             self.faults.append(Fault(path, record.offset, text, damage=True))
             return
         if record.tube:
-            at = (path, record.offset, record.body_at, record.body_bytes)
+            at = (path, record.offset, record.body_bytes)
             # a job that moved to another file stays in its tube
             tube = record.tube if job is None else job.tube
         else:
             assert job is not None
-            at = (job.path, job.offset, job.body_at, job.body_bytes)
+            at = (job.path, job.offset, job.body_bytes)
             tube = job.tube
         counts = tuple(getattr(record, name) for name in _COUNTS)
         self._jobs[record.id] = _BinlogJob(
@@ -154,6 +149,21 @@ class BeanstalkdJournal:
             record.state,
             self._shared.setdefault(counts, counts),
         )
+
+
+def _body(
+    file: WindowedFile, versions: dict[str, BinlogVersion], number: int, job: _BinlogJob
+) -> bytes:
+    """Return the body of a job, whose record has to be there still; keep its file's version."""
+    try:
+        if job.path not in versions:
+            versions[job.path] = read_version(file)
+        record = read_record(file, job.offset, versions[job.path])
+    except BrokenBinlogError as error:
+        raise LogCorruptError(str(error), path=job.path, offset=job.offset) from error
+    if record is None or (record.id, record.body_bytes) != (number, job.body_bytes):
+        raise LogCorruptError("the record changed meanwhile", path=job.path, offset=job.offset)
+    return file.read(record.body_at, record.body_bytes - len(BODY_END))
 
 
 @contextmanager

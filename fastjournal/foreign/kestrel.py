@@ -104,7 +104,7 @@ class KestrelJournal:
                         not_before_us=added,
                         priority=PRIORITY_DEFAULT,
                     ),
-                    value=_value(file, offset, size),
+                    value=_value(file, offset, (size, added_ms, expiry_ms)),
                     # the wire takes 0 for none
                     timestamp=added or 1,
                     expires=min(max(expiry_ms * 1000, 1), INSTANT_MAX) if expiry_ms else 0,
@@ -114,14 +114,15 @@ class KestrelJournal:
                 )
 
 
-def _value(file: WindowedFile, offset: int, size: int) -> bytes:
+def _value(file: WindowedFile, offset: int, expected: tuple[int, int, int]) -> bytes:
+    """Return the value of a record, whose size and times have to be the same still."""
     try:
         record = read_record(file, offset)
     except BrokenRecordError as error:
         raise LogCorruptError(str(error), path=file.path, offset=offset) from error
-    if record.value_bytes != size:
+    if (record.value_bytes, record.added_ms, record.expiry_ms) != expected:
         raise LogCorruptError("the record changed meanwhile", path=file.path, offset=offset)
-    return file.read(record.value_at, size)
+    return file.read(record.value_at, record.value_bytes)
 
 
 @contextmanager

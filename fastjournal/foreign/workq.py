@@ -81,6 +81,8 @@ class WorkqJournal:
                 record, _ = decode_record(data, offset)
             except LogCorruptError as error:
                 raise LogCorruptError(error.message, path=path, offset=offset) from error
+            if record.job_id != job.job_id:
+                raise LogCorruptError("the record changed meanwhile", path=path, offset=offset)
             yield Item(
                 key=job.key,
                 value=record.payload,

@@ -220,6 +220,27 @@ def test_error_for_a_file_that_was_cut_meanwhile_has_its_place() -> None:
     assert (caught.value.path, caught.value.offset) == (f"{LOG}/binlog.1", 4)
 
 
+@pytest.mark.parametrize(
+    "instead",
+    [
+        HEADER + put(77, b"OTHER"),
+        HEADER + put(1, b"more than that"),
+        HEADER + encode_end(VERSION),
+        b"\6\0\0\0" + put(1, b"first"),
+        b"",
+    ],
+    ids=["other-job", "other-size", "no-more", "other-version", "nothing"],
+)
+def test_error_for_a_file_that_was_replaced_meanwhile_has_its_place(instead: bytes) -> None:
+    disk = a_disk(HEADER + put(1, b"first"))
+    with open_beanstalkd(disk, LOG) as journal:
+        disk.unlink(f"{LOG}/binlog.1")
+        disk.create(f"{LOG}/binlog.1").write(instead)
+        with pytest.raises(LogCorruptError) as caught:
+            list(journal.items())
+    assert (caught.value.path, caught.value.offset) == (f"{LOG}/binlog.1", len(HEADER))
+
+
 def test_error_for_a_directory_of_another_format_names_it() -> None:
     disk = SimulatedDisk()
     disk.mkdir(LOG)

@@ -225,6 +225,16 @@ def test_record_that_changed_since_it_was_read_is_an_error_with_its_place() -> N
     assert (caught.value.path, caught.value.offset) == (f"{QUEUES}/q", len(add(b"first")))
 
 
+def test_record_that_was_replaced_since_it_was_read_is_an_error_with_its_place() -> None:
+    disk = a_disk(q=add(b"first", 5))
+    with open_kestrel(disk, QUEUES) as journal:
+        disk.unlink(f"{QUEUES}/q")
+        disk.create(f"{QUEUES}/q").write(add(b"other", 6))
+        with pytest.raises(LogCorruptError, match="changed") as caught:
+            list(journal.items())
+    assert (caught.value.path, caught.value.offset) == (f"{QUEUES}/q", 0)
+
+
 def test_error_for_a_directory_of_another_format_names_it() -> None:
     disk = a_disk(**{"binlog.1": b"\7\0\0\0"})
     with pytest.raises(BadRequestError, match="beanstalkd"), open_kestrel(disk, QUEUES):

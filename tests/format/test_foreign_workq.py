@@ -97,6 +97,19 @@ def test_record_that_changed_since_it_was_read_is_told_with_its_place() -> None:
     assert (caught.value.path, caught.value.offset) == (f"{LOG}/000000001.log", log.offsets[0])
 
 
+def test_record_that_was_replaced_since_it_was_read_is_told_with_its_place() -> None:
+    logs = [SegmentBuilder(None), SegmentBuilder(None, ids_from=5000)]
+    for log in logs:
+        log.foreign(b"q", b"value")
+    disk = a_disk(bytes(logs[0]))
+    with open_workq(disk, LOG) as journal:
+        disk.unlink(f"{LOG}/000000001.log")
+        disk.create(f"{LOG}/000000001.log").write(bytes(logs[1]))
+        with pytest.raises(LogCorruptError, match="changed") as caught:
+            list(journal.items())
+    assert (caught.value.path, caught.value.offset) == (f"{LOG}/000000001.log", logs[0].offsets[0])
+
+
 def test_log_that_is_read_keeps_a_server_from_starting_on_it() -> None:
     log = SegmentBuilder(None)
     log.result(Command.FAIL, log.foreign(b"q"))
