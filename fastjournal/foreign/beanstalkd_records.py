@@ -1,7 +1,8 @@
 """Records of a beanstalkd binlog, versions 7 and 5: decoder and encoder. Little endian.
 
 A file begins with its version, i32. Records follow, up to one with job id 0 or the end of the file:
-beanstalkd allocates a file in advance, so zeros stand behind its records. *n* is the length of the
+beanstalkd allocates a file in advance, so zeros stand behind its records, also fewer than a record
+takes, and a killed one may leave a last file of zeros only. *n* is the length of the
 tube name, at most 200.
 
 | bytes, version 7 | bytes, version 5 | content |

@@ -54,6 +54,13 @@ class WindowedFile:
             self._start, start = offset, 0
         return self._data[start : start + size]
 
+    def has_only_zeros(self, offset: int) -> bool:
+        """Whether zeros stand from an offset to the end of the file, and one at least."""
+        at = offset
+        while at < self.size and not self.read(at, WINDOW_BYTES).strip(b"\0"):
+            at += WINDOW_BYTES
+        return offset < self.size <= at
+
 
 class WindowedFiles:
     """The files of a journal, of which the one that was read last is open.

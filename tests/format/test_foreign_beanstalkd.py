@@ -168,6 +168,34 @@ def test_torn_end_of_the_last_file_is_no_damage_and_of_another_it_is() -> None:
     assert fault.damage
 
 
+@pytest.mark.parametrize(("version", "least"), [(VERSION, 84), (VERSION_OLD, 85)])
+def test_damage_is_nowhere_where_zeros_stand_up_to_the_end_of_a_file(
+    version: BinlogVersion, least: int
+) -> None:
+    assert len(encode_end(version)) == least
+    whole = encode_version(version) + encode_job(job(1, b"tube"), b"body", version)
+    last = HEADER + put(5)
+    for zeros in range(1, least - 1):
+        for files in ([whole + bytes(zeros), last], [whole + bytes(zeros)]):
+            journal = read(*files)
+            assert journal.faults == []
+            assert journal.count == len(files)
+        (fault,) = read(whole + bytes(zeros) + b"\1", last).faults
+        assert (fault.offset, fault.damage) == (len(whole), True)
+    assert read(whole + bytes(least - 1), last).faults == []
+
+
+def test_damage_is_a_file_of_zeros_before_another_one_and_not_the_last() -> None:
+    whole = HEADER + put(1)
+    for size in (1, 4, 300_000):
+        journal = read(whole, bytes(size))
+        assert (journal.faults, journal.count) == ([], 1)
+        (fault,) = read(bytes(size), whole).faults
+        assert (fault.path, fault.offset, fault.damage) == (f"{LOG}/binlog.1", 0, True)
+    (fault,) = read(whole, bytes(300_000) + b"\1").faults
+    assert (fault.offset, fault.damage) == (0, True)
+
+
 def test_damage_is_also_an_unknown_version_and_a_gap_in_the_numbers() -> None:
     assert "version 6" in read(b"\6\0\0\0" + put(1)).faults[0].message
     disk = a_disk(HEADER + put(1), HEADER + put(2), HEADER + put(3))
