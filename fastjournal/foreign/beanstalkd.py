@@ -33,7 +33,7 @@ from fastjournal.foreign.beanstalkd_records import (
 from fastjournal.foreign.formats import Format, list_binlogs, require_format
 from fastjournal.foreign.items import Fault, ForeignRecord, Item, OnProgress, ReadProgress
 from fastjournal.foreign.names import domain_of
-from fastjournal.foreign.queue_facts import QueueCounts
+from fastjournal.foreign.queue_facts import OTHER_LIMITS, QueueCounts
 from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFiles, find_size
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_MAX
@@ -85,6 +85,7 @@ class BeanstalkdJournal:
             for name, number in zip(_COUNTS, job.counts, strict=True):
                 lost[name] += number
         self.queues = counts.facts()
+        lost[OTHER_LIMITS] += sum(queue.others for queue in self.queues)
         self.not_carried = {name: number for name, number in lost.items() if number}
 
     def items(self) -> Iterator[Item]:

@@ -6,6 +6,10 @@ from collections import Counter
 
 from fastjournal.foreign.items import QueueFacts
 
+OTHER_LIMITS = "other_ttr_or_attempts"
+"""Jobs whose time to run or number of attempts is not the largest one of their queue, which is what
+a limit of a domain can hold. Counted among the facts that are not carried."""
+
 
 class QueueCounts:
     """Counts the jobs of each queue by time to run and number of attempts."""

@@ -9,6 +9,7 @@ for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -22,7 +23,7 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 from fastjournal.foreign.formats import Format, ours, require_format
 from fastjournal.foreign.items import Fault, Item, OnProgress
-from fastjournal.foreign.queue_facts import QueueCounts
+from fastjournal.foreign.queue_facts import OTHER_LIMITS, QueueCounts
 
 _UNREADABLE = ("damaged", "missing", "torn", "unfinished")
 """Kinds of diagnostics; the others hold no jobs."""
@@ -53,14 +54,15 @@ class WorkqJournal:
             for diagnostic in inspection.diagnostics
             if diagnostic.kind in _UNREADABLE
         ]
-        counts, attempted, leased = QueueCounts(), 0, 0
+        counts, lost = QueueCounts(), Counter[str]()
         for job in self._state.jobs.values():
             bounds = filter(None, (job.more.attempts_max, job.more.fails_max))
             counts.add(job.domain or b"", job.more.ttr_us, min(bounds, default=0))
-            attempted += job.more.attempts > 0
-            leased += job.token > 0
+            lost["priorities_cut"] += job.more.priority_cut
+            lost["attempted"] += job.more.attempts > 0
+            lost["leased"] += job.token > 0
         self.queues = counts.facts()
-        lost = {"attempted": attempted, "leased": leased}
+        lost[OTHER_LIMITS] += sum(queue.others for queue in self.queues)
         self.not_carried = {name: number for name, number in lost.items() if number}
 
     def items(self) -> Iterator[Item]:
@@ -95,7 +97,7 @@ class WorkqJournal:
             )
 
     def _progressed(self, progress: Progress) -> None:
-        """Erasure the values of the jobs that came since the last call."""
+        """Erase the values of the jobs that came since the last call."""
         known, newest = self._position, self._position
         for job in reversed(self._state.jobs.values()):
             if job.position <= known:

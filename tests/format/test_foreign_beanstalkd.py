@@ -133,6 +133,7 @@ def test_jobs_have_times_to_run_that_are_counted_for_each_tube() -> None:
     journal = read(HEADER + data + put(9, tube=b"other:tube"))
     other, tube = journal.queues
     assert (other.domain, other.items, other.others) == (b"other%3Atube", 1, 0)
+    assert journal.not_carried == {"other_ttr_or_attempts": 3}
     assert tube.ttr_us == (1_000_000, 2_000_000, 9_000_000)
     assert (tube.items, tube.others, tube.attempts) == (4, 3, 0)
 

@@ -110,6 +110,29 @@ def test_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
     assert_workq_accepts(daemon.log_path)
 
 
+@pytest.mark.parametrize("options", [[], ["--set-limits"]], ids=["plain", "set-limits"])
+def test_import_counts_what_an_entry_does_not_hold(
+    options: list[str], tmp_path: Path, daemon: DaemonProcess, cli: Cli
+) -> None:
+    log = SegmentBuilder(None, now_us=NOW)
+    for priority in (-128, -127, 0, 128, 129, 2**31 - 1, -(2**31)):
+        log.foreign(b"q", priority=priority)
+    for ttr_ms, attempts in ((60_000, 7), (60_000, 3), (1000, 7), (60_000, 7)):
+        log.foreign(b"r", ttr_ms=ttr_ms, attempts_max=attempts)
+    directory = str(write_log(tmp_path / "workq", log))
+    done = cli("import", "workq", directory, *options)
+    assert done.returncode == DONE, done.stderr
+    result = json.loads(done.stdout)
+    assert result["imported"] == 11
+    assert result["not_carried"] == {"priorities_cut": 4, "other_ttr_or_attempts": 2}
+    lines = done.stderr.decode().splitlines()
+    assert "not carried over: priorities cut: 4" in lines
+    assert "not carried over: other ttr or attempts: 2" in lines
+    with SyncClient(daemon.address) as client:
+        priorities = [client.entry_stats(pair.key).priority for pair in client.next("q", count=9)]
+    assert priorities == [0, 0, 0, 128, 255, 255, 255]
+
+
 def test_import_keeps_the_order_of_the_log_for_work_of_one_instant(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
@@ -435,11 +458,11 @@ def test_limits_come_from_the_largest_times_to_run_and_attempts(
     for ttr_s, attempts in ((1, 0), (90, 3), (5, 7)):
         log.foreign(b"q", ttr_ms=ttr_s * 1000, attempts_max=attempts)
     done = cli("import", "workq", str(write_log(tmp_path / "workq", log)), "--set-limits")
-    (line,) = done.stderr.decode().splitlines()
-    assert line == (
+    assert done.stderr.decode().splitlines() == [
         "queue q: 3 jobs, time to run 1s to 1m 30s, median 5s, at most 7 attempts;"
-        " not carried over: other values of 3 jobs"
-    )
+        " not carried over: other values of 3 jobs",
+        "not carried over: other ttr or attempts: 3",
+    ]
     with SyncClient(daemon.address) as client:
         stats = client.domain_stats("q")
         assert (stats.lease_us, stats.attempts_max) == (90 * SECOND, 7)

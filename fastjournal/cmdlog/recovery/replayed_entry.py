@@ -37,6 +37,8 @@ class ColdFields(msgspec.Struct, gc=False):
     """Leases after which a foreign job has failed; 0: no limit."""
     fails_max: int = 0
     """Failures after which a foreign job has failed; 0: no limit."""
+    priority_cut: bool = False
+    """Whether the priority of a foreign job is beyond those of an entry."""
 
 
 class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc] # frozen

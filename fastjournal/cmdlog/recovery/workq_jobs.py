@@ -46,6 +46,7 @@ def replayed_job(record: Record, position: int, record_bytes: int) -> ReplayedEn
     more.ttr_us = record.ttr_ms * 1000
     more.attempts_max = record.max_attempts
     more.fails_max = record.max_fails
+    more.priority_cut = not 0 <= PRIORITY_DEFAULT - record.priority <= PRIORITY_MAX
     return job
 
 
