@@ -244,6 +244,46 @@ def test_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> Non
     )
 
 
+def test_export_is_on_the_disk_before_its_success_is(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new" / "out"
+    files: dict[int, int] = {}
+    directories: list[tuple[Path, dict[str, int]]] = []
+    sync = os.fsync
+
+    def record(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            directories.append((path, {one.name: one.stat().st_ino for one in path.iterdir()}))
+        else:
+            files[path.stat().st_ino] = path.stat().st_size
+
+    monkeypatch.setattr(os, "fsync", record)
+    old: dict[str, int] = {}
+    for name in (snapshot.name, "20270101T000000.000000Z"):
+        files.clear()
+        directories.clear()
+        export_snapshot(snapshot.rename(snapshot.with_name(name)), out)
+        snapshot = snapshot.with_name(name)
+        names = {path.name: path.stat().st_ino for path in out.iterdir()}
+        for path in out.iterdir():
+            assert files[path.stat().st_ino] == path.stat().st_size, path
+        # _SUCCESS is renamed behind a sync of all other names, and synced itself
+        seen = [found for path, found in directories if path == out]
+        assert seen[-1] == names
+        assert seen[-2] == {name: names[name] for name in names if name != "_SUCCESS"}
+        if not old:
+            assert {tmp_path, tmp_path / "new"} <= {path for path, _ in directories}
+        else:
+            # no old _SUCCESS may be there beside new files
+            before = seen[0]
+            kept = {name: before[name] for name in before if not name.startswith("_temporary-")}
+            assert kept == {name: old[name] for name in old if name != "_SUCCESS"}
+        old = names
+
+
 def test_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}

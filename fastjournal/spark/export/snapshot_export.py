@@ -15,7 +15,9 @@ A Parquet file is written under a name that starts with ``_``, which readers of 
 directories pass over, and then renamed. A second export to the same place removes ``_SUCCESS``
 first and the files that the manifest there names last; a directory that holds anything else is
 refused. In between the manifest names all of them, so that an export can follow one that was cut
-anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
+anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or none, also after
+a power loss: on this machine each file is synced before its rename, and the directory when an
+old ``_SUCCESS`` was removed, when the manifest names all, and before and behind ``_SUCCESS``.
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
@@ -50,6 +52,7 @@ from fastjournal.spark.storage.files import (
     modes_of,
     read_file,
     resolve,
+    sync,
     translating,
 )
 from fastjournal.versioned_json import decode_versioned
@@ -280,6 +283,7 @@ class _Target:
                     del table
                     if sink.tell() >= FILE_BYTES:
                         break
+            sync(self._files, path)
             size = self._files.get_file_info(path).size
         return ExportedFile(name, size, rows)
 
@@ -291,15 +295,20 @@ class _Target:
             success = f"{self._path}/{SUCCESS_NAME}"
             if self._files.get_file_info(success).type != pa.fs.FileType.NotFound:
                 self._files.delete_file(success)
+                sync(self._files, self._path)
             # both, until the old ones are gone: the next export has to know them for its own
             both = [*manifest.files, *(ExportedFile(name, 0, 0) for name in old)]
             self._put_manifest(msgspec.structs.replace(manifest, files=both))
+            sync(self._files, self._path)
             for name in names:
                 self._files.move(f"{self._path}/{_TEMPORARY}{name}", f"{self._path}/{name}")
             for name in old:
                 self._files.delete_file(f"{self._path}/{name}")
             self._put_manifest(manifest)
+            for path in (self._path, *map(os.path.dirname, self._created)):
+                sync(self._files, path)
             self._put(SUCCESS_NAME, b"")
+            sync(self._files, self._path)
 
     def _put_manifest(self, manifest: ExportManifest) -> None:
         self._put(MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -310,6 +319,7 @@ class _Target:
         create_file(self._files, temporary, self._file_mode)
         with self._files.open_output_stream(temporary) as file:
             file.write(data)
+        sync(self._files, temporary)
         self._files.move(temporary, f"{self._path}/{name}")
 
 

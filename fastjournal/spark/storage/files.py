@@ -148,6 +148,16 @@ def create_file(files: Any, path: str, mode: int) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
 
 
+def sync(files: Any, path: str) -> None:
+    """Sync a file or a directory of this machine; an object store has what it has acknowledged."""
+    if isinstance(files, pa.fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]) -> None:
     """Check that every segment is there, and is what the log's records say.
 
