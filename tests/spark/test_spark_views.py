@@ -425,6 +425,7 @@ def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(
         ]
         for wrong, sentence in (
             ("key INT", "the column key of the view .* cannot be INT; it can be BINARY or STRING"),
+            ("id STRING, ID STRING", "the schema names the column ID of the view .* twice"),
             ("domian STRING", "has no column domian; .*did you mean domain"),
         ):
             with pytest.raises(BadRequestError, match=sentence):

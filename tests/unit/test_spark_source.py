@@ -193,6 +193,12 @@ def test_schema_of_the_user_is_checked_before_anything_is_read() -> None:
             source.check_schema(StructType([StructField(name, kind)]))
         assert told in str(caught.value)
         assert " _raw" not in str(caught.value)
+    for first, second in (("time", "time"), ("key", "KEY"), ("Bad", "Bad")):
+        fields = [
+            StructField(name, STRING if name != "time" else BIGINT) for name in (first, second)
+        ]
+        with pytest.raises(BadRequestError, match=f"the column {second} of the view records twice"):
+            source.check_schema(StructType(fields))
     taken = FastjournalSource({"mode": "permissive", "columnNameOfCorruptRecord": "key"})
     with pytest.raises(BadRequestError, match="key is a column of the view records"):
         taken.check_schema(StructType([]))

@@ -178,7 +178,8 @@ class FastjournalSource(DataSource):
         """Return the columns that a schema asks for; take the options of a table from it.
 
         Raises:
-            BadRequestError: It names a column that is not there, or a type that it cannot have.
+            BadRequestError: It names a column that is not there, or twice, or a type that it cannot
+                have.
         """
         metadata = schema.fields[0].metadata if schema.fields else {}
         if TABLE_OPTIONS in metadata:

@@ -105,18 +105,24 @@ def request(
         options: Options of the load.
 
     Raises:
-        BadRequestError: It names a column that is not there, or a type that it cannot have.
+        BadRequestError: It names a column that is not there, or twice, or a type that it cannot
+            have.
     """
     known: dict[str, HasKind] = {column.name: column for column in hidden}
     shown = _readable(columns, options, True)
     known |= shown
-    found = []
+    found = list[RequestedColumn]()
     for field in schema.fields:
         column = known.get(field.name.lower(), known.get(field.name))
         if column is None:
             raise BadRequestError(
                 f"the view {options.view} has no column {field.name}; it has {', '.join(shown)}",
                 hint=near(field.name, list(shown)),
+            )
+        if any(column.name == one.source for one in found):
+            raise BadRequestError(
+                f"the schema names the column {field.name} of the view {options.view} twice",
+                hint="name it once, and select it twice from the frame",
             )
         kind, wanted = _kind(column), field.dataType.simpleString()
         allowed = [one.simpleString() for one in _TYPES[kind]]
