@@ -56,6 +56,11 @@ def test_export_refuses_a_directory_that_is_no_snapshot_or_no_place_for_one(tmp_
         assert done.returncode == code, done.stderr
         assert done.stderr.startswith(b"fj-cli: ")
         assert done.stderr.count(b"\n") == 1
+        assert b"rrno" not in done.stderr
+    assert f"{tmp_path}/none: cannot list: No such file or directory\n".encode() in done.stderr
+    done = cli("export", snapshot, "/proc/none")
+    assert (done.returncode, b"rrno" in done.stderr) == (74, False)
+    assert b"/proc/none: cannot write: No such file or directory\n" in done.stderr
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 

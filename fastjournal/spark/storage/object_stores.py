@@ -21,6 +21,7 @@ RETRY_LIMIT_S = 60
 _GOOGLE = ("gs://", "gcs://")
 _RETRY_OPTION = "retry_limit_seconds="
 _GOOGLE_ERROR = re.compile(r"google::cloud::Status\((.*?)(?: error_info=.*)?\)\Z", re.S)
+_LOCAL_ERROR = re.compile(r"\[Errno \d+\] .*Detail: \[errno \d+\] (.*)", re.S)
 _LAST_MESSAGE = re.compile(r".*with a last message of ", re.S)
 
 
@@ -41,7 +42,15 @@ def open_file_system(uri: str) -> tuple[Any, str]:
 
 
 def error_text(error: Exception) -> str:
-    """Return the text of an error of pyarrow, without what Google's client adds for programs."""
+    """Return the text of an error, without what Python, pyarrow and Google's client add to it.
+
+    The first two repeat number, action and path of an error of the operating system.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return error.strerror or str(error)
     text = str(error)
+    local = _LOCAL_ERROR.fullmatch(text)
+    if local is not None:
+        return local[1]
     found = _GOOGLE_ERROR.search(text)
     return text if found is None else _LAST_MESSAGE.sub("", found[1]).strip()
