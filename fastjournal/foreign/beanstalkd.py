@@ -183,7 +183,7 @@ def open_beanstalkd(
         LogLockedError: A beanstalkd runs on it.
         LogFailedError: Something cannot be read.
     """
-    require_format(disk, directory, Format.BEANSTALKD)
+    require_format(disk, directory, Format.BEANSTALKD, for_import=True)
     with ExitStack() as locks:
         # without this file no server was ever here: it is a copy
         if disk.exists(f"{directory}/{LOCK_NAME}"):

@@ -80,8 +80,14 @@ def find_format(disk: Disk, directory: str) -> Format | None:
     return None
 
 
-def require_format(disk: Disk, directory: str, wanted: Format) -> None:
+def require_format(disk: Disk, directory: str, wanted: Format, *, for_import: bool = False) -> None:
     """Check that a directory holds a journal of a format.
+
+    Args:
+        disk: Where it is.
+        directory: The directory.
+        wanted: The format.
+        for_import: Its items go into a daemon, which starts on a log of fastjournald itself.
 
     Raises:
         BadRequestError: It holds another, which is named, or none.
@@ -91,7 +97,7 @@ def require_format(disk: Disk, directory: str, wanted: Format) -> None:
         return
     if found is None and wanted is Format.KESTREL and _may_be_kestrel(disk, directory):
         return
-    if found is Format.FASTJOURNAL and wanted is Format.WORKQ:
+    if found is Format.FASTJOURNAL and for_import:
         raise ours(directory)
     if found is None:
         raise no_journal(directory, wanted)

@@ -145,7 +145,7 @@ def open_kestrel(
         BadRequestError: There are no journals of Kestrel.
         LogFailedError: Something cannot be read.
     """
-    require_format(disk, directory, Format.KESTREL)
+    require_format(disk, directory, Format.KESTREL, for_import=True)
     yield KestrelJournal(disk, directory, opcode8, on_progress)
 
 

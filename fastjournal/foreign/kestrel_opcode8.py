@@ -105,7 +105,8 @@ class RecordReader:
         self._lookahead_bytes -= min(size, WINDOW_BYTES)
         if self._lookahead_bytes < 0:
             raise BrokenRecordError(
-                "opcode 8 has too often either meaning; 'fj-cli import --opcode-8' sets one",
+                "opcode 8 has too often either meaning;"
+                " 'fj-cli import kestrel --opcode-8' sets one",
                 torn=False,
             )
 

@@ -125,7 +125,7 @@ def open_workq(
         LogLockedError: A server runs on it.
         LogFailedError: Something cannot be read.
     """
-    require_format(disk, directory, Format.WORKQ)
+    require_format(disk, directory, Format.WORKQ, for_import=True)
     with ExitStack() as locks:
         # without this file no server was ever here: it is a copy
         if disk.exists(f"{directory}/{APPEND_LOCK}"):

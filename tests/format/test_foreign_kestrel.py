@@ -156,7 +156,7 @@ def test_opcode_8_is_a_fault_where_its_look_ahead_would_read_a_file_again_and_ag
     record = continued_with_a_pair(value_bytes, value_bytes + 9)
     size = 150
     calls, (fault,) = looked_at(record * size + add(bytes(100)), monkeypatch)
-    assert "--opcode-8" in fault.message
+    assert "'fj-cli import kestrel --opcode-8' sets one" in fault.message
     assert fault.damage
     assert calls < 5 * size
     assert not waiting(record * size + add(b""), "continue")[1]

@@ -449,6 +449,10 @@ def test_log_of_fastjournald_is_refused_also_one_that_workq_began(
         assert done.returncode == USAGE
         assert b"start a daemon on a copy of it" in done.stderr
         assert done.stdout == b""
+    for format in ("beanstalkd", "kestrel"):
+        done = cli("import", format, str(daemon.log_path))
+        assert done.returncode == USAGE
+        assert b"start a daemon on a copy of it" in done.stderr
 
 
 def test_limits_come_from_the_largest_times_to_run_and_attempts(
