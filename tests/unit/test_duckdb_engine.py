@@ -20,3 +20,12 @@ def test_lookups_have_less_memory_and_see_all_rows(tmp_path: Path) -> None:
         assert found.column("place").to_pylist() == [299998, 299999]
 
     assert engine.table(limits).column("memory")[0].as_py() == whole
+
+
+def test_engine_has_no_write_ahead_log_of_its_scratch_files(tmp_path: Path) -> None:
+    engine = DuckDb(tmp_path)
+    for number in range(3):
+        engine.store(f"t{number}", "SELECT * FROM range(1000)")
+        assert [path.name for path in tmp_path.iterdir()] == ["tables.duckdb"]
+    assert engine.table("SELECT count(*) AS n FROM t2").to_pylist() == [{"n": 1000}]
+    engine.connection.close()
