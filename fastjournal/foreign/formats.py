@@ -95,7 +95,8 @@ def require_format(disk: Disk, directory: str, wanted: Format, *, for_import: bo
     found = find_format(disk, directory)
     if found is wanted:
         return
-    if found is None and wanted is Format.KESTREL and _may_be_kestrel(disk, directory):
+    if found is None and wanted is Format.KESTREL and list_queues(disk, directory):
+        # every file may be the journal of a queue, and be damaged
         return
     if found is Format.FASTJOURNAL and for_import:
         raise ours(directory)
@@ -104,14 +105,6 @@ def require_format(disk: Disk, directory: str, wanted: Format, *, for_import: bo
     raise BadRequestError(
         f"{directory} holds {_HOLDS[found]}, and none of {wanted}", hint=f"name {found} instead"
     )
-
-
-def _may_be_kestrel(disk: Disk, directory: str) -> bool:
-    """Whether a directory of no known format may be of Kestrel.
-
-    Every file may be the journal of a queue, and be damaged; a Kestrel without items has no file.
-    """
-    return bool(list_queues(disk, directory)) or not disk.listdir(directory)
 
 
 def _begins_as_kestrel(disk: Disk, path: str) -> bool:

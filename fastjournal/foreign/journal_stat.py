@@ -74,6 +74,10 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
         BadRequestError: There is none, or another than is wanted, which is named.
         LogFailedError: The directory cannot be read.
     """
+    is_empty = not disk.listdir(directory)
+    if wanted is Format.KESTREL and is_empty:
+        # a Kestrel without items has no file
+        return wanted
     found = find_format(disk, directory)
     if found is None and wanted in (None, Format.FASTJOURNAL) and is_snapshot(disk, directory):
         # a snapshot of a log without records has no segment
@@ -81,7 +85,7 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
     if wanted is not None:
         require_format(disk, directory, wanted)
         return wanted
-    if found is None and not disk.listdir(directory):
+    if found is None and is_empty:
         raise BadRequestError(
             f"{directory} is empty: it holds no segment, such as 000000001.log",
             hint="name the directory of --cmdlog-path, or a snapshot; --format kestrel reads the "

@@ -242,9 +242,13 @@ def test_export_of_an_empty_snapshot_is_whole_in_each_format(tmp_path: Path) -> 
             assert cli("log", "dump", out, *options).returncode == DONE
     (tmp_path / "second").mkdir()
     with DaemonProcess(tmp_path / "second") as daemon:
-        for to in ("beanstalkd", "kestrel", "workq"):
-            (counts,) = Cli(tmp_path, daemon.address).json("import", to, str(tmp_path / to))
+        importing = Cli(tmp_path, daemon.address)
+        for to in ("beanstalkd", "workq"):
+            (counts,) = importing.json("import", to, str(tmp_path / to))
             assert (counts["read"], counts["damaged"]) == (0, 0)
+        # it has no file, and is probably not the directory that was meant
+        done = importing("import", "kestrel", str(tmp_path / "kestrel"))
+        assert (done.returncode, b"holds no journal of a queue" in done.stderr) == (USAGE, True)
     done = cli("log", "verify", str(tmp_path / "kestrel"))
     assert done.returncode == USAGE
     assert b"is empty: it holds no segment" in done.stderr

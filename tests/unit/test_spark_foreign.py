@@ -88,14 +88,14 @@ def test_partition_of_a_journal_has_queues_up_to_its_bytes(monkeypatch: pytest.M
     assert foreign_reader._side_by_side([]) == []
 
 
-def test_views_have_no_rows_of_an_empty_kestrel_and_damage_of_a_link_that_leads_nowhere(
+def test_views_have_damage_of_a_link_that_leads_nowhere(
     tmp_path: Path,
 ) -> None:
     for view in ("records", "entries"):
         directory = tmp_path / view
         directory.mkdir()
         options = {"journal": "kestrel", "view": view}
-        assert rows(str(directory), **options) == []
+        (directory / "queue").touch()
         (directory / "lost").symlink_to(directory / "missing")
         (row,) = rows(str(directory), mode="permissive", **options)
         assert row["file"] == f"{directory}/lost"

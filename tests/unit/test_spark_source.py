@@ -139,7 +139,7 @@ def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: 
     (tmp_path / "spool" / slot_name(0)).touch()
     for path, journal, told in (
         (empty, None, "is empty (name the directory of a log"),
-        (empty, "beanstalkd", "is empty (name the directory of a log"),
+        (empty, "kestrel", "is empty (name the directory of a log"),
         (other, None, "holds no log, but a, b, c and 2 more"),
         (tmp_path / "log" / "no" / "where", None, f"does not exist ({log} has 000000001.log)"),
         (tmp_path / "nowhere", "workq", "does not exist"),

@@ -107,8 +107,7 @@ def check_journal(directory: str, journal: Format) -> None:
     Raises:
         BadRequestError: It is no directory, or holds something else, which is named.
     """
-    if not list_directory(directory) and journal is not Format.KESTREL:
-        # a Kestrel without items has no file
+    if not list_directory(directory):
         raise no_log(directory, [])
     require_format(OsDisk(), directory, journal)
 
