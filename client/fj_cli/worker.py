@@ -1,7 +1,8 @@
 """Worker process of ``fj-cli next --exec``: a command for each job, signals, and the exit code.
 
-The library's job loop leases the jobs, renews their leases and repeats what has to be repeated
-(``fastjournal.client.aio.job_loop``); a ``JobCommand`` does the work on one.
+The job loop of the library leases the jobs (``fastjournal.client.aio.job_loop``) and starts a task
+for each that renews its lease (``Job.keep`` in ``fastjournal.client.aio.jobs``). A ``JobCommand``
+runs the program of one job (``fj_cli.job``).
 """
 
 from __future__ import annotations

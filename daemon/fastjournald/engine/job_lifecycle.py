@@ -1,4 +1,4 @@
-"""Lifecycle of a job: lease renewed, released, lost; failed attempt, back-off, burial. Pure.
+"""Lifecycle of a job: lease renewed, released, lost; failed attempt, burial. Pure.
 
 A plain entry may be leased and buried in the same way; it just never waits in a queue.
 """

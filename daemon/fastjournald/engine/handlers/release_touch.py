@@ -1,4 +1,4 @@
-"""RELEASE and TOUCH: end of a lease, lease renewal (heartbeat of a worker)."""
+"""RELEASE and TOUCH: end of a lease, back-off of a failed attempt, lease renewal (heartbeat)."""
 
 from __future__ import annotations
 
