@@ -20,7 +20,7 @@ from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.inputs import Night
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_OPTIONS, start_session
-from fj_cli.demo.history import DAYS, Ledger, Simulation
+from fj_cli.demo.history import DAYS, HistoryLedger, Simulation
 from fj_cli.demo.page_changes import PageChange, load_changes
 from fj_cli.demo.weeks import CHANGES
 from tests.integration.browser import Browser
@@ -52,7 +52,7 @@ HEIGHTS = {"nightly-report": 1500, "nightly-report-phone": 1640}
 class Weeks(NamedTuple):
     """Simulated weeks as a nightly run finds them."""
 
-    ledger: Ledger
+    ledger: HistoryLedger
     archive: Path
     snapshot: str
 

@@ -22,7 +22,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.spark.session import SMALL_OPTIONS
 from fastjournal.spark.storage.store_lock import StoreLock
 from fastjournal.spark.storage.table_files import StoreFiles
-from fj_cli.demo.history import Ledger, Simulation
+from fj_cli.demo.history import HistoryLedger, Simulation
 from fj_cli.demo.page_changes import load_changes
 from tests.integration.programs import installed
 from tests.spark.s3_server import BUCKET, s3_server
@@ -42,7 +42,7 @@ WAIT_S = 400
 class Simulated(NamedTuple):
     """Simulated days with their archive and snapshot."""
 
-    ledger: Ledger
+    ledger: HistoryLedger
     archive: Path
     snapshot: str
     settings: dict[str, str]

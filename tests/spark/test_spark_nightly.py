@@ -32,7 +32,7 @@ from fastjournal.spark.nightly.report.texts import count, duration, share
 from fastjournal.spark.nightly.report.texts import instant as instant_text
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
-from fj_cli.demo.history import ERROR, SLOW_US, Ledger
+from fj_cli.demo.history import ERROR, SLOW_US, HistoryLedger
 from fj_cli.demo.page_changes import load_changes
 from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
@@ -72,7 +72,7 @@ DAMAGED = "20261101T000000.000000Z"
 class Played(NamedTuple):
     """The simulated weeks, and what the nightly run made of them."""
 
-    ledger: Ledger
+    ledger: HistoryLedger
     output: Path
     snapshot: str
     outcome: NightOutcome
@@ -292,7 +292,7 @@ def total_and_domains(played: Played) -> tuple[dict[str, Any], list[dict[str, An
     return total, domains
 
 
-def unsuccessful_of(ledger: Ledger) -> int:
+def unsuccessful_of(ledger: HistoryLedger) -> int:
     """Return how many attempts of the day ended by an error, a lost lease or a burial."""
     failures = ("failed", "lost", "buried")
     return sum(
