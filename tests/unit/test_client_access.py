@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from rich.pretty import pretty_repr
 
 from fastjournal.client import Client, Reconnect, SyncClient
 from fastjournal.client.core.client_credentials import (
@@ -198,7 +199,10 @@ def test_token_is_bounded_and_stands_in_no_representation() -> None:
     for bad in ("", b"", "x" * 1025):
         with pytest.raises(BadRequestError):
             SyncClient(auth=bad)
-    assert TOKEN not in repr(make_credentials(auth=TOKEN))
+    credentials = make_credentials(auth=TOKEN)
+    assert TOKEN not in repr(credentials)
+    # as a traceback of rich shows local variables
+    assert TOKEN not in pretty_repr(credentials)
 
 
 def test_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:

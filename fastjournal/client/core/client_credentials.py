@@ -53,6 +53,10 @@ class Credentials(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Credentials(tls={self.tls!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        # rich prefers it to the representation, and that of msgspec has all fields
+        return [("tls", self.tls)]
+
     def context_for(self, address: Address) -> ssl.SSLContext | None:
         """Return the TLS context for an address; None: it is plain."""
         if not isinstance(address, TcpAddress):

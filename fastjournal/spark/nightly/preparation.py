@@ -179,7 +179,9 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
 
 
 def restrict(snapshot: str | None, archive: str | None = None) -> int:
-    """Let this process create files with the modes of a log at most; return the mask.
+    """Let this process create files with the modes of a log at most; return its mask.
+
+    A mask that was narrower before stays, so that of Spark is as narrow as the archive's.
 
     Args:
         snapshot: Snapshot of the log; None: there is none.
@@ -190,5 +192,6 @@ def restrict(snapshot: str | None, archive: str | None = None) -> int:
         file_mode &= mode_of_archived(archive)
     # one mask for both: read and write as the files have them, search as the directory has it
     mask = 0o777 & ~(file_mode & 0o666 | directory_mode & 0o111)
-    os.umask(os.umask(0o077) | mask)
-    return mask
+    narrowed = os.umask(0o077) | mask
+    os.umask(narrowed)
+    return narrowed
