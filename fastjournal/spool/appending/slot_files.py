@@ -7,6 +7,7 @@ in use by one assignment, and a file that some append still uses is *retired*, a
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Final
 
 from fastjournal.limits import FURTHER_SLOTS_MAX
@@ -98,7 +99,11 @@ class SlotFiles:
             )
 
     def close_retired(self) -> None:
-        """Close the files of slots that are over, but for those in use."""
+        """Close the files of slots that are over, but for those in use.
+
+        Raises:
+            OSError: One cannot be closed; all others are.
+        """
         if self.depth:
             return
         if self.is_shared:
@@ -107,23 +112,32 @@ class SlotFiles:
         if not self.retired:
             return
         retired, self.retired = self.retired, []
-        for file in retired:
-            if file.users:
-                self.retired.append(file)
-            else:
-                file.close()
+        with ExitStack() as closing:
+            for file in retired:
+                if file.users:
+                    self.retired.append(file)
+                else:
+                    closing.callback(file.close)
 
     def close(self) -> None:
-        """Close the file in use, and those of slots that are over."""
-        self._replace(None)
-        self.close_retired()
+        """Close the file in use, and those of slots that are over.
+
+        Raises:
+            OSError: One cannot be measured or closed, because the program has closed its
+                descriptor; all others are closed.
+        """
+        try:
+            self._replace(None)
+        finally:
+            self.close_retired()
 
     def after_fork(self, thread: int) -> bool:
-        """Close the files in the child of a fork; the parent keeps its flock.
+        """Forget, in the child of a fork, the appends of other threads; ``close`` is to follow.
 
-        Closing is safe: the lock belongs to the open file that both share, and ends when both
-        have closed it. Only the thread that forked is here. Where it forked within an append (in
-        a signal handler), that goes on in both processes: it keeps its file until it is over.
+        Closing is safe, and the parent keeps its flock: the lock belongs to the open file that both
+        share, and ends when both have closed it. Only the thread that forked is here. Where it
+        forked within an append (in a signal handler), that goes on in both processes: it keeps its
+        file until it is over. Nothing here calls the system, so nothing fails.
 
         Args:
             thread: The thread that forked.
@@ -136,7 +150,6 @@ class SlotFiles:
             self.depth = 0
         for file in (*self.retired, *filter(None, (self.current,))):
             file.users = [user for user in file.users if user == thread]
-        self.close()
         return self.is_shared
 
     def _open_slot(self, start_s: int) -> AppendFile:

@@ -12,6 +12,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from itertools import accumulate
 from typing import Final, Self
 
@@ -223,8 +224,7 @@ class Spool:
         """Close the file; a later append is an error."""
         with self._lock:
             self._closed = True
-            self._files.close()
-            self._waker.close()
+            self._close_descriptors()
 
     def __enter__(self) -> Self:
         return self
@@ -275,8 +275,14 @@ class Spool:
             hint="stop the program that deletes them: only fj-forwarder may",
         )
 
+    def _close_descriptors(self) -> None:
+        try:
+            self._files.close()
+        finally:
+            self._waker.close()
+
     def _after_fork(self) -> None:
-        """In the child: its own descriptors, name and lock.
+        """In the child: its own name and lock; ``_close_descriptors`` is to follow, and may fail.
 
         Where the thread forked within an append (in a signal handler), that keeps the lock.
         """
@@ -285,7 +291,6 @@ class Spool:
         if self._timestamps is not None:
             self._timestamps.forget_lock()
         self._writer_id = secrets.token_hex(4)
-        self._waker.close()
 
 
 def _check_bool(name: str, value: bool) -> bool:
@@ -298,8 +303,15 @@ _spools: weakref.WeakSet[Spool] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for spool in tuple(_spools):
-        spool._after_fork()
+    """In the child: renew all spools, then close what they share with the parent.
+
+    A descriptor that the program has closed fails here. Python writes that error to stderr and goes
+    on, so each spool is renewed before, and each other descriptor is closed all the same.
+    """
+    with ExitStack() as closing:
+        for spool in tuple(_spools):
+            closing.callback(spool._close_descriptors)
+            spool._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
