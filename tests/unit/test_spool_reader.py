@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_read_stops_at_its_limits_and_goes_on_there(tmp_path: Path) -> None:
         assert frames(reader.read(2)) == [b"FJ frame 3"]
     with SlotReader(str(tmp_path / NAME)) as reader:
         assert frames(reader.read(9, bytes_max=11)) == [b"FJ frame 1", b"FJ frame 2"]
+
+
+def test_closed_reader_reads_no_other_file_that_gets_its_descriptor(tmp_path: Path) -> None:
+    path = slot(tmp_path, FIRST)
+    reader = SlotReader(str(path))
+    assert frames(reader.read(9)) == [b"FJ frame 1"]
+    number = reader._window._descriptor
+    reader.close()
+    other = tmp_path / "other"
+    other.write_bytes(path.read_bytes() + SECOND)
+    opened = os.open(other, os.O_RDONLY)
+    if opened != number:
+        os.dup2(opened, number, inheritable=False)
+    try:
+        with pytest.raises(SpoolFailedError, match="Bad file descriptor"):
+            reader.read(9)
+        reader.close()
+    finally:
+        for descriptor in {opened, number}:
+            os.close(descriptor)  # the reader did not
 
 
 def test_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path) -> None:

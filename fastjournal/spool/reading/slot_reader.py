@@ -169,10 +169,11 @@ class SlotReader:
             window.drop_passed()
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
+        """Close the file, if it was opened here; a later read of it is an error."""
         if self._owned and self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            self._window.forget_descriptor()
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self

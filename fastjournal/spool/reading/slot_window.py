@@ -66,6 +66,13 @@ class SlotWindow:
         """The last bytes before ``position``, at most CRC_BYTES, as they were read."""
         return self._bytes_before(self.position)
 
+    def forget_descriptor(self) -> None:
+        """Read no more, because the caller closes the descriptor: another file may get its number.
+
+        Each later read raises SpoolFailedError (EBADF).
+        """
+        self._descriptor = -1
+
     def load(self, whole_at: int | None = None) -> bool:
         """Read on behind the data in memory; False: the file has no more.
 
