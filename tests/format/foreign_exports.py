@@ -74,7 +74,12 @@ def export(disk: Disk, snapshot: str, to: Target, destination: str = "/out") -> 
 
 
 def read_items(disk: Disk, to: Target) -> list[Item]:
-    """Return the items of what was exported, which has no faults."""
+    """Return the items of what was exported, which has no faults.
+
+    A Kestrel without items has no file, and its directory is not taken for a journal.
+    """
+    if to.format is Format.KESTREL and not disk.listdir("/out"):
+        return []
     with READERS[to.format](disk, "/out") as journal:
         assert journal.faults == []
         return list(journal.items())
