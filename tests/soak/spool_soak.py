@@ -284,7 +284,8 @@ class Soak:
         frames: set[bytes] = set()
         for slot in list_slots(self._spool):
             with suppress(SpoolFailedError), SlotReader(slot.path) as reader:
-                while pieces := reader.read(1000):
+                # all writers have ended: bytes that stay half a record hide no record behind them
+                while pieces := reader.read(1000, final=True):
                     frames |= {piece.data for piece in pieces if piece.kind is Kind.PENDING}
         return frames
 
