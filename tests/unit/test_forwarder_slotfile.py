@@ -19,6 +19,7 @@ from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage import punch_hole, slot_space
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
+from fj_forwarder.storage.stretches import Stretch
 
 NAME = "20261120T080000Z.fjs"
 START_S = 1_795_161_600
@@ -434,6 +435,27 @@ def test_torn_tail_is_put_aside_when_the_slot_is_over(tmp_path: Path) -> None:
     finish(made, START_S + 10**6)
     assert not path.exists()
     assert aside.pieces == [(NAME, record[:50], "torn")]
+    made.close()
+
+
+def test_torn_tail_is_put_aside_though_a_record_before_it_waits(tmp_path: Path) -> None:
+    (record,) = records(1)
+    write(tmp_path, record, record[:50])
+    aside = PutAside()
+    made = store(tmp_path, aside)
+    ((slot, piece, _),) = made.take(10, 10**9, 0)
+    finish(made, START_S + 10**6)
+    assert aside.pieces == []  # the record is on its way
+    made.delay(slot, Stretch(piece.offset, piece.end, due_us=10**12))
+    finish(made, START_S)
+    assert aside.pieces == []  # the slot is not over
+    for _ in range(2):
+        finish(made, START_S + 10**6)
+        assert aside.pieces == [(NAME, record[:50], "torn")]
+    assert [t.piece.data for t in made.take(10, 10**9, 10**12)] == [piece.data]
+    slot.erase(piece.offset, len(piece.data))
+    finish(made, START_S + 10**6)
+    assert not Path(slot.path).exists()
     made.close()
 
 

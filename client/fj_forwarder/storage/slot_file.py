@@ -114,6 +114,16 @@ class SlotFile:
         return self.window.refuses_erasure and bool(self.delayed or self.window.records)
 
     @property
+    def may_be_finished(self) -> bool:
+        """Whether ``finish`` may have something to do: nothing of it is on its way.
+
+        Delayed records keep the slot, but not the bytes at its end that never become a record.
+        """
+        if self.window.records or self.is_barred:
+            return False
+        return not self.delayed or self.waiting_bytes > 0
+
+    @property
     def outstanding(self) -> int:
         """Records that were taken and are not erased."""
         return len(self.window.records)
@@ -344,7 +354,8 @@ class SlotFile:
     def finish(self, count_max: int, bytes_max: int) -> tuple[bool, list[Piece]]:
         """Delete the slot if nobody writes to it and nothing in it is left to send.
 
-        The caller knows that its time is over. So an incomplete record at the end is torn.
+        The caller knows that its time is over. So an incomplete record at the end is torn, and goes
+        to dead/ though records before it are delayed.
 
         Returns:
             Whether it is gone, and records that came at the last moment.
@@ -353,9 +364,7 @@ class SlotFile:
             SlotOverwrittenError: Another program has overwritten it: what is in it was not read.
             SpoolFailedError: A call of the operating system failed.
         """
-        if self.window.records or self.delayed:
-            return False, []
-        if not self._handle.try_lock():
+        if not self.may_be_finished or not self._handle.try_lock():
             return False, []
         try:
             self.check_content()

@@ -345,7 +345,7 @@ class SlotStore:
 
     def _finish(self, file: SlotFile, taken: TakenRecords) -> bool:
         """Delete a slot that is over if it is done; whether it is open no more."""
-        if file.outstanding or file.delayed:
+        if not file.may_be_finished:
             return False
         deleted = False
         with self._catching(file):
