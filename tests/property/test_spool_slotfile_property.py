@@ -143,7 +143,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule()
     def rest_and_wake(self) -> None:
-        if self.file.is_quiet:
+        if self.file.is_at_rest:
             self.file.suspend()
             self.file.resume()
 

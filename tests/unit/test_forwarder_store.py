@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
+from fastjournal.spool.format import encode_record
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
 from fj_forwarder.storage import slot_listing
@@ -21,6 +24,7 @@ from fj_forwarder.storage.slot_store import SlotStore
 from fj_forwarder.storage.stretches import Stretch
 
 MINUTE_US = 60_000_000
+HALF = encode_record(b"FJ half of a record")[:20]
 
 
 class Minutes:
@@ -165,6 +169,67 @@ def test_slots_whose_records_are_all_delayed_rest_and_hold_up_no_other(
             again.add(slot.name)
             slot.erase(piece.offset, len(piece.data))
     assert again == seen
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("end", ["half", "empty", "no header"])
+def test_slots_that_writers_hold_with_half_a_record_make_room_for_others(
+    tmp_path: Path, store: SlotStore, end: str, is_deleted: bool
+) -> None:
+    """A writer that is stopped in the middle of a record, or one that means harm."""
+    count = OPEN_SLOTS_MAX + 5
+    spool_slots(tmp_path, count)
+    paths = sorted(tmp_path.glob("*.fjs"))
+    with ExitStack() as held:
+        for path in paths[:-1]:
+            writer = held.enter_context(path.open("ab", buffering=0))
+            fcntl.flock(writer, fcntl.LOCK_SH)
+            if end != "half":
+                writer.truncate(0)
+            if end != "empty":
+                writer.write(HALF)
+        seen = set[str]()
+        for look in range(8):
+            now_us = look * RESCAN_US
+            taken = store.take_behind_torn(count, 1 << 20, now_us)
+            store.resume_suspended()
+            store.refresh(now_us)
+            taken += store.take(count, 1 << 20, now_us)
+            taken += store.finish_old(2 * 10**15, count, 1 << 20)
+            for slot, piece, _ in taken:
+                slot.erase(piece.offset, len(piece.data))
+                seen.add(slot.name)
+                if is_deleted and slot.path != str(paths[-1]):
+                    Path(slot.path).unlink()
+        assert len(seen) == (count if end == "half" else 1)
+
+
+def test_half_record_that_becomes_whole_after_its_slot_was_suspended_is_sent(
+    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_open_max", 2)
+    spool_slots(tmp_path, 3)
+    paths = sorted(tmp_path.glob("*.fjs"))
+    names = [path.name for path in paths]
+    whole = encode_record(b"FJ whole")
+    with ExitStack() as held:
+        writers = [held.enter_context(path.open("ab", buffering=0)) for path in paths[:2]]
+        for writer in writers:
+            fcntl.flock(writer, fcntl.LOCK_SH)
+            writer.write(whole[:9])
+        sent = list[str]()
+        for look in range(8):
+            now_us = look * RESCAN_US
+            taken = store.take_behind_torn(10, 1 << 20, now_us)
+            store.resume_suspended()
+            store.refresh(now_us)
+            taken += store.take(10, 1 << 20, now_us)
+            for slot, piece, _ in taken:
+                slot.erase(piece.offset, len(piece.data))
+                sent.append(slot.name)
+            if sent == names:
+                writers[0].write(whole[9:])
+        assert sent == [*names, names[0]]
 
 
 def test_slots_by_the_hundred_thousand_are_not_listed_each_time(

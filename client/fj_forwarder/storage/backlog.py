@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fastjournal.errors import SpoolFailedError
@@ -47,7 +48,7 @@ def measure_backlog(begun: Sequence[SlotFile], unread: Sequence[SlotName]) -> Ba
         outstanding += file.outstanding
         size = _size(file.path)
         unread_bytes += max(0, size - file.position)
-        if (offset := file.first_pending(size)) is not None:
+        if (offset := _first_pending(file, size)) is not None:
             place = (file.start_s, file.name, file.path, offset)
             oldest = place if oldest is None else min(oldest, place)
     step = len(unread) // _SAMPLES_MAX + 1
@@ -62,6 +63,12 @@ def measure_backlog(begun: Sequence[SlotFile], unread: Sequence[SlotName]) -> Ba
         return Backlog(slots, outstanding, unread_bytes, None, None)
     _, name, path, offset = oldest
     return Backlog(slots, outstanding, unread_bytes, name, _timestamp(path, offset))
+
+
+def _first_pending(file: SlotFile, size: int) -> int | None:
+    """Return the offset of the first record of a slot of ``size`` bytes that is not done."""
+    first = min(chain(file.window.records, file.delayed.starts()), default=None)
+    return file.position if first is None and size > file.position else first
 
 
 def _size(path: str) -> int:

@@ -56,6 +56,7 @@ class SlotFile:
         "_handle",
         "_put_aside",
         "_reader",
+        "_settled_to",
         "_space",
         "_tail",
         "content",
@@ -95,6 +96,8 @@ class SlotFile:
         self.content = SlotContent(slot.path)
         self._tail = self._reader.last_bytes
         """Last bytes before ``position``, as they were read; empty where nothing is known."""
+        self._settled_to = -1
+        """Length of the file when nothing whole was behind the incomplete bytes at its end."""
         self.is_overwritten = False
         """Another program has overwritten it: only the records in memory are left of it."""
         self._growth = DropInGrowth(is_drop_in=self.is_drop_in, has_grown=is_written)
@@ -115,10 +118,7 @@ class SlotFile:
 
     @property
     def may_be_finished(self) -> bool:
-        """Whether ``finish`` may have something to do: nothing of it is on its way.
-
-        Delayed records keep the slot, but not the bytes at its end that never become a record.
-        """
+        """Whether ``finish`` may have something to do; delayed records keep it but not its end."""
         if self.window.records or self.is_barred:
             return False
         return not self.delayed or self.waiting_bytes > 0
@@ -129,22 +129,19 @@ class SlotFile:
         return len(self.window.records)
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether all was read and nothing of it is in memory: it can be suspended."""
-        return (
-            not self.window.records
-            and self._reader.position > 0
-            and not self._reader.waiting_bytes
-            and not self.has_more()
-        )
+    def is_at_rest(self) -> bool:
+        """Whether it was read, and nothing of it is in memory: it can be suspended.
 
-    def first_pending(self, size: int) -> int | None:
-        """Return the offset of the first record that is not done, if the file has ``size`` bytes.
+        Bytes at its end that are no record wait for their writer, or for the end of the slot.
 
-        None: there is none.
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
         """
-        first = min(chain(self.window.records, self.delayed.starts()), default=None)
-        return self.position if first is None and size > self.position else first
+        if self.window.records:
+            return False
+        if not self.waiting_bytes:
+            return not self.has_more()
+        return self.position + self.waiting_bytes == self._settled_to == self._handle.size()
 
     @property
     def position(self) -> int:
@@ -229,6 +226,8 @@ class SlotFile:
                 if not self._reader.is_busy:
                     size = self.position + self.waiting_bytes
                     self._growth.note_read(size, self.waiting_bytes)
+                    if settled:
+                        self._settled_to = size
                 break
             for piece in pieces:
                 self._space.add_read(piece)
@@ -297,7 +296,7 @@ class SlotFile:
         return is_suspect or offset in self.window.records
 
     def suspend(self) -> None:
-        """Close the file of a quiet slot, and keep only the delayed stretches."""
+        """Close the file of a slot at rest, and keep only the delayed stretches."""
         self._reader = SlotReader(self.path, -1, start=self._reader.position)
         self.close()
 

@@ -222,7 +222,7 @@ class SlotStore:
                         file.note_growth()
                     self._finish(file, TakenRecords(0, 0))
                     with self._catching(file):
-                        if file in self._open and file.is_quiet:
+                        if file in self._open and file.is_at_rest:
                             self._suspend(file)
 
     def close(self) -> None:
@@ -312,13 +312,14 @@ class SlotStore:
     def _close_one(self) -> bool:
         """Close slots where as many are open as may be; return whether one more may be open.
 
-        Those that are done are deleted, those that were read are suspended.
+        Those that are done are deleted, those that were read are suspended: also where the writer
+        that holds one has not finished its last record, else such slots would leave no room.
         """
         if len(self._open) < self._open_max:
             return True
         for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
             with self._catching(file):
-                if file.is_quiet:
+                if file.is_at_rest:
                     self._open.remove(file)
                     self._discard(file)
         for file in list(self._open):
@@ -326,7 +327,7 @@ class SlotStore:
                 self._suspend(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
                 with self._catching(file):
-                    may_be_suspended = file.is_quiet or (file.is_barred and not file.outstanding)
+                    may_be_suspended = file.is_at_rest or (file.is_barred and not file.outstanding)
                     if may_be_suspended and not self._finish(file, TakenRecords(0, 0)):
                         self._suspend(file)
         return len(self._open) < self._open_max
