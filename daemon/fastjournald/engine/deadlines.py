@@ -1,4 +1,4 @@
-"""Deadlines: what happens by time, to leases, delays, pauses, lives and locks. Pure."""
+"""Deadlines: what happens by time: the end of leases, delays, pauses and locks, expiry. Pure."""
 
 from __future__ import annotations
 
