@@ -6,24 +6,30 @@ becomes a child of pytest (a subreaper at that moment), which waits for it as fo
 
 The server is what a start of the installed script is after its imports and before it calls the
 entry point: one thread, no log handlers, no event loop, no open file. ``serve`` returns in the
-child only, and the child runs to the natural end of its interpreter. All children of one server
-share three things that a new interpreter would have for itself: the seed of hashes of strings, the
-imported objects, which garbage collection does not look at (``gc.freeze``: else each child copies
-all of them when it ends), and in ``/proc`` the command line and environment of the server.
+child only. The child ends as an interpreter does, but for one step: it leaves its objects to the
+kernel (``end``), for to free them copies each page that it shares with the server. All children of
+one server share three things that a new interpreter would have for itself: the seed of hashes of
+strings, the imported objects, which garbage collection does not look at (``gc.freeze``), and in
+``/proc`` the command line and environment of the server.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
 import json
 import os
+import pkgutil
 import random
 import signal
 import socket
 import sys
+import termios
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +48,7 @@ def main() -> None:
     sys.path[0] = os.path.dirname(script)
     program = load(target)
     for name in preload:
-        load(name)
+        load_modules(name)
     generators = [one for one in gc.get_objects() if isinstance(one, random.Random)]
     check_nothing_leaks(channel.fileno())
     gc.collect()
@@ -54,7 +60,40 @@ def main() -> None:
         if not isinstance(generator, random.SystemRandom):
             generator.seed()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    sys.exit(program())
+    try:
+        status = program()
+    except SystemExit as ending:
+        status = ending.code
+    end(status)
+
+
+def end(status: object) -> None:
+    """Exit as ``sys.exit`` does, but free no object at the end.
+
+    The natural end remains where more belongs to it: text as exit code, threads that are waited
+    for, output that cannot be written.
+    """
+    waited_for = [one for one in threading.enumerate() if not one.daemon]
+    if isinstance(status, int | None) and waited_for == [threading.main_thread()]:
+        atexit._run_exitfuncs()
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                if not stream.closed:
+                    stream.flush()
+        except (OSError, ValueError):
+            sys.exit(status)
+        # as the interpreter gives a number to the system
+        os._exit((status or 0) & 0xFF)
+    sys.exit(status)
+
+
+def load_modules(name: str) -> None:
+    """Import a module; ``package.*``: all modules below a package."""
+    package = name.removesuffix(".*")
+    module = importlib.import_module(package)
+    if package != name:
+        for found in pkgutil.walk_packages(module.__path__, f"{package}."):
+            importlib.import_module(found.name)
 
 
 def load(target: str) -> Callable[[], object]:
@@ -107,7 +146,12 @@ def serve(channel: socket.socket) -> None:
 
 
 def become(
-    descriptors: list[int], parent: int, args: list[str], cwd: str, env: dict[str, str]
+    descriptors: list[int],
+    parent: int,
+    args: list[str],
+    cwd: str,
+    env: dict[str, str],
+    in_front: bool,
 ) -> None:
     """Take over what a start gives to a process."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -117,6 +161,9 @@ def become(
         os.dup2(fd, number)
     for fd in descriptors:
         os.close(fd)
+    if in_front:
+        os.setsid()
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         renew_stream(name, mode)
     os.chdir(cwd)
@@ -133,9 +180,8 @@ def renew_stream(name: str, mode: str) -> None:
     buffering = 0 if old.write_through and mode == "w" else -1
     binary: Any = open(number, mode + "b", buffering, closefd=False)  # noqa: SIM115 - sys.std*
     getattr(binary, "raw", binary).name = f"<{name}>"
-    stream = io.TextIOWrapper(
-        binary, old.encoding, old.errors, "\n", old.line_buffering, old.write_through
-    )
+    by_line = old.line_buffering or (os.isatty(number) and not old.write_through)
+    stream = io.TextIOWrapper(binary, old.encoding, old.errors, "\n", by_line, old.write_through)
     stream.mode = mode
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)

@@ -14,7 +14,6 @@ A new interpreter runs the script itself where a fork could differ:
 - other commands, also a shell that runs the script, and options of ``Popen`` that are not in
   ``_FORK_OPTIONS``, as a new session or process group;
 - variables of the environment that an interpreter, a C library or an import reads;
-- a terminal as a standard stream;
 - limits, umask, ignored signals or other inherited state that is not as it was when pytest began;
 - everything, outside pytest (``tests/conftest.py`` opens the servers), where the variable
   ``FJ_TESTS_OWN_INTERPRETER`` is set, and where there is no Linux.
@@ -23,13 +22,16 @@ A new interpreter runs the script itself where a fork could differ:
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import inspect
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distribution
@@ -38,8 +40,12 @@ from typing import Any
 
 from tests.integration.fork_server import MESSAGE_BYTES_MAX
 
-PRELOADED = {"fastjournald": (), "fj-forwarder": (), "fj-cli": ("fastjournal:SyncClient",)}
-"""The programs that are forked, with what nearly each of their runs imports besides."""
+PRELOADED: dict[str, tuple[str, ...]] = {
+    "fastjournald": ("encodings.idna", "fastjournald.observability.*"),
+    "fj-forwarder": ("anyio._backends._trio",),
+    "fj-cli": ("fj_cli.*", "fastjournal.client.sync"),
+}
+"""The programs that are forked, with the modules that their runs import besides."""
 
 SERVER = str(Path(__file__).with_name("fork_server.py"))
 
@@ -48,8 +54,11 @@ _FORK_OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text"}
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_")
 """How the variables begin that are read before a program looks at its environment."""
 
-_INHERITED = ("Umask", "SigBlk", "SigIgn", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
+_INHERITED = ("Umask", "SigBlk", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
 """Lines of /proc/self/status."""
+
+_SIGNALS_OF_LIBC = 0b11 << 31
+"""Its threads have 32 and 33: ignored in what ``posix_spawn`` starts, until its first thread."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -143,9 +152,20 @@ def inherited(environment: Mapping[str, str]) -> tuple[object, ...]:
     return (
         {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)},
         [line for line in status if line.startswith(_INHERITED)],
+        [
+            int(line.split()[1], 16) & ~_SIGNALS_OF_LIBC
+            for line in status
+            if line.startswith("SigIgn")
+        ],
         Path("/proc/self/limits").read_text(),
         os.getpriority(os.PRIO_PROCESS, 0),
     )
+
+
+def take_terminal() -> None:
+    """Put a process that leads a new session in front on the terminal of its standard output."""
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background has it ignored
 
 
 _fork_servers: ForkServers | None = None
@@ -172,14 +192,23 @@ class Program(subprocess.Popen[Any]):
     Args:
         args: The path that ``installed`` gives, and the arguments.
         own_interpreter: Start the script itself, in a new interpreter.
+        in_front: Standard output is a terminal; start it in a new session with that terminal.
         options: As ``subprocess.Popen`` takes them.
     """
 
     def __init__(
-        self, args: Sequence[str | bytes], *, own_interpreter: bool = False, **options: Any
+        self,
+        args: Sequence[str | bytes],
+        *,
+        own_interpreter: bool = False,
+        in_front: bool = False,
+        **options: Any,
     ) -> None:
         servers = None if own_interpreter else _fork_servers
+        self._in_front = in_front
         self._server = servers and servers.find(args[0], options)
+        if in_front and self._server is None:
+            options |= {"start_new_session": True, "preexec_fn": take_terminal}
         super().__init__(args, **options)
 
     def _execute_child(self, *given: Any) -> None:
@@ -196,9 +225,11 @@ class Program(subprocess.Popen[Any]):
                 "args": [os.fsdecode(argument) for argument in how["args"]],
                 "cwd": os.fsdecode(how["cwd"] or os.getcwd()),
                 "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
+                "in_front": self._in_front,
             }
         ).encode()
-        if self._server is None or len(message) > MESSAGE_BYTES_MAX or any(map(os.isatty, streams)):
+        if self._server is None or len(message) > MESSAGE_BYTES_MAX:
+            assert self._server is None or not self._in_front, "too long to be forked"
             super()._execute_child(*given)
             return
         self.pid = self._server.start(message, streams)

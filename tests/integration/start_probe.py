@@ -1,7 +1,8 @@
-"""Program of test_fork_server.py: reports the state that a process starts in, as JSON."""
+"""Program of test_fork_server.py: reports the state that a process starts in, as JSON, or ends."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,11 @@ STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "Threads", "NoNewPrivs", "Secco
 
 
 def main() -> None:
-    """Write the report to standard output, and the input to standard error."""
+    """End as the argument says; else write the report to standard output, the input to error."""
+    if len(sys.argv) == 2:
+        print("not flushed so far", end=" ")
+        ENDINGS[sys.argv[1]]()
+        return
     report = {
         **{name: function() for name, function in REPORTS.items()},
         "drawn": [random.random(), GENERATOR.random()],
@@ -79,6 +85,11 @@ def handlers() -> dict[str, str]:
     }
 
 
+def named(pid: int) -> int | str:
+    """Return a number of a process, or that it is this one."""
+    return "this" if pid == os.getpid() else pid
+
+
 REPORTS = {
     "streams": streams,
     "files": files,
@@ -91,7 +102,9 @@ REPORTS = {
     "flags": lambda: [repr(sys.flags), sys.dont_write_bytecode, sys.getswitchinterval()],
     "environment": lambda: dict(os.environ),
     "directory": os.getcwd,
-    "family": lambda: [os.getppid(), os.getpgrp(), os.getsid(0), os.getpriority(0, 0)],
+    "family": lambda: [named(pid) for pid in (os.getppid(), os.getpgrp(), os.getsid(0))],
+    "in front": lambda: named(os.tcgetpgrp(1)) if os.isatty(1) else None,
+    "priority": lambda: os.getpriority(0, 0),
     "children": lambda: Path("/proc/self/task", str(os.getpid()), "children").read_text(),
     "threads": lambda: [one.name for one in threading.enumerate()],
     "log": lambda: [repr(logging.root), repr(logging.root.handlers), list(logging.root.filters)],
@@ -100,3 +113,24 @@ REPORTS = {
     "hooks": lambda: [repr(sys.excepthook), repr(sys.gettrace()), repr(sys.getprofile())],
     "place": lambda: [locale.setlocale(locale.LC_ALL), time.tzname, sys.getrecursionlimit()],
 }
+
+
+ENDINGS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
+    "number": lambda: sys.exit(3),
+    "large number": lambda: sys.exit(-300),
+    "text": lambda: sys.exit("why"),
+    "error": lambda: 1 / 0,
+    "signal": lambda: signal.raise_signal(signal.SIGTERM),
+    "at exit": lambda: atexit.register(print, "at exit"),
+    "thread": lambda: threading.Thread(target=outlive_main).start(),
+    "daemon thread": lambda: threading.Thread(target=threading.Event().wait, daemon=True).start(),
+    "output closed": lambda: [stream.close() for stream in (sys.stdout, sys.stderr)],
+    "output lost": lambda: os.close(1),
+}
+
+
+def outlive_main() -> None:
+    """Print after the main thread has ended."""
+    threading.main_thread().join()
+    print("thread")

@@ -7,13 +7,14 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Self
+
+from tests.integration.programs import Program
 
 TIMEOUT_S = 60.0
 _READ_S = 0.05
@@ -58,20 +59,15 @@ class Terminal:
         variables = {"TERM": "xterm"} | dict(environment)
         for name in ("COLUMNS", "LINES"):
             variables.pop(name, None)
-        self.process = subprocess.Popen(
+        self.process = Program(
             command,
             stdin=self._terminal if stdin is None else stdin,
             stdout=self._terminal,
             stderr=self._terminal if stderr is None else stderr,
             env=variables,
-            start_new_session=True,
-            preexec_fn=self._take,  # noqa: PLW1509 - no other thread has a lock that it needs
+            in_front=True,
         )
         self._read = b""
-
-    def _take(self) -> None:
-        fcntl.ioctl(self._terminal, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background has it ignored
 
     @property
     def mode(self) -> list[Any]:

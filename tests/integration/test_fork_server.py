@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.integration.programs import (
     installed,
     run_program,
 )
+from tests.integration.start_probe import ENDINGS
 from tests.integration.worker_process import wait_until
 
 WRAPPER = f"""#!{sys.executable}
@@ -101,6 +104,56 @@ def test_forked_program_is_in_the_state_of_a_new_interpreter(tmp_path: Path, how
     assert forked == new
 
 
+def read(terminal: int) -> bytes:
+    """Read what came to a terminal; nothing once nobody else has it."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
+
+
+def report_on_terminal(own_interpreter: bool) -> dict[str, Any]:
+    """Start the probe in front on a terminal, its three streams; return what it says."""
+    ours, terminal = os.openpty()
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    script, how = programs.installed("probe"), {"own_interpreter": own_interpreter}
+    with Program([script], env=dict(os.environ), in_front=True, **streams, **how) as probe:
+        os.close(terminal)
+        assert is_forked(probe.pid) is not own_interpreter
+        # two ends of the input: the first ends a line that is not
+        os.write(ours, b"in\x04\x04")
+        written = b"".join(iter(partial(read, ours), b""))
+    os.close(ours)
+    assert probe.returncode == 7
+    assert written.endswith(b"in")
+    said: dict[str, Any] = json.JSONDecoder().raw_decode(written[written.index(b"{") :].decode())[0]
+    return said
+
+
+@pytest.mark.usefixtures("servers")
+def test_forked_program_on_a_terminal_is_in_the_state_of_a_new_interpreter() -> None:
+    forked, new = report_on_terminal(False), report_on_terminal(True)
+    assert forked["in front"] == "this"
+    for name in new.keys() - {"pid", "drawn"}:
+        assert forked[name] == new[name], name
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("how", ENDINGS)
+def test_forked_program_ends_as_a_new_interpreter_does(how: str) -> None:
+    line = [programs.installed("probe"), how]
+    forked, new = (
+        run_program(line, capture_output=True, env=dict(os.environ), own_interpreter=own)
+        for own in (False, True)
+    )
+    assert forked.returncode == new.returncode
+    assert forked.stdout == new.stdout
+    # above it the paths of a traceback
+    assert forked.stderr.splitlines()[-1:] == new.stderr.splitlines()[-1:]
+
+
 @pytest.mark.usefixtures("servers")
 def test_forked_programs_draw_different_random_numbers() -> None:
     one, two = report()["drawn"], report()["drawn"]
@@ -131,10 +184,9 @@ def test_forked_program_is_a_child_with_signals_and_exit_code(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
-    "why", ["asked for", "group", "environment", "umask", "limit", "signal", "terminal", "script"]
+    "why", ["asked for", "group", "environment", "umask", "limit", "signal", "script"]
 )
 def test_interpreter_is_new_where_a_fork_would_differ(why: str, tmp_path: Path) -> None:
-    ours, terminal = os.openpty()
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     script = programs.installed("probe")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -144,8 +196,6 @@ def test_interpreter_is_new_where_a_fork_would_differ(why: str, tmp_path: Path) 
         options["process_group"] = 0
     if why == "environment":
         options["env"] = {**os.environ, "PYTHONUTF8": "1"}
-    if why == "terminal":
-        options["stdout"] = terminal
     if why == "script":
         script = str(tmp_path / "probe")
         (tmp_path / "probe").write_text(WRAPPER)
@@ -165,8 +215,6 @@ def test_interpreter_is_new_where_a_fork_would_differ(why: str, tmp_path: Path) 
         os.umask(umask)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         signal.signal(signal.SIGWINCH, handler)
-        os.close(ours)
-        os.close(terminal)
 
 
 DYING = """
