@@ -44,7 +44,8 @@ def terminal(request: pytest.FixtureRequest, cli: Cli, client: SyncClient) -> It
     client.next("mails")
     client.set("mails:1:0:x", "v")
     client.next("mails", lease=60)
-    client.pause("pages", 3600)
+    # shown as minutes without a wait for the next one
+    client.pause("pages", 3560)
     with Top(cli, request.param, "--interval", "300ms") as terminal:
         yield terminal
 

@@ -47,9 +47,9 @@ METRIC = re.compile(r"\b((?:fastjournal|process)_\w+)(?:\{([^}]*)\})?")
 
 FIRING = """
 rule_files: [{rules}]
-evaluation_interval: 1m
+evaluation_interval: {step}m
 tests:
-  - interval: 1m
+  - interval: {step}m
     input_series:
 {series}
     promql_expr_test:
@@ -95,17 +95,20 @@ SERIES = {
     ],
     "FastjournalArchiveWaits": ["fastjournal_archive_waiting_segments 2x70"],
     # for two days and an hour more
-    "FastjournalArchiveUnread": ["fastjournal_archive_segments 3+1x3000"],
+    "FastjournalArchiveUnread": ["fastjournal_archive_segments 3+10x300"],
 }
 """Series with which each alert fires: after an hour, or ten minutes before they end."""
 
+STEP_MIN = {"FastjournalArchiveUnread": 10}
+"""Minutes from a value to the next: days of them each minute take seconds to look at. Else 1."""
+
 QUIET = {
     # read each night, when segments come all the time: never empty
-    "read": "fastjournal_archive_segments 3+1x1440 9+1x1440 4+1x1440",
+    "read": "fastjournal_archive_segments 3+10x144 9+10x144 4+10x144",
     # a log without work for days, whose first segments have just come
-    "new": "fastjournal_archive_segments 0x2990 1+1x60",
+    "new": "fastjournal_archive_segments 0x299 1+10x6",
 }
-"""Series of archives with which no alert fires."""
+"""Series of archives with which no alert fires, with a value each ten minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +241,7 @@ def test_monitoring_rules_are_valid() -> None:
 @needs_promtool
 @pytest.mark.parametrize("alert", SERIES)
 def test_monitoring_alert_fires_alone(alert: str, tmp_path: Path) -> None:
-    check_firing(SERIES[alert], [alert], tmp_path / "test.yml")
+    check_firing(SERIES[alert], [alert], tmp_path / "test.yml", STEP_MIN.get(alert, 1))
 
 
 @needs_promtool
@@ -246,18 +249,19 @@ def test_monitoring_alert_fires_alone(alert: str, tmp_path: Path) -> None:
 def test_monitoring_alert_stays_silent_where_the_archive_is_read(
     archive: str, tmp_path: Path
 ) -> None:
-    check_firing([QUIET[archive]], [], tmp_path / "test.yml")
+    check_firing([QUIET[archive]], [], tmp_path / "test.yml", 10)
 
 
-def check_firing(series: list[str], alerts: list[str], file: Path) -> None:
-    """Check which alerts fire ten minutes before the end of series, of a value a minute."""
+def check_firing(series: list[str], alerts: list[str], file: Path, step: int) -> None:
+    """Check which alerts fire ten minutes before the end of series, of a value each step."""
     assert PROMTOOL is not None
     lines = [one.partition(" ") for one in series]
-    minutes = {sum(map(int, re.findall(r"x(\d+)", values))) for _, _, values in lines}
+    minutes = {step * sum(map(int, re.findall(r"x(\d+)", values))) for _, _, values in lines}
     samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]
     file.write_text(
         FIRING.format(
             rules=RULES,
+            step=step,
             minutes=max(minutes) - 10,
             series="\n".join(
                 f"      - series: '{name}'\n        values: '{values}'" for name, _, values in lines
