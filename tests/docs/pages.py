@@ -7,9 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from tests.integration.programs import PRELOADED
+from tests.integration.shell_commands import forked_commands
 
 DEADLINE_S = 240
 END = "=== end of block"
@@ -91,9 +94,12 @@ def run_script(
     cwd: Path | None = None,
     errors: bool = True,
     prefix: Sequence[str] = (),
+    forked: Collection[str] = tuple(PRELOADED),
     **environment: str,
 ) -> tuple[int, str]:
     """Run a script with the installed commands; return its status, and all that it printed.
+
+    The fork servers of the integration tests start the commands that can be forked.
 
     Args:
         script: For bash; what it leaves running is killed.
@@ -101,11 +107,12 @@ def run_script(
         cwd: Where it runs; None: in the directory.
         errors: Whether standard error counts as printed, too.
         prefix: Command that runs bash: ``unshare`` for a network of its own.
+        forked: Commands that may be forked.
         environment: More variables; none of ours is inherited.
     """
     own = {name: value for name, value in os.environ.items() if "FASTJOURNAL" not in name}
     output = directory / "output"
-    with output.open("wb") as stdout:
+    with output.open("wb") as stdout, forked_commands(forked) as places:
         run = subprocess.Popen(
             [*prefix, "bash", "-c", script],
             cwd=cwd or directory,
@@ -113,7 +120,7 @@ def run_script(
                 **own,
                 "HOME": str(directory),
                 "XDG_CONFIG_HOME": str(directory),
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "PATH": ":".join([*places, str(Path(sys.executable).parent), os.environ["PATH"]]),
                 **environment,
             },
             stdin=subprocess.DEVNULL,
@@ -121,10 +128,10 @@ def run_script(
             stderr=stdout if errors else None,
             start_new_session=True,
         )
-    try:
-        status = run.wait(DEADLINE_S)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
+        try:
+            status = run.wait(DEADLINE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
     return status, output.read_text(encoding="utf-8")

@@ -35,7 +35,8 @@ def test_failover_and_restore_lose_no_more_than_the_page_says() -> None:
         if shutil.which("rsync") is None:
             script, number = RSYNC.subn(COPY, script)
             assert number == 1
-        status, shown = run_script(script, Path(directory))
+        # what kills a daemon here looks at its log at once
+        status, shown = run_script(script, Path(directory), forked=("fj-cli",))
         assert status == 0, shown
         check_output(drills, shown.replace(f"{directory}/two", PLACE))
         assert not Path(directory, "two").exists()

@@ -152,6 +152,7 @@ def become(
     cwd: str,
     env: dict[str, str],
     in_front: bool,
+    ignored: list[int],
 ) -> None:
     """Take over what a start gives to a process."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -166,6 +167,8 @@ def become(
         fcntl.ioctl(1, termios.TIOCSCTTY, 0)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         renew_stream(name, mode)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

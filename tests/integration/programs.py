@@ -33,7 +33,7 @@ import sys
 import sysconfig
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,11 @@ _FORK_OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text"}
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_")
 """How the variables begin that are read before a program looks at its environment."""
 
-_INHERITED = ("Umask", "SigBlk", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
+_INHERITED = ("Umask", "SigBlk", "SigIgn", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
 """Lines of /proc/self/status."""
 
-_SIGNALS_OF_LIBC = 0b11 << 31
-"""Its threads have 32 and 33: ignored in what ``posix_spawn`` starts, until its first thread."""
+_OF_THE_C_LIBRARY = (32, 33)
+"""Signals below SIGRTMIN: ignored after ``posix_spawn``, as of make, until a thread uses them."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -117,28 +117,61 @@ def _adopt_orphans(wanted: bool) -> None:
     assert not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
+def request_to_start(
+    args: list[str],
+    directory: str,
+    environment: dict[str, str],
+    *,
+    in_front: bool = False,
+    ignored: Sequence[int] = (),
+) -> bytes:
+    """Return the request to ``ForkServer.start`` for a program.
+
+    Args:
+        args: The path of its script, and its arguments.
+        directory: Where it runs.
+        environment: All of its variables.
+        in_front: It leads a new session, in front on the terminal of its standard output.
+        ignored: Signals that it ignores as it starts.
+    """
+    request = {
+        "parent": os.getpid(),
+        "args": args,
+        "cwd": directory,
+        "env": environment,
+        "in_front": in_front,
+        "ignored": list(ignored),
+    }
+    return json.dumps(request).encode()
+
+
 class ForkServers:
     """The servers of this process: one for each program, started when it is needed first."""
 
     def __init__(self) -> None:
         self._inherited = inherited(os.environ)
         self._servers: dict[str, ForkServer] = {}
+        self._lock = threading.Lock()
 
     def find(self, script: str | bytes, options: Mapping[str, Any]) -> ForkServer | None:
         """Return the server of a script, if its forks are what a start with these options gives."""
-        name = os.path.basename(os.fsdecode(script))
         environment = os.environ if options.get("env") is None else options["env"]
-        if (
-            name not in PRELOADED
-            or script != installed(name)
-            or not options.keys() <= _FORK_OPTIONS
-            or inherited(environment) != self._inherited
-        ):
+        if not options.keys() <= _FORK_OPTIONS:
             return None
-        if name not in self._servers:
-            targets = entry_point(name), *PRELOADED[name]
-            self._servers[name] = ForkServer(installed(name), *targets)
-        return self._servers[name]
+        return self.find_for(script, lambda: inherited(environment))
+
+    def find_for(
+        self, script: str | bytes, state: Callable[[], tuple[object, ...]]
+    ) -> ForkServer | None:
+        """Return the server of a script, if its forks inherit what ``state`` returns."""
+        name = os.path.basename(os.fsdecode(script))
+        if name not in PRELOADED or script != installed(name) or state() != self._inherited:
+            return None
+        with self._lock:
+            if name not in self._servers:
+                targets = entry_point(name), *PRELOADED[name]
+                self._servers[name] = ForkServer(installed(name), *targets)
+            return self._servers[name]
 
     def close(self) -> None:
         """End them."""
@@ -146,20 +179,33 @@ class ForkServers:
             server.close()
 
 
-def inherited(environment: Mapping[str, str]) -> tuple[object, ...]:
-    """Return what a child with this environment inherits from this thread."""
-    status = Path("/proc/thread-self/status").read_text().splitlines()
+def inherited(
+    environment: Mapping[str, str], process: str = "thread-self", ignored: Sequence[int] = ()
+) -> tuple[object, ...]:
+    """Return what a child with this environment inherits from this thread, or has inherited.
+
+    Args:
+        environment: Variables of the child.
+        process: The child, if it runs: its number.
+        ignored: Signals that it ignores, and that are taken for not ignored.
+    """
+    status = Path(f"/proc/{process}/status").read_text().splitlines()
+    state = dict(line.split(":\t", 1) for line in status if line.startswith(_INHERITED))
+    mask = int(state["SigIgn"], 16)
+    for number in (*ignored, *_OF_THE_C_LIBRARY):
+        mask &= ~signal_bit(number)
     return (
         {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)},
-        [line for line in status if line.startswith(_INHERITED)],
-        [
-            int(line.split()[1], 16) & ~_SIGNALS_OF_LIBC
-            for line in status
-            if line.startswith("SigIgn")
-        ],
-        Path("/proc/self/limits").read_text(),
-        os.getpriority(os.PRIO_PROCESS, 0),
+        state | {"SigIgn": mask},
+        Path(f"/proc/{process}/limits").read_text(),
+        os.getpriority(os.PRIO_PROCESS, int(process) if process.isdigit() else 0),
+        [os.readlink(f"/proc/{process}/ns/{kind}") for kind in ("mnt", "net", "user")],
     )
+
+
+def signal_bit(number: int) -> int:
+    """Return the bit of a signal in the masks of ``/proc``."""
+    return 1 << number - 1
 
 
 def take_terminal() -> None:
@@ -176,6 +222,11 @@ def open_fork_servers() -> None:
     global _fork_servers  # noqa: PLW0603 - one for the whole run
     if sys.platform == "linux" and "FJ_TESTS_OWN_INTERPRETER" not in os.environ:
         _fork_servers = ForkServers()
+
+
+def open_servers() -> ForkServers | None:
+    """Return the servers of this process; None: nothing is forked."""
+    return _fork_servers
 
 
 def close_fork_servers() -> None:
@@ -219,15 +270,12 @@ class Program(subprocess.Popen[Any]):
             number if end == -1 else end for number, end in enumerate((pipes[0], *pipes[3::2]))
         ]
         environment = os.environ if how["env"] is None else how["env"]
-        message = json.dumps(
-            {
-                "parent": os.getpid(),
-                "args": [os.fsdecode(argument) for argument in how["args"]],
-                "cwd": os.fsdecode(how["cwd"] or os.getcwd()),
-                "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
-                "in_front": self._in_front,
-            }
-        ).encode()
+        message = request_to_start(
+            [os.fsdecode(argument) for argument in how["args"]],
+            os.fsdecode(how["cwd"] or os.getcwd()),
+            {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
+            in_front=self._in_front,
+        )
         if self._server is None or len(message) > MESSAGE_BYTES_MAX:
             assert self._server is None or not self._in_front, "too long to be forked"
             super()._execute_child(*given)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.integration import programs
+from tests.integration.probe_servers import PROBE, probe_servers
 from tests.integration.programs import (
     PRELOADED,
     ForkServer,
@@ -29,30 +30,11 @@ from tests.integration.programs import (
 from tests.integration.start_probe import ENDINGS
 from tests.integration.worker_process import wait_until
 
-WRAPPER = f"""#!{sys.executable}
-import sys
-from tests.integration.start_probe import main
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
-    """Servers of a probe, whose script is ``installed("probe")``."""
-    if programs._fork_servers is None:
-        pytest.skip("nothing is forked")
-    script = tmp_path / "scripts" / "probe"
-    script.parent.mkdir()
-    script.write_text(WRAPPER)
-    script.chmod(0o755)
-    servers = ForkServers()
-    monkeypatch.setitem(PRELOADED, "probe", ())
-    monkeypatch.setattr(programs, "installed", lambda name: str(script.parent / name))
-    monkeypatch.setattr(programs, "entry_point", lambda _: "tests.integration.start_probe:main")
-    monkeypatch.setattr(programs, "_fork_servers", servers)
-    yield servers
-    servers.close()
+    with probe_servers(tmp_path, monkeypatch) as servers:
+        yield servers
 
 
 def report(own_interpreter: bool = False, **options: Any) -> dict[str, Any]:
@@ -198,7 +180,7 @@ def test_interpreter_is_new_where_a_fork_would_differ(why: str, tmp_path: Path) 
         options["env"] = {**os.environ, "PYTHONUTF8": "1"}
     if why == "script":
         script = str(tmp_path / "probe")
-        (tmp_path / "probe").write_text(WRAPPER)
+        (tmp_path / "probe").write_text(PROBE)
         (tmp_path / "probe").chmod(0o755)
     umask = os.umask(0o077)
     handler = signal.signal(signal.SIGWINCH, signal.SIG_IGN if why == "signal" else signal.SIG_DFL)
