@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fj_forwarder.once_log import OnceLog
+from fj_forwarder.storage.slot_content import SlotOverwrittenError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection
+    from types import TracebackType
 
     from fj_forwarder.storage.slot_file import SlotFile
+
+
+class SlotFailureHandler:
+    """Context manager around work on a slot: where that fails, the slot is left out; others go on.
+
+    A slot that another program has overwritten is read again instead.
+
+    Args:
+        left_out: Takes the slot that fails.
+        reread: Begins anew with a slot that was overwritten.
+        file: The slot.
+        now_us: The time, where the block reads its records; None: it does something else.
+    """
+
+    __slots__ = ("_file", "_left_out", "_now_us", "_reread")
+
+    def __init__(
+        self,
+        left_out: LeftOutSlots,
+        reread: Callable[[SlotFile, SlotOverwrittenError], None],
+        file: SlotFile,
+        now_us: int | None = None,
+    ) -> None:
+        self._left_out = left_out
+        self._reread = reread
+        self._file = file
+        self._now_us = now_us
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, SlotOverwrittenError):
+            try:
+                self._reread(self._file, error)
+                error = None
+            except SpoolFailedError as failure:
+                error = failure
+        if error is None:
+            if self._now_us is not None:
+                self._left_out.note_read(self._file)
+        elif isinstance(error, SpoolFailedError):
+            self._left_out.leave_out(self._file, error, self._now_us)
+        else:
+            return False
+        return True
 
 
 class LeftOutSlots:
@@ -67,24 +119,23 @@ class LeftOutSlots:
         self._failures[name] = error
         self.log_once(name, f"this slot is left out until what is delivered can be erased: {error}")
 
-    @contextlib.contextmanager
-    def catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
-        """Leave out a slot that cannot be read or written now for a while; the others go on.
+    def note_read(self, file: SlotFile) -> None:
+        """Note that the records of a slot can be read."""
+        if file.name in self._failures and not file.delayed.unerased:
+            del self._failures[file.name]
+
+    def leave_out(self, file: SlotFile, error: SpoolFailedError, now_us: int | None) -> None:
+        """Leave out a slot that cannot be read or written now for a while.
 
         Args:
             file: The slot.
-            now_us: The time, where the block reads its records; None: they were read.
+            error: Why.
+            now_us: The time, where its records were read; None: something else was done.
         """
-        try:
-            yield
-        except SpoolFailedError as error:
-            if now_us is not None:
-                file.retry_us = now_us + RESCAN_US
-                self._failures[file.name] = error
-            self.log_once(file.name, f"this slot is left out for now: {error}")
-        else:
-            if now_us is not None and not file.delayed.unerased:
-                self._failures.pop(file.name, None)
+        if now_us is not None:
+            file.retry_us = now_us + RESCAN_US
+            self._failures[file.name] = error
+        self.log_once(file.name, f"this slot is left out for now: {error}")
 
     def summarize(self) -> None:
         """Log how many slots were left out that the log does not name."""

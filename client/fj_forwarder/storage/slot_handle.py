@@ -58,8 +58,10 @@ class SlotHandle:
 
     def size(self) -> int:
         """Return the length of the file, in bytes."""
-        with self._translating("read"):
+        try:
             return os.fstat(self.descriptor).st_size
+        except OSError as error:
+            raise spool_failed("read", self.path, error) from error
 
     def has_name(self) -> bool:
         """Return whether the path leads to the file still, as far as is known."""

@@ -22,7 +22,7 @@ from fastjournal.spool.format import FILE_HEADER_BYTES
 from fastjournal.spool.reading.work_budget import WorkBudget
 from fastjournal.spool.slots import SlotName
 from fj_forwarder.storage.backlog import Backlog, measure_backlog
-from fj_forwarder.storage.left_out import LeftOutSlots
+from fj_forwarder.storage.left_out import LeftOutSlots, SlotFailureHandler
 from fj_forwarder.storage.retry_queue import Due, RetryQueue
 from fj_forwarder.storage.slot_content import SlotOverwrittenError
 from fj_forwarder.storage.slot_file import PutAside, SlotFile
@@ -33,7 +33,7 @@ from fj_forwarder.storage.taken import TakenRecord, TakenRecords
 from fj_forwarder.storage.temporary_files import TemporaryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 log = logging.getLogger("fj_forwarder")
 
@@ -288,14 +288,9 @@ class SlotStore:
             self._postpone(due, now_us)
         return True
 
-    @contextlib.contextmanager
-    def _catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
-        """Leave out a slot that fails, see ``LeftOutSlots``; begin anew with an overwritten one."""
-        with self.left_out.catching(file, now_us):
-            try:
-                yield
-            except SlotOverwrittenError as error:
-                self.reread(file, error)
+    def _catching(self, file: SlotFile, now_us: int | None = None) -> SlotFailureHandler:
+        """Leave out a slot that fails; begin anew with one that was overwritten."""
+        return SlotFailureHandler(self.left_out, self.reread, file, now_us)
 
     def _taken_away(self, files: Iterable[SlotFile]) -> list[SlotFile]:
         """Return the slots that somebody deleted: a writer may make new ones of their names.
