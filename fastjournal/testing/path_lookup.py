@@ -26,12 +26,15 @@ def node_at(root: DirectoryNode, path: str) -> Node:
         OSError: ENOENT or ENOTDIR.
     """
     node: Node = root
-    for name in parts_of(path):
+    for name in path.split("/"):
+        if not name:
+            continue
         if not isinstance(node, DirectoryNode):
             raise os_error(errno.ENOTDIR)
-        if name not in node.entries:
+        found = node.entries.get(name)
+        if found is None:
             raise os_error(errno.ENOENT)
-        node = node.entries[name]
+        node = found
     return node
 
 
