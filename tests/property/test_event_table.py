@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import closing, suppress
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -29,6 +29,7 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.execution.process_pool import Here, process_pool
+from fastjournal.spark.history import extraction_tasks
 from fastjournal.spark.history.event_rows import EventKind
 from fastjournal.spark.history.event_table import ARCHIVE_LOCK, EventTable
 from fastjournal.spark.history.extractor import EventExtractor, History
@@ -78,19 +79,30 @@ def last_night(run: LedgerRun) -> EventTable:
     return table
 
 
+def columns(data: bytes, names: list[str] | None = None) -> pa.Table:
+    """Return the rows of a Parquet file; threads would cost more than they save."""
+    return pa.parquet.ParquetFile(pa.BufferReader(data)).read(names, use_threads=False)
+
+
 def rows(run: LedgerRun, path: str) -> list[dict[str, object]]:
-    data = run.log.disk.read(path)
-    found: list[dict[str, object]] = pa.parquet.read_table(pa.BufferReader(data)).to_pylist()
+    found: list[dict[str, object]] = columns(run.log.disk.read(path)).to_pylist()
     return found
+
+
+@cache
+def kinds_in(data: bytes) -> Counter[str]:
+    """Count the rows of a file by kind; a night that goes on behind a failure has many again."""
+    return Counter(columns(data, ["event"])["event"].to_pylist())
 
 
 def counts_of(run: LedgerRun, table: EventTable) -> Counter[tuple[str, str]]:
     """Count the rows of the table by UTC day and kind."""
-    return Counter(
-        (path.removeprefix(f"{EVENTS}/day=").partition("/")[0], str(row["event"]))
-        for path in table.files
-        for row in rows(run, path)
-    )
+    counts = Counter[tuple[str, str]]()
+    for path in table.files:
+        day = path.removeprefix(f"{EVENTS}/day=").partition("/")[0]
+        for kind, count in kinds_in(run.log.disk.read(path)).items():
+            counts[day, kind] += count
+    return counts
 
 
 def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
@@ -126,7 +138,11 @@ def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
     assert moved > 0, "jobs are written again under ids that are at home in other shards"
 
 
-def test_event_table_has_each_event_once_whichever_call_of_a_night_fails() -> None:
+def test_event_table_has_each_event_once_whichever_call_of_a_night_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # two segments, read some 300 times: what their bytes say is decoded once
+    monkeypatch.setattr(extraction_tasks, "read_rows", cache(extraction_tasks.read_rows))
     ledger = EventLedger(3)
     run = LedgerRun(ledger, 100, lambda _: None)
     run.run()
@@ -168,12 +184,22 @@ def test_event_table_has_each_event_once_whichever_call_of_a_night_fails() -> No
     assert committed == {False, True}, "before the commit and behind it"
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_event_table_has_the_same_rows_with_any_number_of_shards(tells: bool) -> None:
+@pytest.fixture(scope="module")
+def long_run() -> LedgerRun:
+    """A run whose archive is empty: ``kept`` has all segments."""
     run = LedgerRun(EventLedger(5), 3 * OPERATIONS, lambda _: None)
     run.run()
     for name in run.kept:
         run.log.disk.unlink(f"{ARCHIVE}/{name}")
+    return run
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_event_table_has_the_same_rows_with_any_number_of_shards(
+    tells: bool, long_run: LedgerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = long_run
+    monkeypatch.setattr(run.log, "disk", run.log.disk.kill())
     kept = run.kept if tells else dict(map(untold, run.kept.items()))
     extractor = EventExtractor(History())
     truth = [
@@ -241,11 +267,8 @@ def test_event_table_names_each_segment_that_an_overflowing_archive_dropped() ->
         dropped += len(gaps)
 
         extractor = EventExtractor(History())
-        truth = [
-            event
-            for name, data in sorted(run.kept.items())
-            for event in extractor.extract(records_of(name, data))
-        ]
+        records = [(name, list(records_of(name, data))) for name, data in sorted(run.kept.items())]
+        truth = [event for _, those in records for event in extractor.extract(those)]
         assert by_day(truth) == ledger.counts, "the segments that were dropped have the rest"
         found = [
             row | us_of(row) | {"segment": int(path.partition("segment=")[2][:9])}
@@ -254,8 +277,12 @@ def test_event_table_names_each_segment_that_an_overflowing_archive_dropped() ->
         ]
         events = [msgspec.structs.asdict(event) for event in truth if event.segment in taken]
         check_before_the_first(found, events, min(gaps, default=max(taken) + 1))
-        records = (one for name, data in run.kept.items() for one in records_of(name, data))
-        named = {(one.segment, one.offset) for one in records if one.key is not None}
+        named = {
+            (one.segment, one.offset)
+            for _, those in records
+            for one in those
+            if one.key is not None
+        }
         check_behind_gaps(found, events, named)
         kinds |= {str(row["event"]) for row in found}
     assert dropped > 5
@@ -525,16 +552,17 @@ def test_event_table_names_no_gap_where_the_longer_version_of_a_segment_is_left(
 
 def test_event_table_prunes_days_once_their_commit_is_durable_whatever_fails() -> None:
     seen = Counter[bool]()
+    run = LedgerRun(EventLedger(3), 100, lambda _: None)
+    run.run()
+    evening = run.log.disk
+    table = EventTable(evening, EVENTS)
+    table.update(ARCHIVE)
+    truth = counts_of(run, table)
+    days = sorted({day for day, _ in truth})
+    first = date.fromisoformat(days[len(days) // 2])
     for step in range(1, 60):
-        ledger = EventLedger(3)
-        run = LedgerRun(ledger, 100, lambda _: None)
-        run.run()
-        disk = run.log.disk
+        disk = run.log.disk = evening.kill()
         table = EventTable(disk, EVENTS)
-        table.update(ARCHIVE)
-        truth = counts_of(run, table)
-        days = sorted({day for day, _ in truth})
-        first = date.fromisoformat(days[len(days) // 2])
         disk.fail_at(step)
         try:
             table.prune(first)

@@ -121,7 +121,7 @@ def _batches(files: TableFiles, path: str, state: StoredState) -> Iterator[pa.Re
         # a state of an earlier release, without checksums, may be damaged anywhere
         if not found.schema_arrow.equals(JOB_SCHEMA):
             raise _damaged("the state of the table of events has other columns", path, state)
-        batches = list(found.iter_batches(_BATCH_JOBS))
+        batches = list(found.iter_batches(_BATCH_JOBS, use_threads=False))
     yield from batches
 
 

@@ -72,14 +72,17 @@ class CommitFiles(NamedTuple):
     def put(self, name: str, table: pa.Table) -> None:
         """Write a file between two tasks."""
         sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        # a task has one processor: threads of its own would only wait for each other
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
             writer.write_table(table)
         self.scratch.put(self.path(name), sink.getvalue().to_pybytes())
 
     def get(self, name: str) -> pa.Table:
         """Return the rows of such a file."""
-        return pa.ipc.open_stream(pa.BufferReader(self.scratch.read(self.path(name)))).read_all()
+        source = pa.BufferReader(self.scratch.read(self.path(name)))
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        return pa.ipc.open_stream(source, options=options).read_all()
 
     def put_moves(self, moves: Moves) -> None:
         """Write the jobs that move, where there are some."""
