@@ -48,11 +48,12 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.protocol.constants import Flag, Function, Query, ValueType
+from fastjournal.protocol.constants import Function, Query, ValueType
 from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.property.model_keys import Keys
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
+    Bit,
     Entry,
     RefusedError,
     Waiter,
@@ -153,7 +154,7 @@ class Model(Values, Keys, Work, Scans):
         refuse("stale", here is not None and r.timestamp < here.timestamp)
         refuse("stale", stone is not None and r.timestamp <= stone[0])
         refuse("stale", other is not None and r.timestamp < other.timestamp)
-        refuse("exists", here is not None and (here.key != r.key or not r.flags & Flag.OVERWRITE))
+        refuse("exists", here is not None and (here.key != r.key or not r.flags & Bit.OVERWRITE))
         refuse("exists", other is not None and other.key == uri)
         self.tombstones.pop(r.key, None)
         created, first_due = self.clock, 0
@@ -188,7 +189,7 @@ class Model(Values, Keys, Work, Scans):
         here.expires = r.timeout or 0
         if r.timeout is None and r.ttl:
             here.expires = self.later(r.ttl)
-        here.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
+        here.persistent = bool(r.flags & (Bit.PERSIST | Bit.PERSIST_ALIAS))
         here.not_before = here.parts.not_before_us if here.parts else 0
         here.first_due = 0
         bound = self.rules.postpone_us_max
@@ -211,7 +212,7 @@ class Model(Values, Keys, Work, Scans):
         e = self.find(r.key)
         if e is None:
             if token is None and not self.skewed(r):
-                if r.flags & Flag.OVERWRITE:
+                if r.flags & Bit.OVERWRITE:
                     self.tombstones.pop(r.key, None)
                 else:
                     self.lay_tombstone(r.key, r.timestamp)
@@ -223,7 +224,7 @@ class Model(Values, Keys, Work, Scans):
         else:
             refuse("stale", r.timestamp < e.timestamp)
         self.entries.remove(e)
-        if not r.flags & Flag.OVERWRITE:
+        if not r.flags & Bit.OVERWRITE:
             timestamp = self.clock if self.skewed(r) else r.timestamp
             self.lay_tombstone(e.key, max(timestamp, e.timestamp))
         return Reply()
@@ -231,7 +232,7 @@ class Model(Values, Keys, Work, Scans):
     def do_next(self, session: Hashable, r: Request) -> Reply | None:
         refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
         reply = self.take(r)
-        if reply is None and r.flags & Flag.LISTEN and r.count != 0:
+        if reply is None and r.flags & Bit.LISTEN and r.count != 0:
             deadline = None if r.ttl is None else self.later(r.ttl)
             self.waiters.append(Waiter(session, r, deadline))
             return None
@@ -242,7 +243,7 @@ class Model(Values, Keys, Work, Scans):
 
     def take(self, r: Request) -> Reply | None:
         """Lease or pop what is due for this NEXT; None: nothing."""
-        pop = bool(r.flags & Flag.OVERWRITE)
+        pop = bool(r.flags & Bit.OVERWRITE)
         taken: list[Entry] = []
         lease_us = r.timeout or 0
         while len(taken) < (1 if r.count is None else r.count):
@@ -278,7 +279,7 @@ class Model(Values, Keys, Work, Scans):
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.timestamp)
         self.turns += [domain for domain in full if self.due(domain)]
-        flags = Flag.TWO_KEYS | Flag.WORKED_ON * (not pop)
+        flags = Bit.TWO_KEYS | Bit.WORKED_ON * (not pop)
         return Reply(flags=flags, timeout=token, pairs=pairs)
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
@@ -371,9 +372,9 @@ class Model(Values, Keys, Work, Scans):
         return Reply()
 
     def do_stats(self, _session: Hashable, r: Request) -> Reply:
-        if r.flags & Flag.DATA:
+        if r.flags & Bit.DATA:
             check_key(r.key)
-            if r.flags & Flag.META and r.key in self.tombstones and self.find(r.key) is None:
+            if r.flags & Bit.META and r.key in self.tombstones and self.find(r.key) is None:
                 return Reply(pairs=[Pair(r.key, ValueType.STRING, b'{"state": "deleted"}')])
             return self.stats_of_entry(self.found(r.key), r)
         refuse("bad-key", b":" in r.key or len(r.key) > KEY_BYTES_MAX)

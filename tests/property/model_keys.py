@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.protocol.constants import Flag
 from fastjournal.protocol.messages import Reply, Request
-from tests.property.model_parts import check_key, refuse, second_key_of
+from tests.property.model_parts import Bit, check_key, refuse, second_key_of
 from tests.property.model_state import State
 
 LOCK_US_DEFAULT = 60_000_000
@@ -43,7 +42,7 @@ class Keys(State):
         refuse("bad-key", e.key != r.key)
         target = self.find(key)
         stone = self.tombstones.get(key)
-        replaces = bool(r.flags & Flag.OVERWRITE)
+        replaces = bool(r.flags & Bit.OVERWRITE)
         refuse("clock-skew", self.skewed(r))
         refuse("locked", self.locked(e, session))
         refuse("locked", target is not None and self.locked(target, session))

@@ -32,6 +32,20 @@ class Rules:
     jobs_default: int = 0
 
 
+class Bit:
+    """Flags as numbers: of a Flag each `|` and `&` is a call of Python."""
+
+    DATA = int(Flag.DATA)
+    LISTEN = int(Flag.LISTEN)
+    META = int(Flag.META)
+    OVERWRITE = int(Flag.OVERWRITE)
+    PERSIST = int(Flag.PERSIST)
+    PERSIST_ALIAS = int(Flag.PERSIST_ALIAS)
+    TWO_KEYS = int(Flag.TWO_KEYS)
+    UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
+    WORKED_ON = int(Flag.WORKED_ON)
+
+
 @dataclass(eq=False)
 class Entry:
     """All that is known of one value."""
@@ -75,8 +89,8 @@ class Entry:
 
     def all_keys(self) -> list[bytes]:
         """All keys that lead here."""
-        uri = [] if self.uri is None else [self.uri]
-        return [key for key in [self.key, *uri, *self.links] if key not in self.taken]
+        keys = [self.key, *self.links] if self.uri is None else [self.key, self.uri, *self.links]
+        return [key for key in keys if key not in self.taken] if self.taken else keys
 
     def order(self) -> tuple[int, int, int]:
         assert self.parts is not None
@@ -133,7 +147,7 @@ def second_key_of(r: Request) -> bytes:
 
 def token_of(r: Request, *, needed: bool = False) -> int | None:
     """The lease token of a request: WORKED_ON and TIMEOUT come together or not at all."""
-    worked_on = bool(r.flags & Flag.WORKED_ON)
+    worked_on = bool(r.flags & Bit.WORKED_ON)
     refuse("bad-request", worked_on != (r.timeout is not None) or (needed and not worked_on))
     return r.timeout
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fastjournal.protocol.constants import Flag, Query, ValueType
+from fastjournal.protocol.constants import Query, ValueType
 from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
+    Bit,
     Entry,
     RefusedError,
     check_key,
@@ -22,7 +23,7 @@ from tests.property.model_state import State
 
 PAIRS_MAX = 65_535
 LEASED_PAIRS_MAX = 1000
-WITH_ALL = Request(0, flags=Flag.DATA | Flag.META)
+WITH_ALL = Request(0, flags=Bit.DATA | Bit.META)
 
 
 class Scan(msgspec.Struct, array_like=True, frozen=True):
@@ -87,17 +88,17 @@ class Scans(State):
     # --- one key ---------------------------------------------------------------------------------
 
     def do_get(self, session: Hashable, r: Request) -> Reply:
-        if not r.flags & Flag.LISTEN:
+        if not r.flags & Bit.LISTEN:
             self.unsubscribe(session, r)
         if r.query != Query.KEY:
             return self.scan(session, r)
         check_key(r.key)
         e = self.found(r.key)
-        update = r.timeout is not None and bool(r.flags & Flag.UPDATE_TIMEOUT)
+        update = r.timeout is not None and bool(r.flags & Bit.UPDATE_TIMEOUT)
         lease = r.timeout is not None and not update
         refuse("not-found", lease and e.buried)
         refuse("locked", (lease or update) and self.locked(e, session))
-        refuse("worked-on", bool(e.token) and (lease or bool(r.flags & Flag.WORKED_ON)))
+        refuse("worked-on", bool(e.token) and (lease or bool(r.flags & Bit.WORKED_ON)))
         refuse("worked-on", lease and self.holders(e) != [])
         refuse("busy", lease and e.parts is not None and not self.has_room(e.parts.domain))
         self.read(e, r)
@@ -107,11 +108,11 @@ class Scans(State):
             token = self.lease([e], r.timeout or self.limit(domain, "lease_us"))
             self.note_delivery([e], leased=True)
         self.subscribe(session, r, lambda key: key == r.key)
-        return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[self.pair(e, r, r.key)])
+        return Reply(flags=Bit.WORKED_ON * lease, timeout=token, pairs=[self.pair(e, r, r.key)])
 
     def read(self, e: Entry, r: Request) -> None:
         e.accessed = self.clock
-        if r.timeout is not None and r.flags & Flag.UPDATE_TIMEOUT:
+        if r.timeout is not None and r.flags & Bit.UPDATE_TIMEOUT:
             e.expires = r.timeout
         elif e.ttl and e.expires:
             e.expires = max(e.expires, self.later(e.ttl))
@@ -121,7 +122,7 @@ class Scans(State):
     def scan(self, session: Hashable, r: Request) -> Reply:
         wanted = scan_of(r)
         found = self.scanned(session, r, wanted)
-        lease = r.timeout is not None and not r.flags & Flag.UPDATE_TIMEOUT
+        lease = r.timeout is not None and not r.flags & Bit.UPDATE_TIMEOUT
         limit = min(wanted.count or PAIRS_MAX, LEASED_PAIRS_MAX if lease else PAIRS_MAX)
         page = found[:limit]
         if self.page_pairs is not None:
@@ -143,7 +144,7 @@ class Scans(State):
         self.page_ends = len(page) == len(found)
         self.subscribe(session, r, wanted.wants)
         return Reply(
-            flags=Flag.TWO_KEYS | Flag.WORKED_ON * (token is not None),
+            flags=Bit.TWO_KEYS | Bit.WORKED_ON * (token is not None),
             timeout=token,
             cursor=None if self.page_ends else self.cursor(wanted, page[-1][0]),
             pairs=pairs,
@@ -152,11 +153,11 @@ class Scans(State):
     def scanned(self, session: Hashable, r: Request, wanted: Scan) -> list[tuple[bytes, Entry]]:
         """All keys that are wanted, with their entries, in byte order."""
         found = sorted((key, e.arrival, e) for e in self.entries for key in e.all_keys())
-        lease = r.timeout is not None and not r.flags & Flag.UPDATE_TIMEOUT
+        lease = r.timeout is not None and not r.flags & Bit.UPDATE_TIMEOUT
         update = r.timeout is not None and not lease
         kept: list[tuple[bytes, Entry]] = []
         for key, _, e in found:
-            left_out = bool(e.token) and (lease or bool(r.flags & Flag.WORKED_ON))
+            left_out = bool(e.token) and (lease or bool(r.flags & Bit.WORKED_ON))
             left_out |= lease and (e.buried or self.holders(e) != [])
             left_out |= (lease or update) and self.locked(e, session)
             # leased once, under the first of its keys
@@ -192,7 +193,7 @@ class Scans(State):
     # --- subscriptions ---------------------------------------------------------------------------
 
     def subscribe(self, session: Hashable, r: Request, wants: Callable[[bytes], bool]) -> None:
-        if r.flags & Flag.LISTEN:
+        if r.flags & Bit.LISTEN:
             self.unsubscribe(session, r)
             self.subscriptions.append(Subscription(session, r.identifier, wants))
 
@@ -207,6 +208,8 @@ class Scans(State):
         return {key: (e.arrival, e.writes) for e in self.entries for key in e.all_keys()}
 
     def note_changes(self, before: dict[bytes, tuple[int, int]]) -> None:
+        if not self.subscriptions:
+            return
         after = self.standing()
         changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         for s in self.subscriptions:
@@ -223,7 +226,7 @@ class Scans(State):
                         s.session,
                         Reply(
                             identifier=s.identifier,
-                            flags=Flag.LISTEN,
+                            flags=Bit.LISTEN,
                             timestamp=self.clock,
                             error="" if e else "not-found",
                             pairs=[self.pair(e, WITH_ALL, key) if e else Pair(key, ValueType.VOID)],

@@ -6,9 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from fastjournal.limits import TOMBSTONE_BYTES
-from fastjournal.protocol.constants import Flag
 from fastjournal.protocol.messages import Pair, Reply, Request
-from tests.property.model_parts import U64_MAX, Entry, RefusedError, Rules, Waiter, refuse
+from tests.property.model_parts import U64_MAX, Bit, Entry, RefusedError, Rules, Waiter, refuse
 
 LIMIT_DEFAULTS = {
     "interval_us": "interval_us_default",
@@ -74,9 +73,9 @@ class State:
         return e.parts is not None and not e.token and not e.buried
 
     def is_due(self, e: Entry) -> bool:
-        if not self.waits(e) or e.not_before > self.clock or e.locked_by is not None:
+        if e.not_before > self.clock or e.locked_by is not None or not self.waits(e):
             return False
-        return not self.holders(e)
+        return e.uri is None or not self.holders(e)
 
     def due(self, domain: bytes) -> list[Entry]:
         """Return the entries of a domain that NEXT may lease, in the order of work."""
@@ -90,8 +89,7 @@ class State:
     def limit(self, domain: bytes, name: str) -> int:
         """Return the limit of a domain: its own, else the default; 0: no limit."""
         own = self.limits[domain].get(name, 0) if domain in self.limits else 0
-        default: int = getattr(self.rules, LIMIT_DEFAULTS[name])
-        return own or default
+        return own or getattr(self.rules, LIMIT_DEFAULTS[name])
 
     def worked_on_in(self, domain: bytes) -> list[Entry]:
         return [e for e in self.entries if e.token and e.parts and e.parts.domain == domain]
@@ -106,8 +104,9 @@ class State:
 
     def waits_until(self, domain: bytes) -> int:
         """When the interval after the last hand-out is over; 0: it is."""
-        interval, last = self.limit(domain, "interval_us"), self.delivered_at.get(domain)
-        end = 0 if last is None or not interval else min(last + interval, U64_MAX)
+        last = self.delivered_at.get(domain)
+        interval = 0 if last is None else self.limit(domain, "interval_us")
+        end = min(last + interval, U64_MAX) if last is not None and interval else 0
         return end if end > self.clock else 0
 
     def room_at(self, domain: bytes) -> int:
@@ -205,17 +204,20 @@ class State:
 
     def update_turns(self) -> None:
         """Domains that are no longer due leave, those that became due enter by name."""
-        if self.delivered_at:
-            standing = {e.parts.domain for e in self.entries if e.parts}
-            self.delivered_at = {
-                domain: at
-                for domain, at in self.delivered_at.items()
-                if domain in standing or self.waits_until(domain)
-            }
-        due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}
-        due = {domain for domain in due - self.pauses.keys() if self.has_room(domain)}
+        standing: set[bytes] = set()
+        due: set[bytes] = set()
+        for e in self.entries:
+            if e.parts is not None:
+                domain = e.parts.domain
+                standing.add(domain)
+                if domain not in due and self.is_due(e):
+                    due.add(domain)
+        for domain in self.delivered_at.keys() - standing:
+            if not self.waits_until(domain):
+                del self.delivered_at[domain]
+        due = {domain for domain in due if domain not in self.pauses and self.has_room(domain)}
         self.turns = [d for d in self.turns if d in due]
-        self.turns += sorted(due - set(self.turns))
+        self.turns += sorted(due.difference(self.turns))
 
     # --- small changes ---------------------------------------------------------------------------
 
@@ -290,9 +292,9 @@ class State:
         return Pair(
             key or e.key,
             e.value_type,
-            e.value if r.flags & Flag.DATA else b"",
+            e.value if r.flags & Bit.DATA else b"",
             e.key if key not in (None, e.key) else other,
-            e.meta(paused=paused) if r.flags & Flag.META else None,
+            e.meta(paused=paused) if r.flags & Bit.META else None,
         )
 
     def skewed(self, r: Request) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Hashable
 import msgspec
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.protocol.constants import Flag, ValueType
+from fastjournal.protocol.constants import ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.property.model_parts import Entry, RefusedError, check_key, refuse
+from tests.property.model_parts import Bit, Entry, RefusedError, check_key, refuse
 from tests.property.model_state import State
 
 NUMBERS = (ValueType.INTEGER, ValueType.FLOAT)
@@ -54,7 +54,7 @@ class Values(State):
         check_key(r.key)
         number = number_of(r.value_type, r.value)
         e = self.find(r.key)
-        if e is None and not r.flags & Flag.OVERWRITE:
+        if e is None and not r.flags & Bit.OVERWRITE:
             raise RefusedError("not-found")
         refuse("clock-skew", self.skewed(r))
         if e is None:
@@ -78,7 +78,7 @@ class Values(State):
         e.value_type, e.value = r.value_type or 0, r.value
         e.timestamp = max(r.timestamp, stone)
         e.modified = e.accessed = self.clock
-        e.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
+        e.persistent = bool(r.flags & (Bit.PERSIST | Bit.PERSIST_ALIAS))
         e.not_before = e.parts.not_before_us if e.parts else 0
         return e
 
@@ -114,5 +114,5 @@ class Values(State):
         e.modified = self.clock
 
     def told(self, e: Entry, r: Request) -> Reply:
-        with_data = msgspec.structs.replace(r, flags=r.flags | Flag.DATA)
+        with_data = msgspec.structs.replace(r, flags=r.flags | Bit.DATA)
         return Reply(pairs=[self.pair(e, with_data, r.key)])

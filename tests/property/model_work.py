@@ -6,10 +6,11 @@ import json
 from collections.abc import Hashable
 from itertools import takewhile, zip_longest
 
-from fastjournal.protocol.constants import Flag, Query, ValueType
+from fastjournal.protocol.constants import Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
+    Bit,
     Entry,
     RefusedError,
     check_key,
@@ -69,7 +70,7 @@ class Work(State):
         for domain, queue in zip(domains, queues, strict=True):
             queue[:] = [e for at, e in enumerate(queue) if self.has_room(domain, queue[:at])]
         by_turns = [e for turn in zip_longest(*queues) for e in turn if e is not None]
-        if not r.timeout and not r.flags & Flag.OVERWRITE:
+        if not r.timeout and not r.flags & Bit.OVERWRITE:
             # as NEXT: one token, so one default lease
             lengths = [self.limit(e.parts.domain, "lease_us") for e in by_turns if e.parts]
             same = takewhile(lambda length: length == lengths[0], lengths)
@@ -78,7 +79,7 @@ class Work(State):
         while len(pairs) > 1 and reply_bytes(pairs) > self.rules.reply_bytes_max:
             pairs.pop()
         timeout = None if pairs else self.next_at(r.key)
-        return Reply(flags=Flag.TWO_KEYS, timeout=timeout, pairs=pairs)
+        return Reply(flags=Bit.TWO_KEYS, timeout=timeout, pairs=pairs)
 
     def do_pause(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)
@@ -103,7 +104,7 @@ class Work(State):
         timestamp = self.clock if self.skewed(r) else r.timestamp
         for e in purged:
             self.entries.remove(e)
-            if not r.flags & Flag.OVERWRITE:
+            if not r.flags & Bit.OVERWRITE:
                 self.lay_tombstone(e.key, max(timestamp, e.timestamp))
         return Reply(ttl=len(purged))
 

