@@ -13,8 +13,8 @@ from fastjournal.cmdlog.format.records import decode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.protocol import decode_reply
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol import SUCCESS_BYTES, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
@@ -35,9 +35,11 @@ from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
 from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, dump
-from tests.property.subject import SECOND, START, request
+from tests.property.subject import SECOND, START
 
 LOG = "/log"
+PERSIST = int(Flag.PERSIST)
+RANGE = Query.RANGE << QUERY_SHIFT
 NOTHING_LEFT_BYTES = 2000
 """More than the records that a log without entries consists of take."""
 
@@ -122,43 +124,60 @@ class CompactedLog:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def ask(
+    def ask(self, function: int, key: bytes = b"", value: bytes | None = None, **how: Any) -> Reply:
+        """Ask for something at the present instant, and return the reply; ``_answer`` has how."""
+        return decode_reply(self._answer(function, key, value, **how))
+
+    def _answer(
         self,
         function: int,
-        key: bytes = b"",
-        value: bytes | None = None,
+        key: bytes,
+        value: bytes | None,
         *,
         flags: int = 0,
         uri: bytes | None = None,
         persist: bool = True,
-        **fields: int | None,
-    ) -> Reply:
-        """Ask for something at the present instant; every write is durable at once."""
-        asked: Request = request(
+        kind: int = ValueType.BUFFER,
+        at: int | None = None,
+        timeout: int | None = None,
+        ttl: int | None = None,
+        count: int | None = None,
+    ) -> bytes:
+        """Return the reply's bytes; every write is durable at once."""
+        now = self.clock.instant_us
+        asked = Request(
             function,
+            7,
+            int(flags) | (PERSIST if persist else 0) | (RANGE if uri is not None else 0),
+            now if at is None else at,
             key,
-            value,
-            flags=flags | (Flag.PERSIST if persist else 0),
-            uri=uri,
-            **{"at": self.clock.instant_us, **fields},  # an instant is always there
+            uri,
+            None if value is None else kind,
+            value or b"",
+            timeout,
+            ttl,
+            count,
         )
-        answer = self.engine.handle("session", asked, self.clock.instant_us)
+        answer = self.engine.handle("session", asked, now)
         while isinstance(answer, Missing):
             unreadable = fetch(self.engine, self.disk, LOG, answer)
-            answer = self.engine.handle("session", asked, self.clock.instant_us, unreadable)
+            answer = self.engine.handle("session", asked, now, unreadable)
         while isinstance(answer, Scan):
-            stepped = self.engine.step(answer, self.clock.instant_us)
+            stepped = self.engine.step(answer, now)
             assert not isinstance(stepped, Missing)
             answer = stepped
         assert answer is not None
         if len(self.writer._buffer) > 20:
             self.flush()
-        return decode_reply(answer)
+        return answer
 
-    def done(self, function: int, key: bytes = b"", value: bytes | None = None, **how: int) -> None:
+    def done(self, function: int, key: bytes = b"", value: bytes | None = None, **how: Any) -> None:
         """Ask for something that works."""
-        reply = self.ask(function, key, value, **how)
-        assert reply.code == "", reply.error
+        answer = self._answer(function, key, value, **how)
+        # a reply that says success and nothing else is the only one of so many bytes
+        if len(answer) != SUCCESS_BYTES:
+            reply = decode_reply(answer)
+            assert reply.code == "", reply.error
 
     def fill(self, count: int, *, key: bytes = b"fill/%d", size: int = 100, **how: int) -> None:
         """Set that many plain entries."""
@@ -287,6 +306,7 @@ class CompactedLog:
         return sum(self.disk.size(f"{LOG}/{name}") for name in self.segments())
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and what ends by it."""
+        """Let time pass, and what ends by it, as the timers do."""
         self.clock.instant_us += round(seconds * SECOND)
-        self.engine.advance(self.clock.instant_us)
+        if self.clock.instant_us >= self.engine.signals.deadline:
+            self.engine.advance(self.clock.instant_us)
