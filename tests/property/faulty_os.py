@@ -52,6 +52,9 @@ class FaultyOs:
         self._names: dict[str, dict[str, int]] = {}
         """Names and inodes of each directory at its last sync."""
         self.faults = 0
+        # all that changes nothing, without a call of Python in between
+        calls = {name: getattr(os, name) for name in os.__all__ if not hasattr(type(self), name)}
+        self.__dict__.update(calls)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -85,12 +88,13 @@ class FaultyOs:
 
     def lose_power(self, directories: list[Path]) -> None:
         """Rebuild these directories from what was synced, and a random part of the rest."""
-        for directory in directories:
-            if not directory.exists():
+        for path in map(str, directories):
+            if not os.path.exists(path):
                 continue
-            now = {path.name: path.stat().st_ino for path in directory.iterdir() if path.is_file()}
-            contents = {name: (directory / name).read_bytes() for name in now}
-            synced = self._names.get(str(directory), {})
+            with os.scandir(path) as entries:
+                now = {entry.name: entry.inode() for entry in entries if entry.is_file()}
+            contents = {name: _content_at(f"{path}/{name}") for name in now}
+            synced = self._names.get(path, {})
             kept: dict[str, bytes] = {}
             for name in sorted(now.keys() | synced.keys()):
                 inode = self._random.choice((now.get(name), synced.get(name)))
@@ -100,14 +104,12 @@ class FaultyOs:
                 data = contents[name] if same else self._bytes_of(inode, now, contents)
                 kept[name] = self._after_loss(data, self._synced.get(inode, b""))
             for name in now:
-                (directory / name).unlink()
+                os.unlink(f"{path}/{name}")
+            # all are written before any is looked at: none has the inode of another
             for name, data in kept.items():
-                (directory / name).write_bytes(data)
-            self._names[str(directory)] = {}
-            for name, data in kept.items():
-                inode = (directory / name).stat().st_ino
-                self._names[str(directory)][name] = inode
-                self._synced[inode] = data
+                _write_to(f"{path}/{name}", data)
+            self._names[path] = {name: os.stat(f"{path}/{name}").st_ino for name in kept}
+            self._synced |= {inode: kept[name] for name, inode in self._names[path].items()}
         self._removed.clear()
 
     def _bytes_of(self, inode: int, now: dict[str, int], contents: dict[str, bytes]) -> bytes:
@@ -166,8 +168,7 @@ class FaultyOs:
             files = (entry for entry in os.scandir(path) if entry.is_file())
             self._names[path] = {entry.name: entry.inode() for entry in files}
         else:
-            with open(f"/proc/self/fd/{descriptor}", "rb") as file:
-                self._synced[status.st_ino] = file.read()
+            self._synced[status.st_ino] = _content_at(f"/proc/self/fd/{descriptor}")
 
     def link(self, old: Any, new: Any) -> None:
         self._step()
@@ -188,8 +189,9 @@ class FaultyOs:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=dir_fd)
         except OSError:
             return
-        with open(descriptor, "rb") as file:
-            self._removed[os.fstat(descriptor).st_ino] = file.read()
+        status = os.fstat(descriptor)
+        self._removed[status.st_ino] = os.pread(descriptor, status.st_size, 0)
+        os.close(descriptor)
 
     def _written(self, data: bytes, write: Callable[[bytes], int]) -> int:
         part = data[: self._random.randint(0, len(data))]
@@ -218,6 +220,20 @@ class FaultyOs:
                     raise KilledError
                 number = errno.ENOSPC if self._fault == "full" else errno.EIO
                 raise OSError(number, os.strerror(number))
+
+
+def _content_at(path: str) -> bytes:
+    """Return the bytes of a file, with fewer calls than a file object makes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    os.close(descriptor)
+    return data
+
+
+def _write_to(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    assert os.write(descriptor, data) == len(data)
+    os.close(descriptor)
 
 
 def install(faulty: FaultyOs, modules: list[ModuleType], patch: pytest.MonkeyPatch) -> None:
