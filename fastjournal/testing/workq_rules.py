@@ -161,11 +161,24 @@ def _add(state: WorkqState, number: UUID, record: Record) -> None:
     begins = record.not_before_us if record.command == Command.SCHEDULE else record.time_us
     if begins is None or begins + record.ttl_ms * 1000 <= state.now_us:
         return
-    _refuse_if(not is_job_id(record.job_id), "the job id is no UUIDv4")
-    _refuse_if(not is_workq_name(record.name.encode("latin-1")), f"name {record.name!r}")
-    _refuse_if(not 1 <= record.ttr_ms <= TTR_MS_MAX, f"ttr {record.ttr_ms} ms")
-    _refuse_if(not 1 <= record.ttl_ms <= TTL_MS_MAX, f"ttl {record.ttl_ms} ms")
-    _refuse_if(max(record.max_attempts, record.max_fails) > ATTEMPTS_MAX, "max attempts or fails")
-    _refuse_if(len(record.payload) > LOG_PAYLOAD_BYTES_MAX, "the payload is over 1 MiB")
+    if why := _fault_of(record):
+        raise WorkqRefusalError(why)
     _refuse_if(number in state.jobs, "Duplicate job")
     state.jobs[number] = WorkqJob(record)
+
+
+def _fault_of(record: Record) -> str:
+    """Return why workq refuses a job by itself; empty: it takes it."""
+    if not is_job_id(record.job_id):
+        return "the job id is no UUIDv4"
+    if not is_workq_name(record.name.encode("latin-1")):
+        return f"name {record.name!r}"
+    if not 1 <= record.ttr_ms <= TTR_MS_MAX:
+        return f"ttr {record.ttr_ms} ms"
+    if not 1 <= record.ttl_ms <= TTL_MS_MAX:
+        return f"ttl {record.ttl_ms} ms"
+    if max(record.max_attempts, record.max_fails) > ATTEMPTS_MAX:
+        return "max attempts or fails"
+    if len(record.payload) > LOG_PAYLOAD_BYTES_MAX:
+        return "the payload is over 1 MiB"
+    return ""

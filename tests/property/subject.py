@@ -237,11 +237,12 @@ class EngineSubject:
             for _, data in answers:
                 self._note(data)
             served += [(one, decode_reply(data)) for one, data in answers]
+            self.check()
         else:
+            # which changes nothing, so that all was checked
             assert not self.engine.serve_waiters(now)
         assert not self.engine.dispatcher.awaited
         self.evict()
-        self.check()
         return served
 
     def fetch(self, missing: Missing | None) -> Unreadable:

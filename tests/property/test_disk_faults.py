@@ -201,8 +201,10 @@ class Script:
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The daemon sets what belongs to a process."""
+    # thousands of tests stay frozen, which no other collection of this process has to look at
+    monkeypatch.setattr(gc, "freeze", lambda: None)
     numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     handlers = {number: signal.getsignal(number) for number in numbers}
     switching = sys.getswitchinterval()
@@ -212,7 +214,6 @@ def _as_before() -> Iterator[None]:
         signal.signal(number, handler)
     sys.setswitchinterval(switching)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
-    gc.unfreeze()
     gc.enable()
 
 
