@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
 from tests.stale_bytecode import bytecode_written_once
 from tests.watchdog import pytest_timeout_set_timer  # noqa: F401 - a hook
+from tests.worker_reports import leave_out_idle_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +50,17 @@ sys.dont_write_bytecode = False
 
 TESTS = f"{Path(__file__).parent}{os.sep}"
 
+GARBAGE_OBJECTS = 10_000
+"""New objects after which the garbage collector looks at them; it is 700 without this."""
+
 FIRST_GROUP = {"test_spark_views", "test_event_stream_kill", "test_nightly_s3"}
 """Modules that take about half of the time of all Spark tests."""
 
 
-def pytest_configure() -> None:
-    """Let tests fork the programs that they start."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests fork the programs that they start, and workers send few reports."""
     open_fork_servers()
+    leave_out_idle_reports(config)
 
 
 def pytest_unconfigure() -> None:
@@ -115,6 +122,30 @@ def pytest_collection_finish() -> None:
     """Keep modules and thousands of tests, which stay, out of each garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS, *gc.get_threshold()[1:])
+
+
+@pytest.fixture(scope="session")
+def directory_names() -> Counter[str]:
+    """Return how many directories of tests of each name were made."""
+    return Counter()
+
+
+@pytest.fixture
+def tmp_path(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    directory_names: Counter[str],
+) -> Path:
+    """Return an empty directory of the name that pytest gives it.
+
+    Pytest lists all directories of the run for each new one, and renews a symbolic link to it.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{name}{directory_names[name]}"
+    path.mkdir(0o700)
+    directory_names[name] += 1
+    return path
 
 
 @pytest.hookimpl(optionalhook=True)
