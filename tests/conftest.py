@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
+from tests.memory_files import IN_MEMORY, memory_directory, special_files
 from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
 from tests.stale_bytecode import bytecode_written_once
@@ -131,21 +133,40 @@ def directory_names() -> Counter[str]:
     return Counter()
 
 
+@pytest.fixture(scope="session")
+def files_in_memory() -> Iterator[Path | None]:
+    """Directory in memory; None on a machine with little of it."""
+    with memory_directory() as directory:
+        yield directory
+
+
 @pytest.fixture
 def tmp_path(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     directory_names: Counter[str],
-) -> Path:
-    """Return an empty directory of the name that pytest gives it.
+    files_in_memory: Path | None,
+) -> Iterator[Path]:
+    """Return an empty directory of the name that pytest gives it, for some tiers in memory.
 
-    Pytest lists all directories of the run for each new one, and renews a symbolic link to it.
+    Pytest lists all directories of the run for each new one, and renews a symbolic link to it. A
+    directory in memory is deleted behind the test; if the test failed, a copy is where pytest would
+    have made it.
     """
-    name = re.sub(r"\W", "_", request.node.name)[:30]
-    path = tmp_path_factory.getbasetemp() / f"{name}{directory_names[name]}"
+    stem = re.sub(r"\W", "_", request.node.name)[:30]
+    name = f"{stem}{directory_names[stem]}"
+    directory_names[stem] += 1
+    on_disk = tmp_path_factory.getbasetemp() / name
+    in_memory = files_in_memory if tier_of(request.node) in IN_MEMORY else None
+    path = on_disk if in_memory is None else in_memory / name
     path.mkdir(0o700)
-    directory_names[name] += 1
-    return path
+    failed = request.session.testsfailed
+    yield path
+    if in_memory is None:
+        return
+    if request.session.testsfailed > failed:
+        shutil.copytree(path, on_disk, symlinks=True, ignore=special_files)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,7 @@
 """Reports of pytest-xdist's workers: none of a setup or teardown that passed and printed nothing.
 
 A worker sends three reports for each test. To encode, send, decode and hand out one takes about a
-quarter of a millisecond of processor time. Of a test that passes only the middle one counts.
+quarter of a millisecond of processor time, and where a test passes only the middle one counts.
 """
 
 from __future__ import annotations

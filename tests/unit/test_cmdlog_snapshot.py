@@ -163,14 +163,17 @@ def test_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
     assert failures >= 3 + 6
 
 
-def test_snapshot_on_another_file_system_fails_with_a_hint(tmp_path: Path) -> None:
-    if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+def test_snapshot_on_another_file_system_fails_with_a_hint(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    log = tmp_path_factory.mktemp("log")
+    if os.stat("/dev/shm").st_dev == log.stat().st_dev:
         pytest.skip("there is no second file system")
     disk = OsDisk()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
-        writer = a_log(disk, str(tmp_path))
+        writer = a_log(disk, str(log))
         with pytest.raises(LogFailedError, match="EXDEV") as raised:
-            take_snapshot(disk, str(tmp_path), f"{elsewhere}/snapshots", writer.sealed, NOW)
+            take_snapshot(disk, str(log), f"{elsewhere}/snapshots", writer.sealed, NOW)
         assert raised.value.hint == "use a directory on the same file system"
         assert os.listdir(f"{elsewhere}/snapshots") == []
 
