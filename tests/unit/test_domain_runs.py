@@ -75,6 +75,14 @@ def large_batch(domains: list[str], values: Iterable[bytes]) -> pa.RecordBatch:
     return replace_column(batch_of([*domains], 0), "value", values)
 
 
+def same_files(path: Path, number: int) -> list[str]:
+    """Return the paths of this many files with the rows of one: to write them costs the most."""
+    others = [path.with_name(str(other)) for other in range(1, number)]
+    for other in others:
+        other.hardlink_to(path)
+    return [str(path), *map(str, others)]
+
+
 def test_range_of_a_domain_with_many_entries_is_read_without_a_sort(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +115,9 @@ def test_ranges_of_even_domains_in_many_runs_are_no_larger_than_the_bound(
     monkeypatch.setattr(sorted_runs, "ROW_GROUP_BYTES", 1024)
     names = [f"d{number:02}" for number in range(40)]
     value = bytes(1000)
-    paths = [str(tmp_path / str(number)) for number in range(20)]
-    for path in paths:
-        write_entry_runs(path, [large_batch(names * 2, [value] * 80) for _ in range(3)])
+    one = tmp_path / "0"
+    write_entry_runs(str(one), [large_batch(names * 2, [value] * 80) for _ in range(3)])
+    paths = same_files(one, 20)
     ranges = find_domain_ranges(DuckDb(tmp_path), paths)
     # of each domain 120 kB: more than a range may have
     assert [(one.first, one.last, one.rows) for one in ranges] == [(n, n, 120) for n in names]
@@ -122,9 +130,9 @@ def test_ranges_of_even_domains_in_many_runs_are_no_larger_than_the_bound(
 def test_merge_of_large_values_of_two_domains_needs_no_sort(tmp_path: Path) -> None:
     rows = 1024
     values = pa.array([bytes([number % 251]) * 65_536 for number in range(64)], pa.binary())
-    paths = [str(tmp_path / str(number)) for number in range(8)]
-    for path in paths:
-        write_entry_runs(path, (large_batch(["a", "b"] * 32, values) for _ in range(rows // 64)))
+    one, batch = tmp_path / "0", large_batch(["a", "b"] * 32, values)
+    write_entry_runs(str(one), (batch for _ in range(rows // 64)))
+    paths = same_files(one, 8)
     engine = DuckDb(tmp_path)
     # twice the memory limit of the engine
     ranges = find_domain_ranges(engine, paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -27,9 +28,10 @@ from fastjournal.cmdlog.format.partial_decode import body_offset
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays
+from fastjournal.spark.decoding import rows as plain_reader
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
 from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, READABLE
-from fastjournal.spark.decoding.rows import read_segment, segment_rows
+from fastjournal.spark.decoding.rows import RecordRow, read_segment, segment_rows
 from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
 from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
 from fastjournal.spark.decoding.vectorised.frames import find_frames
@@ -55,6 +57,23 @@ RECORDED = [
 
 
 SCHEMA = pa.schema([(column.name, column.arrow) for column in COLUMNS])
+
+
+@pytest.fixture
+def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode the same bytes at the same place once in a test, where it is record by record."""
+    decode, decoded = plain_reader.decode_row, dict[tuple[Any, ...], RecordRow]()
+
+    def decode_once(
+        data: bytes, segment: SegmentFile, offset: int, body: int, end: int
+    ) -> RecordRow:
+        place = (segment.number, offset, body, data[offset:end])
+        if place not in decoded:
+            decoded[place] = decode(data, segment, offset, body, end)
+        # the reader writes into its row
+        return copy(decoded[place])
+
+    monkeypatch.setattr(plain_reader, "decode_row", decode_once)
 
 
 def expected(segment: SegmentFile, files: Any, *, permissive: bool = True) -> Any:
@@ -114,11 +133,16 @@ def check_segment(
 
 
 def check(directory: Path) -> None:
-    """Compare all columns of all segments, in both modes."""
+    """Compare all columns of all segments, in both modes.
+
+    Without damage the modes read the same, so each reads one number of slices.
+    """
     log = LogDirectory(directory)
     for segment in log.segments:
-        check_segment(segment, log.files, permissive=True)
-        check_segment(segment, log.files, permissive=False)
+        is_harmed = isinstance(expected(segment, log.files, permissive=False), str)
+        for permissive, number in zip((True, False), SLICES, strict=True):
+            numbers = SLICES if is_harmed else (number,)
+            check_segment(segment, log.files, permissive=permissive, numbers=numbers)
 
 
 def check_bytes(directory: Path, data: bytes) -> None:
@@ -135,6 +159,7 @@ def every_kind(directory: Path, seed: int) -> None:
     write_random_log(directory, seed, segments=2, records=60)
 
 
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize(("seed", "records"), [(1, 1), (2, 7), (3, 7), (4, 99), (5, 99), (6, 99)])
 def test_reader_equals_the_oracle_on_random_logs(
     tmp_path: Path, seed: int, records: int, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +169,7 @@ def test_reader_equals_the_oracle_on_random_logs(
     check(tmp_path)
 
 
+@pytest.mark.usefixtures("decoded_once")
 @pytest.mark.parametrize("log", RECORDED, ids=lambda log: log.name)
 def test_reader_equals_the_oracle_on_recorded_logs(log: Path) -> None:
     check(log)
@@ -186,6 +212,7 @@ def test_sample_of_damage_has_every_command_and_operation() -> None:
     assert {row.foreign for row in rows if row.entry is not None} == {True, False}
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_reader_equals_the_oracle_with_damage_at_every_byte() -> None:
     data = bytes(every_record())
     for at in range(len(data)):
@@ -253,6 +280,7 @@ def test_reader_scans_no_segment_whose_checksums_are_right(
     assert found(segment, pa.fs.LocalFileSystem()) == oracle
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_reader_equals_the_oracle_where_a_record_has_other_contents(tmp_path: Path) -> None:
     for seed in range(40):
         draw = random.Random(seed)
@@ -320,6 +348,7 @@ def test_reader_gives_each_column_alone_as_with_all(tmp_path: Path) -> None:
         assert found(segment, log.files, names=[name]) == rows.select([name])
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: Path) -> None:
     for following in range(4):
         builder = SegmentBuilder()
@@ -370,6 +399,7 @@ def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
     assert peak < 1.5 * size, "the file is one time its size"
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Path) -> None:
     builder = SegmentBuilder()
     jobs = [builder.entry(b"%d" % index) for index in range(9)]
@@ -397,6 +427,7 @@ def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Pa
     assert len(starts) > 5
 
 
+@pytest.mark.usefixtures("decoded_once")
 def test_reader_slices_of_an_open_segment_agree_when_its_torn_tail_is_cut(tmp_path: Path) -> None:
     builder = SegmentBuilder()
     for index in range(60):
