@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from fastjournal.spark.decoding.byte_arrays import END_BYTES, SegmentBytes, hash
 from fastjournal.spark.decoding.record_columns import READABLE
 from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.execution import duckdb_engine
+from fastjournal.spark.execution.duckdb_engine import DuckDb
 from fastjournal.spark.export import local_entries
 from fastjournal.spark.export.local_entries import sorted_entries
 from fastjournal.spark.live_entries import plan
@@ -24,6 +27,34 @@ from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.plan_logs import SECOND, hot_uri, linked_chain, write_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDb]:
+    """Start the one database instance of these tests."""
+    engine = DuckDb(tmp_path_factory.mktemp("duckdb"), in_files=False)
+    yield engine
+    engine.connection.close()
+
+
+@pytest.fixture(autouse=True)
+def attached(instance: DuckDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each plan a database of its own in the same instance: a start takes as long as a plan.
+
+    An export has an instance of its own, with tables in a file (``test_spark_export.py``).
+    """
+
+    class Attached(DuckDb):
+        def __init__(self, scratch: Path) -> None:
+            name = f"plan_{next(NUMBERS)}"
+            self.connection = instance.connection.cursor()
+            self.connection.execute(f"ATTACH ':memory:' AS {name}")
+            self.connection.execute(f"USE {name}")
+            self._scratch = scratch
+
+    monkeypatch.setattr(local_entries, "DuckDb", Attached)
 
 
 def rows_of(log: Path, scratch: Path) -> list[tuple[Any, ...]]:
