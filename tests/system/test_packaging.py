@@ -23,6 +23,7 @@ from platform import python_version
 import pytest
 
 from tests.integration.programs import installed
+from tests.system.staging import make_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"fastjournal", "fastjournald", "fj_forwarder", "fj_cli"}
@@ -239,12 +240,16 @@ def running(program: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_wheel_installed_by_pipx_runs_all_programs(wheel: Path, short_path: Path) -> None:
-    # the dependencies come from the index, in the versions of all other installations
-    places = {f"PIPX_{name}": str(short_path / name) for name in ("HOME", "BIN_DIR", "MAN_DIR")}
-    pins = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt"))
+    # the quick start of the documentation installs the dependencies from the index
+    names = ("HOME", "BIN_DIR", "MAN_DIR", "SHARED_LIBS")
+    places = {f"PIPX_{name}": str(short_path / name) for name in names}
+    # all programs of pipx see the packages in there; otherwise it installs the newest pip
+    make_environment(short_path / "SHARED_LIBS")
+    places["PIPX_DISABLE_SHARED_LIBS_AUTO_UPGRADE"] = "1"
+    options = ["--python", sys.executable, "--pip-args=--no-deps --no-compile"]
     done = subprocess.run(
-        [sys.executable, "-m", "pipx", "install", "--python", sys.executable, str(wheel)],
-        env={**os.environ, **places, **pins},
+        [sys.executable, "-m", "pipx", "install", *options, str(wheel)],
+        env={**os.environ, **places},
         capture_output=True,
         text=True,
         check=False,
