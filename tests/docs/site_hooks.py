@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from griffe import ModuleFinder
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pymdownx.slugs import slugify
@@ -20,6 +21,21 @@ ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]\[]+)\]\((?!\w+:|#)([^)#\s]+)((?:#[^)\s]+)?)\)")
 LIST_WITHOUT_BLANK = re.compile(r"^((?!- |\d+\. |[ |#]).+\n)(?=(?:- |\d+\. )\S)", re.MULTILINE)
+
+WITHOUT_PUBLIC_NAMES = {"cmdlog", "foreign", "spark", "testing"}
+"""Packages of the library that define no name of ``import fastjournal``: two thirds of it."""
+
+
+def on_startup(**_: object) -> None:
+    """Have mkdocstrings load the other packages only; it would import and inspect them all."""
+    find_submodules = ModuleFinder.submodules
+
+    def submodules(finder: ModuleFinder, module: Any) -> list[tuple[tuple[str, ...], Path]]:
+        found = find_submodules(finder, module)
+        return [one for one in found if one[0][0] not in WITHOUT_PUBLIC_NAMES]
+
+    # mkdocstrings has no option for it
+    ModuleFinder.submodules = submodules
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
