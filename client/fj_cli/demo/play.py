@@ -110,12 +110,12 @@ class Play:
             shift_s=shift_s,
             producers=PRODUCERS,
         )
-        producers = [self._player(produce, terms, number) for number in range(PRODUCERS)]
-        workers = [self._player(work, terms, number) for number in range(WORKERS)]
         started = time.monotonic()
         sending = forwarder(self._directory, self._spool, self._daemon.address)
         with self._daemon, sending:
             self._daemon.start()
+            producers = [self._player(produce, terms, number) for number in range(PRODUCERS)]
+            workers = [self._player(work, terms, number) for number in range(WORKERS)]
             sending.start()
             kill_at = [int(part * len(changes)) for part in KILLS]
             for piece in slices(changes, self._delay_s):
