@@ -18,6 +18,7 @@ import pytest
 from fastjournal import SyncClient
 from tests.docs.pages import blocks, check_output, run_script, script_of, steps
 from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.shell_commands import forked_commands
 from tests.system.staging import ROOT
 
 PAGE = ROOT / "docs" / "two-machines.md"
@@ -86,15 +87,17 @@ class Pulling:
         rsync = self._programs / "rsync"
         rsync.write_text(f'#!/bin/bash -e\nsource="${{@: -2:1}}" target="${{@: -1}}"\n{copier}\n')
         rsync.chmod(0o755)
-        path = f"{self._programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", str(self._script), str(self.copies)],
-            env=os.environ
-            | {"PATH": path, "QUEUE": "", "FASTJOURNAL_SERVER": self._daemon.address}
-            | environment,
-            capture_output=True,
-            check=False,
-        )
+        with forked_commands(["fj-cli"]) as places:
+            places = [str(self._programs), *places, str(Path(sys.executable).parent)]
+            path = ":".join([*places, os.environ["PATH"]])
+            done = subprocess.run(
+                ["bash", str(self._script), str(self.copies)],
+                env=os.environ
+                | {"PATH": path, "QUEUE": "", "FASTJOURNAL_SERVER": self._daemon.address}
+                | environment,
+                capture_output=True,
+                check=False,
+            )
         return done.returncode
 
     def names(self) -> list[str]:
