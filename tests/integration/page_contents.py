@@ -9,6 +9,8 @@ from contextlib import closing
 from html.parser import HTMLParser
 
 from fastjournal.client import SyncClient
+from fastjournal.client.core import calls
+from fastjournal.errors import RefusedError
 from tests.integration.daemon_process import START_S, DaemonProcess
 
 HOSTILE = [
@@ -105,8 +107,9 @@ class PageReader(HTMLParser):
 
 def fill_domains(client: SyncClient, number: int) -> None:
     """Set an entry in each of so many domains."""
-    for at in range(number):
-        client.set(f"host{at:05}.example:128:0:x", SECRET, persist=False)
+    keys = (f"host{at:05}.example:128:0:x".encode() for at in range(number))
+    done = client.call_many([calls.set_(key, SECRET, persist=False) for key in keys])
+    assert not [one for one in done if isinstance(one, RefusedError)]
 
 
 def fill_hostile(client: SyncClient) -> None:

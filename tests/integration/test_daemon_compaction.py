@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -285,6 +285,8 @@ def test_spark_finds_in_a_compacted_log_what_recovery_finds(
 SATURATING_CLIENTS = 6
 SATURATING_BATCHES = 4
 SATURATING_SEGMENT_BYTES = 64 * 1024
+LOOK_S = 0.01
+"""From a look at the log to the next: the looks are not to be the load."""
 
 
 def saturate(address: str, number: int, mixed: bool) -> None:
@@ -314,7 +316,7 @@ def test_backpressure_bounds_the_log_of_a_saturated_daemon(tmp_path: Path, mixed
         ]
         most = 0.0
         with RawClient(daemon.address) as client:
-            while not all(each.done() for each in working):
+            while wait(working, LOOK_S).not_done:
                 found = statistics(client)
                 live = found["log_live_bytes"] + segment
                 most = max(most, found["log_bytes"] / live)

@@ -14,6 +14,9 @@ from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.programs import installed, run_program
 from tests.unit.spool_files import EIGHT
 
+SLOTS = 200
+"""More than files may be open, but for the last case, where all slots may be."""
+
 
 @pytest.mark.parametrize("open_files_max", [40, 64, 1024])
 def test_forwarder_sends_many_slots_where_few_files_may_be_open(
@@ -22,7 +25,7 @@ def test_forwarder_sends_many_slots_where_few_files_may_be_open(
     clock, ledger = ManualClock(EIGHT), Ledger()
     keys = set()
     with Spool(tmp_path, clock=clock) as spool:
-        for _ in range(600):
+        for _ in range(SLOTS):
             keys.add(spool.append(domain="d"))
             clock.instant_us += 3_600_000_000
     with ScriptedDaemon(ledger.answer) as daemon:
