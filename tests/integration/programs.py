@@ -9,8 +9,9 @@ child of this process, and killed when this process dies.
 
 A new interpreter runs the script itself where a fork could differ:
 
-- ``own_interpreter=True``, for tests of resident memory, of ``/proc``, of what an import does,
-  of the installed script, for the soak and for benchmarks;
+- ``own_interpreter=True``, for tests of all the resident memory (it grows in a fork as it does in a
+  new interpreter), of ``/proc``, of what an import does, of the installed script, for the soak and
+  for benchmarks;
 - other commands, also a shell that runs the script, and options of ``Popen`` that are not in
   ``_FORK_OPTIONS``, as a new session or process group;
 - variables of the environment that an interpreter, a C library or an import reads;

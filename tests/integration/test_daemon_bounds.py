@@ -116,7 +116,7 @@ def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
 ) -> None:
     options = ("--max-inflight", str(INFLIGHT_BYTES), "--http", "127.0.0.1:0")
     with (
-        DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon,
+        DaemonProcess(tmp_path, *options) as daemon,
         RawClient(daemon.address) as good,
     ):
         assert good.ask(set_request(b"large", bytes(VALUE_BYTES))).code == ""
@@ -170,7 +170,7 @@ def test_requests_in_pieces_of_one_byte_are_answered(tmp_path: Path) -> None:
 def test_malformed_requests_again_and_again_harm_nobody(tmp_path: Path) -> None:
     chance = random.Random(3)
     sizes = []
-    with DaemonProcess(tmp_path, "--http", "127.0.0.1:0", own_interpreter=True) as daemon:
+    with DaemonProcess(tmp_path, "--http", "127.0.0.1:0") as daemon:
         good = RawClient(daemon.address)
         for _ in range(300):
             with RawClient(daemon.address) as client:

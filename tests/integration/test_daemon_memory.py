@@ -208,7 +208,7 @@ def test_memory_estimate_of_entries_is_close_to_what_they_take(limit: int, tmp_p
     count, window = 30_000, 300
     options = ("--memory-limit", str(limit), "--http", "127.0.0.1:0")
     with (
-        DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon,
+        DaemonProcess(tmp_path, *options) as daemon,
         RawClient(daemon.address) as client,
     ):
         before = figures(daemon)["process_resident_memory_bytes"]
