@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,8 +174,14 @@ def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None
             (f"unix:{other}/none", (), 69, "check that fastjournald is running there"),
             (f"http://{plain.address}", (), 2, "write HOST:PORT, [::1]:PORT, tls://HOST:PORT or"),
         ]
-        for address, options, code, advice in cases:
-            refused = cli("get", "plain", "--server", address, *options)
+        # at once: some wait seconds for an answer that the other side never gives
+        with ThreadPoolExecutor(len(cases)) as pool:
+            ends = [
+                pool.submit(cli, "get", "plain", "--server", address, *options)
+                for address, options, _, _ in cases
+            ]
+        for (address, _, code, advice), end in zip(cases, ends, strict=True):
+            refused = end.result()
             assert refused.returncode == code, (address, refused.stderr)
             assert advice in refused.stderr.decode(), (address, refused.stderr)
     with Spool(site.directory / "spool") as writer:

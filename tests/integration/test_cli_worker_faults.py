@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import resource
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -73,18 +71,13 @@ def test_terminal_that_is_closed_ends_the_worker_once_its_command_is_done(
 ) -> None:
     add(client, "one", "two")
     ours, terminal = os.openpty()
-
-    def take_terminal() -> None:
-        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
-    worker = subprocess.Popen(
+    worker = Program(
         [installed("fj-cli"), *FOREVER, *gated(tmp_path)],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
         env=cli.environment,
-        start_new_session=True,
-        preexec_fn=take_terminal,  # noqa: PLW1509 - no other thread has a lock that it needs
+        in_front=True,
     )
     os.close(terminal)
     wait_until((tmp_path / "began").exists)
