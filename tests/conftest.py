@@ -55,7 +55,9 @@ TESTS = f"{Path(__file__).parent}{os.sep}"
 GARBAGE_OBJECTS = 10_000
 """New objects after which the garbage collector looks at them; it is 700 without this."""
 
-FIRST_GROUP = {"test_spark_views", "test_event_stream_kill", "test_nightly_s3"}
+FIRST_GROUP = {
+    *("test_spark_views", "test_event_stream_kill", "test_nightly_s3", "test_ledger_weeks")
+}
 """Modules that take about half of the time of all Spark tests."""
 
 
@@ -111,13 +113,14 @@ def pytest_collection() -> Generator[None, object, object]:
 def java_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaMachine]:
     machine = JavaMachine(tmp_path_factory.mktemp("spark"))
     yield machine
-    machine.stop_session()
+    machine.close()
 
 
-@pytest.fixture(scope="module")
-def spark(java_machine: JavaMachine) -> SparkSession:
-    """Spark session that is shared by all tests of this process."""
-    return java_machine.session()
+@pytest.fixture
+def spark(java_machine: JavaMachine) -> Iterator[SparkSession]:
+    """Spark session that is shared by the tests of this process, until the machine is lent."""
+    yield java_machine.session()
+    sys.stderr.write(java_machine.said())
 
 
 def pytest_collection_finish() -> None:

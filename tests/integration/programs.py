@@ -45,8 +45,15 @@ PRELOADED: dict[str, tuple[str, ...]] = {
     "fastjournald": ("encodings.idna", "fastjournald.observability.*"),
     "fj-forwarder": ("anyio._backends._trio",),
     "fj-cli": ("fj_cli.*", "fastjournal.client.sync"),
+    "fj-nightly": (
+        "fastjournal.spark.nightly.preparation",
+        "fastjournal.spark.data_source.registration",
+    ),
 }
 """The programs that are forked, with the modules that their runs import besides."""
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Variables with which the imports of a server start no thread: numpy and Arrow have some."""
 
 SERVER = str(Path(__file__).with_name("fork_server.py"))
 
@@ -89,6 +96,7 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, SERVER, str(theirs.fileno()), script, *targets],
+                env=os.environ | ONE_THREAD,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,17 +18,14 @@ import fastjournal.spark
 from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.spark.session import SMALL_OPTIONS
 from fastjournal.spark.storage.store_lock import StoreLock
 from fastjournal.spark.storage.table_files import StoreFiles
 from fj_cli.demo.history import HistoryLedger, Simulation
 from fj_cli.demo.page_changes import load_changes
-from tests.integration.programs import installed
+from tests.integration.programs import Program, installed, run_program
 from tests.spark.s3_server import BUCKET, s3_server
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tests.spark.java_machine import JavaMachine
 
 UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
@@ -73,13 +69,11 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
 
 
 @pytest.fixture
-def spark_on_s3(simulated: Simulated, java_machine: JavaMachine) -> Iterator[SparkSession]:
-    """Session whose executors have the settings of the server, as a user gives them to Spark."""
-    java_machine.stop_session()
+def machine_on_s3(simulated: Simulated, java_machine: JavaMachine) -> Iterator[JavaMachine]:
+    """Machine whose executors have the settings of the server, as a user gives them to Spark."""
     settings = {f"spark.executorEnv.{name}": text for name, text in simulated.settings.items()}
-    spark = fastjournal.spark.start_session("local[2]", options={**SMALL_OPTIONS, **settings})
-    yield spark
-    spark.stop()
+    with java_machine.configured(settings):
+        yield java_machine
 
 
 def listed() -> set[str]:
@@ -90,7 +84,7 @@ def listed() -> set[str]:
 
 def kill_with_events(arguments: list[str]) -> None:
     """Run and kill it when events are there that no commit names."""
-    with subprocess.Popen(arguments) as process:
+    with Program(arguments) as process:
         deadline = time.monotonic() + WAIT_S
         while not any(name.startswith("events/day=") for name in listed()):
             assert process.poll() is None
@@ -101,16 +95,16 @@ def kill_with_events(arguments: list[str]) -> None:
 
 @pytest.mark.spark
 def test_event_table_on_s3_has_each_event_once_though_fj_nightly_was_killed(
-    simulated: Simulated, spark_on_s3: SparkSession
+    simulated: Simulated, machine_on_s3: JavaMachine
 ) -> None:
-    spark = spark_on_s3
     kill_with_events(simulated.arguments)
     # the claim of the process that was killed on this machine counts no more
-    subprocess.run(simulated.arguments, check=True)
+    run_program(simulated.arguments, check=True, env=os.environ | machine_on_s3.lend())
     truth = Counter[tuple[str, str]]()
     for (day, _, kind), count in simulated.ledger.events.items():
         truth[day, kind] += count
 
+    spark = machine_on_s3.session()
     view = fastjournal.spark.events(spark, OUTPUT).select("day", "event").collect()
     assert Counter((str(row.day), row.event) for row in view) == truth
     source = spark.read.format("fastjournal").option("view", "events").load(f"s3a{OUTPUT[2:]}")
@@ -138,7 +132,7 @@ def test_lock_of_an_object_store_refuses_a_second_fj_nightly(simulated: Simulate
     files, path = pyarrow.fs.FileSystem.from_uri(OUTPUT)
     before = len(list(simulated.archive.glob("*.log")))
     with StoreLock(files, path):
-        found = subprocess.run(simulated.arguments, capture_output=True, text=True, check=False)
+        found = run_program(simulated.arguments, capture_output=True, text=True)
     assert found.returncode == LOCKED
     assert "another fj-nightly works here" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
@@ -149,12 +143,12 @@ def test_output_and_history_of_one_place_are_locked_once(simulated: Simulated) -
     """Behind ``?`` are options of the client; they are no part of the place."""
     day = ["--date", "2020-01-01", "--output", OUTPUT]
     for history in (f"{OUTPUT}/", f"{OUTPUT}?region=us-east-1", OUTPUT.replace("s3:", "s3a:")):
-        subprocess.run([installed("fj-nightly"), *day, "--history", history], check=True)
+        run_program([installed("fj-nightly"), *day, "--history", history], check=True)
     assert not any(name.startswith("_locks/") for name in listed())
 
 
 def test_output_without_a_bucket_is_an_error_before_any_work(simulated: Simulated) -> None:
     arguments = [one.replace(BUCKET, "nowhere") for one in simulated.arguments]
-    found = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    found = run_program(arguments, capture_output=True, text=True)
     assert found.returncode == 74
     assert "the output cannot be written" in found.stderr

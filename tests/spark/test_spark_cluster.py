@@ -22,9 +22,10 @@ from fastjournal.spark.history.event_table import EventTable
 from fastjournal.testing.logs import SegmentBuilder
 from tests.property.event_ledger import EventLedger
 from tests.property.ledger_run import LedgerRun
+from tests.spark.java_machine import JavaMachine
 
 JOB = """
-import json, sys
+import json, os, sys
 import fastjournal.spark
 from fastjournal.disk import OsDisk
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
@@ -34,8 +35,10 @@ from fastjournal.spark.session import SMALL_OPTIONS
 options = {
     **SMALL_OPTIONS,
     "spark.executor.extraJavaOptions": SMALL_OPTIONS["spark.driver.extraJavaOptions"],
-    "spark.archives": "environment.tar.gz#environment",
+    "spark.archives": os.path.abspath("environment.tar.gz") + "#environment",
     "spark.executor.memory": "512m",
+    # as for users: the session that the machine is of interprets expressions
+    "spark.sql.codegen.factoryMode": "FALLBACK",
     # both executors, before the first task
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
@@ -60,7 +63,9 @@ print(json.dumps(told))
 """
 
 
-def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> None:
+def test_spark_cluster_reads_with_the_package_of_an_archive(
+    java_machine: JavaMachine, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     log.mkdir()
     segment = SegmentBuilder()
@@ -82,13 +87,15 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(tmp_path: Path) -> N
     shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("*.pyc.*"))
     # the other packages, hundreds of megabytes, stay where they are
     (site / "others.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    # the interpreter has one path, of the directory of an executor and of that of the driver's Java
+    (java_machine.directory / "environment").symlink_to(environment)
     with tarfile.open(tmp_path / "environment.tar.gz", "w:gz", compresslevel=1) as archive:
         archive.add(environment, arcname=".")
     (tmp_path / "job.py").write_text(JOB)
     done = subprocess.run(
         ["environment/bin/python", "job.py", str(log), str(archived), table],
         cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": "./environment/bin/python"},
+        env=os.environ | java_machine.lend() | {"PYSPARK_PYTHON": "./environment/bin/python"},
         capture_output=True,
         text=True,
         timeout=500,

@@ -36,7 +36,8 @@ from fj_cli.demo.history import ERROR, SLOW_US, HistoryLedger
 from fj_cli.demo.page_changes import load_changes
 from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import installed
+from tests.integration.programs import installed, run_program
+from tests.spark.java_machine import JavaMachine
 from tests.spark.random_logs import by_position, replayed
 from tests.spark.report_screenshots import DAY, SCREENS, UNTIL_US, look, simulate
 from tests.spark.test_spark_views import as_told, read, rows_of
@@ -79,7 +80,7 @@ class Played(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def played(java_machine: JavaMachine, tmp_path_factory: pytest.TempPathFactory) -> Played:
     # Spark and Hadoop take these characters for a glob, or for those of a URI
     directory = tmp_path_factory.mktemp("night[1]{a,b}")
     output = directory / "out *?%41 #"
@@ -89,6 +90,7 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pla
     (damaged / MANIFEST_NAME).write_text("{")
 
     def start() -> SparkSession:
+        spark = java_machine.session()
         # a session of spark-submit has the zone of its machine
         spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         return spark
@@ -608,7 +610,9 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     assert Counter(row["event"] for row in plain) == counts
 
 
-def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path) -> None:
+def test_error_while_spark_writes_is_one_sentence_with_the_table(
+    java_machine: JavaMachine, tmp_path: Path
+) -> None:
     output, file = tmp_path / "out", tmp_path / "file"
     file.touch()
     archive = tmp_path / "archive"
@@ -618,6 +622,8 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path)
     ):
         client.set(build_journal_key("web", "1"), b"v")
         snapshot = client.snapshot()
+    java_machine.session()
+    java_machine.said()
     # a directory cannot be made below a file, whoever runs this
     code = (
         "from fastjournal.spark.nightly import analysis_tables, main; "
@@ -632,16 +638,18 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(tmp_path: Path)
         capture_output=True,
         text=True,
         check=False,
+        env=os.environ | java_machine.lend(),
     )
     assert (done.returncode, done.stdout) == (74, ""), done.stderr
     (said,) = done.stderr.splitlines()
     assert said.startswith(f"fj-nightly: {output}/_staging/")
     assert ": Spark cannot write the table: " in said
     assert str(file) in said
+    assert java_machine.said() == "", "of Java"
 
 
 def test_archive_of_a_new_daemon_is_taken_on_the_first_night(
-    spark: SparkSession, tmp_path: Path
+    java_machine: JavaMachine, tmp_path: Path
 ) -> None:
     archive, output = tmp_path / "archive", tmp_path / "out"
     with (
@@ -652,11 +660,11 @@ def test_archive_of_a_new_daemon_is_taken_on_the_first_night(
             client.set(build_journal_key("web", f"{number}"), b"v")
         assert [path.name for path in archive.iterdir()] == ["append.lock"]
         options = ["--server", daemon.address, "--archive", str(archive), "--master", "local[2]"]
-        done = subprocess.run(
+        done = run_program(
             [installed("fj-nightly"), *options, "--output", str(output)],
             capture_output=True,
             text=True,
-            check=False,
+            env=os.environ | java_machine.lend(),
         )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr, java_machine.said()) == (0, "", "")
     assert pq.read_table(output / "events")["event"].to_pylist() == ["set", "set"]

@@ -28,7 +28,7 @@ from fastjournal.spark.query.requested_schema import INSTANTS
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
-from tests.spark.java_machine import CODEGEN_MODE
+from tests.spark.java_machine import CODEGEN_MODE, JavaMachine
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 if TYPE_CHECKING:
@@ -520,11 +520,11 @@ def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def cleaned_log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cleaned_log(java_machine: JavaMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a log with compacted segments that is whole."""
     directory = tmp_path_factory.mktemp("cleaned")
     write_cleaned_log(directory)
-    assert read(spark, directory, "entries").count() == 28
+    assert read(java_machine.session(), directory, "entries").count() == 28
     return directory
 
 
