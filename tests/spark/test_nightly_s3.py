@@ -89,7 +89,7 @@ def kill_with_events(arguments: list[str]) -> None:
         while not any(name.startswith("events/day=") for name in listed()):
             assert process.poll() is None
             assert time.monotonic() < deadline, "it goes on"
-            time.sleep(0.01)
+            time.sleep(0.03)
         process.kill()
 
 

@@ -34,7 +34,7 @@ from fastjournal.spark.session import SMALL_OPTIONS
 
 options = {
     **SMALL_OPTIONS,
-    "spark.executor.extraJavaOptions": SMALL_OPTIONS["spark.driver.extraJavaOptions"],
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.archives": os.path.abspath("environment.tar.gz") + "#environment",
     "spark.executor.memory": "512m",
     # as for users: the session that the machine is of interprets expressions
