@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
 import pyarrow.fs
 import pytest
 
@@ -372,11 +373,30 @@ def failure_of(work: Callable[[], object]) -> LogFailedError | None:
     return None
 
 
-def test_tables_of_a_store_out_of_reach_are_a_failure_with_a_path(tmp_path: Path) -> None:
+def test_tables_of_a_store_out_of_reach_are_a_failure_with_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = object_store(tmp_path / "out")
-    store.files = UnreachableFiles(store.files, 1)
+    files, store.files = store.files, UnreachableFiles(store.files, 1)
+    with pytest.raises(LogFailedError, match="out/hours: cannot list: AWS Error"):
+        TableReader(store).rows("hours", [DAY])
+
+    def lose(*_: Any, **__: Any) -> None:
+        raise OSError("AWS Error NETWORK_CONNECTION")
+
+    store.files = files
+    (tmp_path / "out" / "hours" / f"dt={DAY}").mkdir(parents=True)
+    monkeypatch.setattr(pyarrow.dataset, "dataset", lose)
     with pytest.raises(LogFailedError, match=f"out/hours/dt={DAY}: cannot read: AWS Error"):
         TableReader(store).rows("hours", [DAY])
+
+
+def test_tables_of_days_that_are_not_there_cost_one_request_of_a_store(tmp_path: Path) -> None:
+    store = object_store(tmp_path / "out")
+    store.files = UnreachableFiles(store.files, 2)
+    reader = TableReader(store)
+    assert reader.rows("hours", [DAY, *(DAY - timedelta(days=ago) for ago in range(28))]) == []
+    assert reader.rows("hours", [DAY]) == []
 
 
 def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
