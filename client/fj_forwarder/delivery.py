@@ -212,15 +212,18 @@ class Delivery:
         """Try a last time to put aside what dead/ has not taken so far, and to erase what is sent.
 
         Raises:
-            SpoolFailedError: dead/ still does not; the records are pending, for the next start.
+            SpoolFailedError: dead/ still does not take one of them, the first of which is named;
+                they are pending, for the next start.
         """
         self.dead_letters.retry_now()
+        failed: SpoolFailedError | None = None
         for due in list(self.store.delays):
             if due.stretch.settled is not None and due.stretch.alive:
                 for taken in self.store.take_one(due, self._now_us):
                     self._outgoing(taken)
-                if self.dead_letters.error is not None:
-                    raise self.dead_letters.error
+                failed = failed or self.dead_letters.error
+        if failed is not None:
+            raise failed
 
     def check_all_was_read(self) -> None:
         """Refuse to call a spool sent while a slot of it could not be opened or read.

@@ -21,8 +21,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
-from typing import Literal
+from typing import Final, Literal
 
 import google_crc32c
 import msgspec
@@ -42,6 +43,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RAW_SUFFIX = ".bin"
 REASON_SUFFIX = ".json"
 _TEMPORARY_SUFFIXES = (RAW_SUFFIX + TEMPORARY_SUFFIX, REASON_SUFFIX + TEMPORARY_SUFFIX)
+_PROBE: Final = bytes(16 * 1024)
+"""A usual piece with its reason takes less."""
 
 
 class DeadReason(msgspec.Struct, frozen=True):
@@ -88,6 +91,7 @@ class DeadDirectory:
         try:
             directory = os.open(self.path, _DIRECTORY)
             try:
+                _check_room(directory, len(raw))
                 _write(directory, name + RAW_SUFFIX, raw)
                 _write(directory, name + REASON_SUFFIX, sentence)
                 os.fsync(directory)
@@ -97,6 +101,24 @@ class DeadDirectory:
             path = os.path.join(self.path, name)
             raise spool_failed("write a dead letter", path, error) from error
         return name
+
+    def probe(self) -> None:
+        """Write a small file and remove it: where that works, only some pieces cannot be kept.
+
+        Raises:
+            SpoolFailedError: It could not be written: no piece can be kept.
+        """
+        write_directory(self.path)
+        path = os.path.join(self.path, secrets.token_hex(8) + _TEMPORARY_SUFFIXES[0])
+        try:
+            descriptor = os.open(path, _NEW_FILE, FILE_MODE)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(_PROBE)
+            finally:
+                os.unlink(path)
+        except OSError as error:
+            raise spool_failed("write a file", path, error) from error
 
     def tidy(self) -> None:
         """Remove what a forwarder that was killed while it wrote left; nobody may write meanwhile.
@@ -186,6 +208,14 @@ class DeadDirectory:
         ):
             reason = msgspec.json.decode(file.read(), type=DeadReason)
         return DeadPiece(name, path + RAW_SUFFIX, reason)
+
+
+def _check_room(directory: int, size: int) -> None:
+    """Refuse a piece that the disk has no room for: to try it would take the rest from others."""
+    status = os.fstatvfs(directory)
+    blocks = status.f_bavail if os.geteuid() else status.f_bfree
+    if status.f_blocks and size > blocks * status.f_frsize:  # else the file system does not say
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write(directory: int, name: str, data: bytes) -> None:
