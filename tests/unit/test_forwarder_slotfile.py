@@ -127,6 +127,33 @@ def test_damage_that_the_disk_does_not_let_erase_holds_up_no_record_around_it(
     file.close()
 
 
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_damage_that_cannot_be_read_again_holds_up_no_record_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_delayed: bool
+) -> None:
+    """It is compared with what went to dead/ before it is erased."""
+    parts = records(4)
+    path = write(tmp_path, *parts[:2], b"this is no record at all", *parts[2:])
+    file = open_slot(path)
+    pread = os.pread
+
+    def fail_at_damage(descriptor: int, count: int, offset: int) -> bytes:
+        if offset == form.FILE_HEADER_BYTES + 2 * len(parts[0]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", fail_at_damage)
+    if is_delayed:
+        stretch = Stretch(form.FILE_HEADER_BYTES, path.stat().st_size, due_us=1)
+        file.delayed.add(stretch)
+        taken = file.take_again(stretch, 10, 10**6)
+    else:
+        taken = file.take(10, 10**6)
+    assert [piece.data for piece in taken] == [part[5:-4] for part in parts]
+    assert file.outstanding == 4
+    file.close()
+
+
 def test_read_error_behind_records_gives_these_and_fails_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, RECORD_BYTES_MAX, RECORD_OVERHEAD, blank_ends
+from fj_forwarder.storage.slot_content import SlotOverwrittenError
 
 if TYPE_CHECKING:
     from fastjournal.spool.reading.pieces import Piece
@@ -51,19 +53,20 @@ def blank_damage(descriptor: int, path: str, piece: Piece, content: SlotContent)
 
     Raises:
         SlotOverwrittenError: Another content is there by now.
-        SpoolFailedError: It cannot be read.
     """
-    content.check_bytes(descriptor, piece.offset, piece.data)
     # Zero bytes: with the damage as its frame it would have a CRC that fits, and if the power
     # took back the first byte alone, it would be a pending record, and be sent.
     size = piece.end - piece.offset
     head, crc = blank_ends(size)
     blank = head if piece.is_zeros else head + bytes(size - RECORD_OVERHEAD) + crc
     try:
+        content.check_bytes(descriptor, piece.offset, piece.data)
         os.pwrite(descriptor, blank, piece.offset)
         if piece.is_zeros:
             os.pwrite(descriptor, crc, piece.end - CRC_BYTES)
-    except OSError as error:
-        # Not raised: what was read before it would never be sent. After a restart it is found
+    except SlotOverwrittenError:
+        raise
+    except (OSError, SpoolFailedError) as error:
+        # Not raised: what was read with it would never be sent. After a restart it is found
         # and put aside under the same name.
         log.warning("%s: damage at offset %d was not erased: %s", path, piece.offset, error)

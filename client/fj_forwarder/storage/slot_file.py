@@ -388,7 +388,6 @@ class SlotFile:
 
         Raises:
             SlotOverwrittenError: Another content is there by now.
-            SpoolFailedError: It cannot be read.
         """
         code = damage_code(piece, is_torn=is_torn)
         if not self._put_aside(self, piece, code, SENTENCES[code]):
