@@ -126,7 +126,7 @@ class Delivery:
             store.delays.next_due_us(suspects=self._suspect is None),
         )
         due_us = min(instant for instant in instants if instant is not None)
-        if self._budget.is_spent:
+        if self._budget.is_spent or store.suspended.is_looked_at:
             due_us = now_us  # the last turn had more to do
         return max(due_us, self._stalled_until_us, now_us)
 
@@ -145,7 +145,8 @@ class Delivery:
             taken = self._look(min(count, self._round_max), size)
             if not taken:
                 self._engine.stop_skipping()
-                self.exhausted = not self.store.can_begin and not self._budget.is_spent
+                has_more = self.store.can_begin or self.store.suspended.is_looked_at
+                self.exhausted = not has_more and not self._budget.is_spent
                 self._stalled_until_us = now_us + _STALL_US
                 return
             if outgoing := list(filter(None, map(self._outgoing, taken))):
@@ -257,7 +258,7 @@ class Delivery:
             self._next_rescan_us = now_us + RESCAN_US
             taken = store.take_behind_torn(count, size, now_us)
             store.left_out.retry_unopened()
-            store.resume_suspended()
+        store.resume_suspended(now_us)
         store.refresh(now_us)
         taken += store.take(count - len(taken), size, now_us)
         if not taken:

@@ -41,7 +41,8 @@ class Refused:
         while self.now_us < end_us:
             self.delivery.fill(self.now_us, self.now_us)
             frames = self._engine.take(self.now_us)
-            self._daemon.receive_data(frames)
+            if frames:
+                self._daemon.receive_data(frames)
             for request in self._daemon.next_events():
                 reply = Reply(request.identifier, error="bad-value refused")
                 self.delivery.handle(reply, self.now_us)

@@ -22,6 +22,7 @@ from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import parse_slot_name, survey
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
+from tests.unit.test_forwarder_store import resume_suspended
 
 SLOT = "20261120T080000Z"
 EVER = 10**9
@@ -58,7 +59,7 @@ class Opened:
         found = []
         taken = self.store.take_behind_torn(1000, 1 << 20, now_us)
         self.store.left_out.retry_unopened()
-        self.store.resume_suspended()
+        resume_suspended(self.store, now_us)
         self.store.refresh(now_us)
         while taken := taken + self.store.take(1000, 1 << 20, now_us):
             for slot, piece, _ in taken:

@@ -14,7 +14,7 @@ import pytest
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
-from fastjournal.spool.format import encode_record
+from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
 from fj_forwarder.storage import slot_listing
@@ -40,6 +40,13 @@ class Minutes:
 
 def no_damage(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
     raise AssertionError(f"{slot}: {code} {sentence}")
+
+
+def resume_suspended(store: SlotStore, now_us: int) -> None:
+    """Look at all suspended slots, part by part."""
+    store.resume_suspended(now_us)
+    while store.suspended.is_looked_at:
+        store.resume_suspended(now_us)
 
 
 def spool_slots(directory: Path, count: int) -> None:
@@ -192,7 +199,7 @@ def test_slots_that_writers_hold_with_half_a_record_make_room_for_others(
         for look in range(8):
             now_us = look * RESCAN_US
             taken = store.take_behind_torn(count, 1 << 20, now_us)
-            store.resume_suspended()
+            resume_suspended(store, now_us)
             store.refresh(now_us)
             taken += store.take(count, 1 << 20, now_us)
             taken += store.finish_old(2 * 10**15, count, 1 << 20)
@@ -221,7 +228,7 @@ def test_half_record_that_becomes_whole_after_its_slot_was_suspended_is_sent(
         for look in range(8):
             now_us = look * RESCAN_US
             taken = store.take_behind_torn(10, 1 << 20, now_us)
-            store.resume_suspended()
+            resume_suspended(store, now_us)
             store.refresh(now_us)
             taken += store.take(10, 1 << 20, now_us)
             for slot, piece, _ in taken:
@@ -230,6 +237,34 @@ def test_half_record_that_becomes_whole_after_its_slot_was_suspended_is_sent(
             if sent == names:
                 writers[0].write(whole[9:])
         assert sent == [*names, names[0]]
+
+
+def test_record_of_a_deleted_slot_waits_beside_a_suspended_slot_of_the_same_name(
+    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deletes a slot that is open, and a writer makes another one of its name."""
+    monkeypatch.setattr(store, "_open_max", 2)
+    spool_slots(tmp_path, 1)
+    (path,) = tmp_path.glob("*.fjs")
+    store.refresh(RESCAN_US)
+    ((deleted, piece, _),) = store.take(10, 1 << 20, 0)
+    path.unlink()
+    path.write_bytes(FILE_HEADER + encode_record(b"FJ new"))
+    store.refresh(2 * RESCAN_US)
+    ((slot, new, _),) = store.take(10, 1 << 20, 0)
+    assert (slot.name, slot is deleted) == (path.name, False)
+    store.delay(slot, Stretch(new.offset, new.end, due_us=10 * RESCAN_US))
+    later = path.with_name("20301120T080000Z.fjs")
+    later.write_bytes(FILE_HEADER + encode_record(b"FJ later"))
+    store.refresh(3 * RESCAN_US)
+    assert [t.piece.data for t in store.take(10, 1 << 20, 0)] == [b"FJ later"]  # slot is suspended
+    store.delay(deleted, Stretch(piece.offset, piece.end, due_us=4 * RESCAN_US))
+    ((again, same, _),) = store.take(10, 1 << 20, 4 * RESCAN_US)
+    assert (again is deleted, same) == (True, piece)
+    assert store.backlog().slots == 3
+    again.erase(piece.offset, len(piece.data))
+    ((again, same, _),) = store.take(10, 1 << 20, 10 * RESCAN_US)
+    assert (again is slot, same) == (True, new)
 
 
 def test_slots_by_the_hundred_thousand_are_not_listed_each_time(

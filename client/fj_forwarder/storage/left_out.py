@@ -111,12 +111,12 @@ class LeftOutSlots:
 
     def add(self, name: str, error: SpoolFailedError) -> None:
         """Note that a slot cannot be opened; its caller knows when to try again."""
-        self._failures[name] = error
+        self._keep(name, error)
         self.log_once(name, f"this slot is left out until it can be opened: {error}")
 
     def add_unerased(self, name: str, error: SpoolFailedError) -> None:
         """Leave out a slot in which a delivered record cannot be erased."""
-        self._failures[name] = error
+        self._keep(name, error)
         self.log_once(name, f"this slot is left out until what is delivered can be erased: {error}")
 
     def note_read(self, file: SlotFile) -> None:
@@ -134,8 +134,15 @@ class LeftOutSlots:
         """
         if now_us is not None:
             file.retry_us = now_us + RESCAN_US
-            self._failures[file.name] = error
+            self._keep(file.name, error)
         self.log_once(file.name, f"this slot is left out for now: {error}")
+
+    def _keep(self, name: str, error: SpoolFailedError) -> None:
+        """Keep an error without its tracebacks, whose frames would keep the objects of its slot."""
+        for known in (error, error.__cause__, error.__context__):
+            if known is not None:
+                known.__traceback__ = None
+        self._failures[name] = error
 
     def summarize(self) -> None:
         """Log how many slots were left out that the log does not name."""

@@ -52,7 +52,6 @@ class SlotFile:
 
     __slots__ = (
         "_budget",
-        "_growth",
         "_handle",
         "_put_aside",
         "_reader",
@@ -61,6 +60,7 @@ class SlotFile:
         "_tail",
         "content",
         "delayed",
+        "growth",
         "is_drop_in",
         "is_overwritten",
         "name",
@@ -100,7 +100,7 @@ class SlotFile:
         """Length of the file when nothing whole was behind the incomplete bytes at its end."""
         self.is_overwritten = False
         """Another program has overwritten it: only the records in memory are left of it."""
-        self._growth = DropInGrowth(is_drop_in=self.is_drop_in, has_grown=is_written)
+        self.growth = DropInGrowth(is_drop_in=self.is_drop_in, has_grown=is_written)
         self.window = SendWindow()
         """Records of it that are in memory."""
         self.delayed = DelayedStretches()
@@ -161,16 +161,16 @@ class SlotFile:
     @property
     def is_over(self) -> bool:
         """Whether this is a drop-in that was read to its end: nothing more comes."""
-        return self._growth.is_over(self.position, self.waiting_bytes)
+        return self.growth.is_over(self.position, self.waiting_bytes)
 
-    def note_growth(self) -> None:
-        """Look whether a drop-in has grown since the last look; the caller lets time pass.
+    def note_growth(self, now_us: int, size: int | None = None) -> None:
+        """Look whether a drop-in has grown; ``size`` is its length where it is suspended.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
         if self.is_drop_in and not self.is_over:
-            self._growth.note_look(self._handle.size())
+            self.growth.note_look(self._handle.size() if size is None else size, now_us)
 
     @property
     def is_taken_away(self) -> bool:
@@ -212,7 +212,7 @@ class SlotFile:
             SpoolFailedError: A call of the operating system failed.
         """
         found: list[Piece] = []
-        final = final or self._growth.is_stalled
+        final = final or self.growth.is_stalled
         while len(found) < count_max and bytes_max > 0:
             try:
                 pieces = self._reader.read(
@@ -225,7 +225,7 @@ class SlotFile:
             if not pieces:
                 if not self._reader.is_busy:
                     size = self.position + self.waiting_bytes
-                    self._growth.note_read(size, self.waiting_bytes)
+                    self.growth.note_read(size, self.waiting_bytes)
                     if settled:
                         self._settled_to = size
                 break
@@ -370,7 +370,7 @@ class SlotFile:
             found = self.take(count_max, bytes_max, final=True)
             if found or self.has_more() or self.delayed:
                 return False, found
-            if not self._growth.has_grown:  # else its records may have been written a second time
+            if not self.growth.has_grown:  # else its records may have been written a second time
                 self.content.check_all_erased(self._handle.descriptor)
             if not self.is_taken_away:
                 self._handle.unlink()

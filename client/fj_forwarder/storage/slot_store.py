@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import (
-    FIRST_RECORDS_MAX,
-    OPEN_SLOTS_MAX,
-    RESCAN_US,
-    UNERASED_MAX,
-)
+from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
 from fastjournal.spool.format import FILE_HEADER_BYTES
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.work_budget import OPENING_UNITS, WorkBudget
 from fastjournal.spool.slots import SlotName
 from fj_forwarder.storage.backlog import Backlog, measure_backlog
 from fj_forwarder.storage.left_out import LeftOutSlots, SlotFailureHandler
@@ -29,6 +24,7 @@ from fj_forwarder.storage.slot_file import PutAside, SlotFile
 from fj_forwarder.storage.slot_handle import open_slots_max
 from fj_forwarder.storage.slot_listing import SlotListing
 from fj_forwarder.storage.stretches import Stretch
+from fj_forwarder.storage.suspended_slots import RESUMED_MAX, SuspendedSlots
 from fj_forwarder.storage.taken import TakenRecord, TakenRecords
 from fj_forwarder.storage.temporary_files import TemporaryFiles
 
@@ -69,8 +65,8 @@ class SlotStore:
         self._open_max = open_slots_max(OPEN_SLOTS_MAX)
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
-        self._suspended: dict[str, SlotFile] = {}
-        """Slots that were read and closed: they wait for what is delayed, or for their writers."""
+        self.suspended = SuspendedSlots()
+        """Slots that were read and closed."""
         self.listing = listing or SlotListing(directory)
         """Slots that were not begun, and files that are nothing of a spool."""
         self.temporary_files = TemporaryFiles(directory)
@@ -88,7 +84,7 @@ class SlotStore:
 
     def backlog(self) -> Backlog:
         """Return what is pending."""
-        return measure_backlog([*self._open, *self._suspended.values()], self.listing.unread)
+        return measure_backlog([*self._open, *self.suspended], self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
         """Look which slots there are, unless that was done just now or there is enough to do.
@@ -102,10 +98,10 @@ class SlotStore:
 
     def _prune(self, listed: set[str]) -> set[str]:
         """Drop what is known of slots that are gone; return the names of those not to begin."""
-        self.left_out.prune(listed, {file.name for file in self._open} | self._suspended.keys())
+        self.left_out.prune(listed, {file.name for file in self._open} | self.suspended.names())
         taken_away = self._taken_away(self._open)
         begun = {file.name for file in self._open if file not in taken_away}
-        return begun | self.left_out.unopened | self._suspended.keys()
+        return begun | self.left_out.unopened | self.suspended.names()
 
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
@@ -177,8 +173,8 @@ class SlotStore:
         log.error("%s; it is read again from its start%s", error, what)
         if file in self._open:
             self._open.remove(file)
-        if self._suspended.get(file.name) is file:
-            del self._suspended[file.name]
+        if file in self.suspended:
+            self.suspended.remove(file)
         if not file.is_taken_away:
             self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
         self._discard(file)
@@ -191,7 +187,7 @@ class SlotStore:
             if taken.has_room and is_looked_at and now_us >= file.retry_us:
                 with self._catching(file, now_us):
                     file.check_content()
-                    file.note_growth()
+                    file.note_growth(now_us)
                     file.wait_for_writes()
                     taken.add(file, file.take(taken.count, taken.size, settled=True))
         return taken.records
@@ -210,20 +206,25 @@ class SlotStore:
                 self._finish(file, taken)
         return taken.records
 
-    def resume_suspended(self) -> None:
-        """Finish suspended slots that a writer held, and read on where one wrote."""
-        for file in list(self._suspended.values()):
-            with contextlib.suppress(OSError):
-                size = os.stat(file.path, follow_symlinks=False).st_size
-                has_changed = size != file.position
-                is_due = not file.delayed or (has_changed and not file.is_barred)
-                if is_due and self._close_one() and self._resume(file):
-                    with self._catching(file):
-                        file.note_growth()
-                    self._finish(file, TakenRecords(0, 0))
-                    with self._catching(file):
-                        if file in self._open and file.is_at_rest:
-                            self._suspend(file)
+    def resume_suspended(self, now_us: int) -> None:
+        """Finish suspended slots that a writer held, and read on where one wrote.
+
+        This is done in parts: ``take`` reads the slots that one opens before the next part.
+        """
+        self.suspended.go_on(now_us)
+        for _ in range(RESUMED_MAX):
+            file = self.suspended.next_changed(now_us)
+            if file is None:
+                return
+            if not self._close_one():
+                self.suspended.end_look()
+                return
+            self._budget.spend(OPENING_UNITS)
+            if self._resume(file):
+                self._finish(file, TakenRecords(0, 0))
+                with self._catching(file):
+                    if file in self._open and file.is_at_rest:
+                        self._suspend(file)
 
     def close(self) -> None:
         """Close all files."""
@@ -243,20 +244,24 @@ class SlotStore:
                     count = file.window.allowance(taken.count, first_max=self._first_max)
                     if count and file.has_more():
                         taken.add(file, file.take(count, taken.size))
-        listing = self.listing
-        while listing.unread and taken.has_room and self._close_one():
+        listing, budget, is_over = self.listing, self._budget, False
+        while listing.unread and taken.has_room and not is_over and self._close_one():
             slot = listing.pop_oldest()
             try:
                 is_written = listing.is_rewritten(slot.name)
-                file = SlotFile(slot, self._put_aside, is_written=is_written, budget=self._budget)
+                file = SlotFile(slot, self._put_aside, is_written=is_written, budget=budget)
             except SpoolFailedError as error:
                 self.left_out.add_unopened(slot.name, error)
-                continue
-            listing.note_begun(slot.name)
-            insort(self._open, file, key=_start)
-            with self._catching(file, now_us):
-                count = file.window.allowance(taken.count, first_max=self._first_max)
-                taken.add(file, file.take(count, taken.size))
+            else:
+                listing.note_begun(slot.name)
+                insort(self._open, file, key=_start)
+                with self._catching(file, now_us):
+                    count = file.window.allowance(taken.count, first_max=self._first_max)
+                    taken.add(file, file.take(count, taken.size))
+                if file.outstanding:
+                    continue
+            budget.spend(OPENING_UNITS)
+            is_over = budget.is_spent
 
     @property
     def _first_max(self) -> int:
@@ -275,12 +280,12 @@ class SlotStore:
         if file.is_barred and not stretch.settled:
             self._postpone(due, now_us)
             return True
-        if file.name in self._suspended:
+        if file in self.suspended:
             if not self._close_one():
                 return False
             self._resume(file)
         before = stretch.start
-        if file.name not in self._suspended and stretch.alive:
+        if stretch.alive and file not in self.suspended:
             with self._catching(file, now_us):
                 taken.add(file, file.take_again(stretch, taken.count, taken.size), stretch)
                 self._unerased -= stretch.is_erasure and not stretch.alive
@@ -293,10 +298,7 @@ class SlotStore:
         return SlotFailureHandler(self.left_out, self.reread, file, now_us)
 
     def _taken_away(self, files: Iterable[SlotFile]) -> list[SlotFile]:
-        """Return the slots that somebody deleted: a writer may make new ones of their names.
-
-        They stay open until what is in them is sent.
-        """
+        """Return the slots that somebody deleted: they stay open until what is in them is sent."""
         found = [file for file in files if file.is_taken_away]
         for file in found:
             if not file.was_taken_away:
@@ -358,9 +360,8 @@ class SlotStore:
         return deleted or file.is_overwritten
 
     def _suspend(self, file: SlotFile) -> None:
-        file.suspend()
-        self._open.remove(file)
-        self._suspended[file.name] = file
+        if self.suspended.add(file):
+            self._open.remove(file)
 
     def _resume(self, file: SlotFile) -> bool:
         """Open a suspended slot; False: that cannot be done, or it is gone."""
@@ -372,12 +373,12 @@ class SlotStore:
         except SpoolFailedError as error:
             if not os.path.lexists(file.path) or error.__cause__ is None:
                 log.error("this slot was taken away, and what was pending in it: %s", error)
-                del self._suspended[file.name]
+                self.suspended.remove(file)
                 self._discard(file)
             else:
                 self.left_out.add(file.name, error)
             return False
-        del self._suspended[file.name]
+        self.suspended.remove(file)
         insort(self._open, file, key=_start)
         return True
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Final
+
+OPENING_UNITS: Final = 16 * 1024
+"""Work of a slot that is opened in vain: it gives no record."""
 
 
 class WorkBudget:
