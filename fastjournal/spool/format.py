@@ -32,6 +32,7 @@ import google_crc32c
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import SPOOL_FRAME_BYTES_MAX
+from fastjournal.spool.shifted_checksums import with_zeros
 
 MAGIC: Final = b"fjsp"
 VERSION: Final = 1
@@ -103,7 +104,9 @@ def erased_ends(frame: bytes) -> tuple[bytes, bytes]:
 
 def blank_ends(record_bytes: int) -> tuple[bytes, bytes]:
     """Return the first 5 and the last 4 bytes of a blank of ``record_bytes`` (at least 9) bytes."""
-    return erased_ends(bytes(record_bytes - RECORD_OVERHEAD))
+    size = record_bytes - RECORD_OVERHEAD
+    head = _HEAD.pack(ERASED, size)
+    return head, _U32.pack(with_zeros(_crc(head[1:]), size))
 
 
 def record_end(data: bytes, at: int, is_right: CheckRange | None = None) -> int:

@@ -1,25 +1,33 @@
-"""Slots by the thousand that give no record: the work of one turn, and the others meanwhile."""
+"""Slots, and erased records, by the thousand: the work of one turn, and the others meanwhile."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
-from fastjournal.spool import DeadDirectory
-from fastjournal.spool.format import FILE_HEADER, encode_record
-from fastjournal.spool.reading.work_budget import OPENING_UNITS
+from fastjournal.spool import DeadDirectory, Kind, Piece, SlotReader, list_slots
+from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, encode_record
+from fastjournal.spool.reading import slot_reader
+from fastjournal.spool.reading.work_budget import OPENING_UNITS, PIECE_UNITS
 from fj_forwarder.delivery import TURN_UNITS, Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import slot_handle
+from fj_forwarder.storage import slot_handle, slot_space
+from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.stretches import Stretch
+from tests.unit.test_forwarder_slotfile import can_punch
 
+SLOT = "20261120T080000Z"
 START_US = 1_795_161_600_000_000
 COUNT = 8 * OPEN_SLOTS_MAX
 OPENED_MAX = TURN_UNITS // OPENING_UNITS + 4
 TORN = FILE_HEADER[:5]
+PIECES_MAX = 2 * TURN_UNITS // PIECE_UNITS
 OTHER_VERSION = b"fjsp\0\0\0\2"
 
 
@@ -67,13 +75,17 @@ class Turns:
         return sum(1 for _ in self.directory.glob("*.fjs"))
 
 
+def record(number: int) -> bytes:
+    request = Request(Function.SET, 0, Flag.PERSIST, 5, b"%d" % number, value_type=1, value=b"v")
+    return encode_record(encode_request(request))
+
+
 def write_slot(directory: Path, number: int, content: bytes) -> None:
-    (directory / f"20261120T080000Z-{number:06}.fjs").write_bytes(content)
+    (directory / f"{SLOT}-{number:06}.fjs").write_bytes(content)
 
 
 def write_good(directory: Path, number: int) -> None:
-    request = Request(Function.SET, 0, Flag.PERSIST, 5, b"%d" % number, value_type=1, value=b"v")
-    write_slot(directory, number, FILE_HEADER + encode_record(encode_request(request)))
+    write_slot(directory, number, FILE_HEADER + record(number))
 
 
 def test_slots_that_cannot_be_opened_take_many_turns_and_hold_up_no_record(
@@ -111,3 +123,91 @@ def test_torn_drop_ins_take_many_turns_few_rescans_and_hold_up_no_record(
     run.rescans(4)
     assert (run.slots, run.delivery.dead_letters.count) == (0, COUNT)
     assert max(run.opened) <= OPENED_MAX
+
+
+def count_pieces(patch: pytest.MonkeyPatch, run: Turns) -> list[int]:
+    """Count the pieces that are read in each turn."""
+    pieces: list[int] = []
+    read = slot_reader.SlotReader.read
+
+    def count(reader: slot_reader.SlotReader, *arguments: Any, **named: Any) -> list[Piece]:
+        found = read(reader, *arguments, **named)
+        pieces.extend([0] * (len(run.opened) - len(pieces)))
+        pieces[-1] += len(found)
+        return found
+
+    patch.setattr(slot_reader.SlotReader, "read", count)
+    return pieces
+
+
+def write_erased(directory: Path, count: int) -> None:
+    erased = ERASED_BYTE + record(2)[1:]
+    content = FILE_HEADER + record(0) + erased * count + record(1)
+    (directory / f"{SLOT}.fjs").write_bytes(content)
+
+
+def test_erased_records_between_others_are_passed_in_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 5 * PIECES_MAX
+    write_erased(tmp_path, count)
+    run = Turns(tmp_path, monkeypatch)
+    pieces = count_pieces(monkeypatch, run)
+    run.turn()
+    assert run.sent == 1
+    write_good(tmp_path, 1)
+    run.rescans(1)
+    assert run.sent == 3
+    assert sum(pieces) > count
+    assert max(pieces) <= PIECES_MAX
+
+
+def test_stretch_of_erased_records_is_read_in_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many delayed records of a slot are one stretch, in which most may be done by now."""
+    count = 5 * PIECES_MAX
+    write_erased(tmp_path, count)
+    run = Turns(tmp_path, monkeypatch)
+    run.opened.append(0)
+    store = run.delivery.store
+    store.refresh(run.now_us)
+    ((slot, first, _),) = store.take(1, 1 << 20, run.now_us)
+    while not (taken := store.take(1000, 1 << 20, run.now_us)):
+        run.delivery.begin_turn()
+    ((_, last, _),) = taken
+    slot.window.evict(last.offset)
+    run.now_us += RESCAN_US
+    store.delay(slot, Stretch(first.offset, last.end, due_us=run.now_us, folded=True))
+    pieces = count_pieces(monkeypatch, run)
+    run.rescans(2)
+    assert run.sent == 2
+    assert max(pieces) <= PIECES_MAX
+
+
+def test_space_behind_one_record_is_released_without_reading_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_punch(tmp_path):
+        pytest.skip("this file system has no holes")
+    monkeypatch.setattr(slot_space, "RECORD_BYTES_MAX", 400_000)
+    monkeypatch.setattr(slot_space, "RELEASE_BYTES", 20_000)
+    write_erased(tmp_path, 100_000)
+    path = tmp_path / f"{SLOT}.fjs"
+    file = SlotFile(list_slots(tmp_path)[0], lambda *_: True)
+    first, last = file.take(10, 1 << 20)
+    reads: list[int] = []
+    pread = os.pread
+
+    def count(descriptor: int, size: int, at: int) -> bytes:
+        reads.append(size)
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", count)
+    before = path.stat().st_blocks
+    file.erase(first.offset, len(first.data))
+    assert sum(reads) < 100_000
+    assert path.stat().st_blocks < before // 5
+    file.close()
+    assert [piece.kind for piece in SlotReader(str(path)).read(100)][-1] is Kind.PENDING
+    assert last.end == path.stat().st_size

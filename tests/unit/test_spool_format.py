@@ -21,6 +21,11 @@ def blank(size: int) -> bytes:
     return head + bytes(size - 9) + crc
 
 
+@pytest.mark.parametrize("size", [9, 10, 100, 70_000, SPOOL_FRAME_BYTES_MAX + 9])
+def test_blank_is_an_erased_record_of_zero_bytes(size: int) -> None:
+    assert form.blank_ends(size) == form.erased_ends(bytes(size - 9))
+
+
 @pytest.mark.parametrize(("frame", "text"), GOLDEN)
 def test_record_has_exactly_these_bytes(frame: bytes, text: str) -> None:
     assert form.encode_record(frame).hex() == text.replace(" ", "")

@@ -10,7 +10,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from fastjournal.spool import Kind, Piece, SlotReader, spool_status
+from fastjournal.spool import Kind, Piece, SlotReader, shifted_checksums, spool_status
 from fastjournal.spool import format as form
 from fastjournal.spool.reading import damage_search, range_checksums, slot_window
 from fastjournal.spool.reading.range_checksums import RangeChecksums
@@ -105,8 +105,9 @@ def test_checksum_of_a_range_is_that_of_its_bytes(seed: int) -> None:
 def test_checksum_in_front_of_zero_bytes_of_any_length(size: int) -> None:
     ahead = b"123456789"
     wanted = google_crc32c.value(ahead + bytes(size))
-    shifted = range_checksums._shifted(google_crc32c.value(ahead), size)
+    shifted = shifted_checksums.shifted(google_crc32c.value(ahead), size)
     assert shifted ^ google_crc32c.value(bytes(size)) == wanted
+    assert shifted_checksums.with_zeros(google_crc32c.value(ahead), size) == wanted
 
 
 @pytest.mark.parametrize("units", [1, 10_000, 300_000])

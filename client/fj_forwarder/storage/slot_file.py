@@ -17,7 +17,7 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import ERASED_BYTE, RECORD_OVERHEAD
 from fastjournal.spool.reading.pieces import Piece, PieceKind
 from fastjournal.spool.reading.slot_reader import SlotReader
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.work_budget import PIECE_UNITS, WorkBudget
 from fastjournal.spool.slots import Slot, SlotName, is_drop_in, spool_failed
 from fj_forwarder.storage.delayed_stretches import DelayedStretches
 from fj_forwarder.storage.drop_in_growth import DropInGrowth
@@ -208,6 +208,8 @@ class SlotFile:
     ) -> list[Piece]:
         """Return the next pending records; damage is put aside on the way.
 
+        None: there are none, or the budget is spent.
+
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
@@ -240,6 +242,9 @@ class SlotFile:
                     self._bury(piece, is_torn=is_torn)
             is_damage = pieces[-1].kind is PieceKind.DAMAGE  # its last bytes may be erased by now
             self._tail = b"" if is_damage else self._reader.last_bytes
+            self._budget.spend(PIECE_UNITS * len(pieces))
+            if self._budget.is_spent:
+                break
         return found
 
     def take_again(self, stretch: Stretch, count_max: int, bytes_max: int) -> list[Piece]:
@@ -255,13 +260,8 @@ class SlotFile:
         found: list[Piece] = []
         stretch.begun = True
         is_damage = stretch.settled is not None and stretch.settled.is_damage
-        reader = SlotReader(
-            self.path,
-            self._handle.descriptor,
-            start=stretch.start,
-            end=stretch.end,
-            is_damage=is_damage,
-        )
+        descriptor, start, end = self._handle.descriptor, stretch.start, stretch.end
+        reader = SlotReader(self.path, descriptor, start=start, end=end, is_damage=is_damage)
         while len(found) < count_max and bytes_max > 0:
             try:
                 pieces = reader.read(count_max - len(found), bytes_max=bytes_max, final=True)
@@ -277,7 +277,8 @@ class SlotFile:
                     self.window.records[piece.offset] = piece.data
                     bytes_max -= len(piece.data)
                     found.append(piece)
-            if not pieces:
+            self._budget.spend(PIECE_UNITS * len(pieces))
+            if not pieces or self._budget.is_spent:
                 break
         if reader.position >= stretch.end:
             self.drop(stretch)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_right
 from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
 from fastjournal.spool.reading.pieces import Piece, PieceKind
-from fastjournal.spool.reading.slot_reader import SlotReader
 from fastjournal.spool.slots import spool_failed
 from fj_forwarder.storage.punch_hole import punch_hole
 
@@ -37,6 +37,7 @@ class SlotSpace:
         "_again_at",
         "_blocked_at",
         "_can_release",
+        "_marks",
         "_path",
         "_released",
         "_unreleased",
@@ -51,6 +52,8 @@ class SlotSpace:
         """Everything from the first record to this byte is released; -1: no record was seen."""
         self.last_record = -1
         """Where the last record that was read starts."""
+        self._marks: list[int] = []
+        """Where some records start, at least ``RELEASE_BYTES`` apart: a blank may end there."""
         self._can_release = True
         self._blocked_at = _NOWHERE
         """The first pending record, where that kept space from being released."""
@@ -63,6 +66,8 @@ class SlotSpace:
             self._released = piece.offset
         if piece.kind is not PieceKind.DAMAGE:
             self.last_record = piece.offset
+            if not self._marks or piece.offset - self._marks[-1] >= RELEASE_BYTES:
+                self._marks.append(piece.offset)
         if piece.kind is PieceKind.ERASED:
             self._unreleased += piece.end - piece.offset
 
@@ -109,7 +114,7 @@ class SlotSpace:
             SpoolFailedError: A call of the operating system failed.
         """
         while end - self._released >= RELEASE_BYTES:
-            part_end = self._boundary(descriptor, end)
+            part_end = self._boundary(end)
             if part_end - self._released < RELEASE_BYTES:
                 return
             try:
@@ -121,20 +126,13 @@ class SlotSpace:
             self._unreleased -= part_end - self._released
             self._released = part_end
 
-    def _boundary(self, descriptor: int, end: int) -> int:
-        """Return ``end``, or the last start of a record that one blank can reach."""
+    def _boundary(self, end: int) -> int:
+        """Return ``end``, or the last known start of a record that one blank can reach."""
         limit = self._released + RECORD_BYTES_MAX
         if end <= limit:
             return end
-        reader = SlotReader(self._path, descriptor, start=self._released)
-        best = self._released
-        while pieces := reader.read(4096):
-            for piece in pieces:
-                if piece.offset > limit:
-                    return best
-                if piece.kind is not PieceKind.DAMAGE:
-                    best = piece.offset
-        return best
+        reached = bisect_right(self._marks, limit)
+        return max(self._released, self._marks[reached - 1]) if reached else self._released
 
     def _blank(self, descriptor: int, start: int, end: int) -> None:
         head, crc = blank_ends(end - start)

@@ -271,7 +271,7 @@ class SlotStore:
     def _take_due(self, taken: TakenRecords, now_us: int) -> None:
         """Read what was delayed and is due."""
         while taken.has_room and (due := self.delays.first_due(now_us)):
-            if not self._take_stretch(due, taken, now_us):
+            if not self._take_stretch(due, taken, now_us) or self._budget.is_spent:
                 return
 
     def _take_stretch(self, due: Due, taken: TakenRecords, now_us: int) -> bool:
@@ -291,6 +291,7 @@ class SlotStore:
                 self._unerased -= stretch.is_erasure and not stretch.alive
         if stretch.alive and stretch.start == before:
             self._postpone(due, now_us)
+            self._budget.spend(OPENING_UNITS)
         return True
 
     def _catching(self, file: SlotFile, now_us: int | None = None) -> SlotFailureHandler:
@@ -331,9 +332,8 @@ class SlotStore:
 
     def _finish_drop_ins(self) -> None:
         """Delete the drop-ins that are sent, at once: there may be thousands in one slot."""
-        for file in [file for file in self._open if file.is_drop_in and not file.outstanding]:
-            if file.is_over:
-                self._finish(file, TakenRecords(0, 0))
+        for file in [f for f in self._open if f.is_drop_in and not f.outstanding and f.is_over]:
+            self._finish(file, TakenRecords(0, 0))
 
     def _is_over(self, file: SlotFile, wall_us: int) -> bool:
         if file.is_drop_in:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+PIECE_UNITS: Final = 200
+"""Work of a piece that is read: a slot may have erased records by the million."""
+
 OPENING_UNITS: Final = 16 * 1024
 """Work of a slot that is opened in vain: it gives no record."""
 
