@@ -34,7 +34,8 @@ OTHER_VERSION = b"fjsp\0\0\0\2"
 class Turns:
     """Turns of a delivery, in virtual time: each has one ``fill``."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, *, code: str = "") -> None:
+        self.code = code
         self.directory = directory
         self.now_us = START_US
         self.opened: list[int] = []
@@ -61,7 +62,7 @@ class Turns:
             self._daemon.receive_data(frames)
         for request in self._daemon.next_events():
             self.sent += 1
-            self.delivery.handle(Reply(request.identifier), self.now_us)
+            self.delivery.handle(Reply(request.identifier, error=self.code), self.now_us)
         if not frames:
             self.now_us = max(self.now_us + 1, self.delivery.next_due(self.now_us))
 
@@ -123,6 +124,28 @@ def test_torn_drop_ins_take_many_turns_few_rescans_and_hold_up_no_record(
     run.rescans(4)
     assert (run.slots, run.delivery.dead_letters.count) == (0, COUNT)
     assert max(run.opened) <= OPENED_MAX
+
+
+def test_status_looks_at_a_part_of_the_slots_with_delayed_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(COUNT):
+        write_good(tmp_path, number)
+    run = Turns(tmp_path, monkeypatch, code="forbidden")
+    while len(run.delivery.store.delays) < COUNT:
+        run.turn()
+    looks: list[str] = []
+    stat = os.stat
+
+    def count(path: str, **named: Any) -> os.stat_result:
+        looks.append(path)
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "stat", count)
+    backlog = run.delivery.store.backlog()
+    assert len(looks) <= 2 * OPEN_SLOTS_MAX
+    assert (backlog.slots, backlog.unread_bytes) == (COUNT, 0)
+    assert (backlog.oldest_slot, backlog.oldest_pending_us) == (f"{SLOT}-000000.fjs", 5)
 
 
 def count_pieces(patch: pytest.MonkeyPatch, run: Turns) -> list[int]:

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from fj_forwarder.storage.slot_file import SlotFile
 
 _SAMPLES_MAX: Final = 256
-"""So many unread slots are asked for their size; those of all are taken to be like them."""
+"""So many suspended slots, and unread ones, are asked for their size; those of all are taken to be
+like them."""
+
+
+class _Place(NamedTuple):
+    """Place of a record, in the order of the slots."""
+
+    start_s: int
+    name: str
+    path: str
+    offset: int
 
 
 class Backlog(NamedTuple):
@@ -35,34 +45,51 @@ class Backlog(NamedTuple):
     oldest_pending_us: int | None
 
 
-def measure_backlog(begun: Sequence[SlotFile], unread: Sequence[SlotName]) -> Backlog:
+def measure_backlog(
+    begun: Sequence[SlotFile], suspended: Sequence[SlotFile], unread: Sequence[SlotName]
+) -> Backlog:
     """Return what is pending.
 
     Args:
-        begun: Slots that were read, at least in part.
-        unread: Slots that were not, oldest last.
+        begun: Slots that are open, few.
+        suspended: Slots that were read and closed.
+        unread: Slots that were not begun, oldest last.
     """
     outstanding = unread_bytes = 0
-    oldest: tuple[int, str, str, int] | None = None
+    places: list[_Place] = []
     for file in begun:
         outstanding += file.outstanding
-        size = _size(file.path)
-        unread_bytes += max(0, size - file.position)
-        if (offset := _first_pending(file, size)) is not None:
-            place = (file.start_s, file.name, file.path, offset)
-            oldest = place if oldest is None else min(oldest, place)
-    step = len(unread) // _SAMPLES_MAX + 1
-    sampled = unread[::step]
+        unread_bytes += _measure(file, places)
+    step = len(suspended) // _SAMPLES_MAX + 1
+    sampled = suspended[::step]
     if sampled:
-        unread_bytes += sum(_size(slot.path) for slot in sampled) * len(unread) // len(sampled)
+        sizes = sum(_measure(file, places) for file in sampled)
+        unread_bytes += sizes * len(suspended) // len(sampled)
+    waiting = (file for file in suspended if file.delayed)
+    if first := min(waiting, key=_age, default=None):
+        places.append(_Place(*_age(first), first.path, min(first.delayed.starts())))
+    step = len(unread) // _SAMPLES_MAX + 1
+    if names := unread[::step]:
+        unread_bytes += sum(_size(slot.path) for slot in names) * len(unread) // len(names)
         slot = unread[-1]
-        place = (slot.start_s, slot.name, slot.path, FILE_HEADER_BYTES)
-        oldest = place if oldest is None else min(oldest, place)
-    slots = len(begun) + len(unread)
-    if oldest is None:
+        places.append(_Place(slot.start_s, slot.name, slot.path, FILE_HEADER_BYTES))
+    slots = len(begun) + len(suspended) + len(unread)
+    if not places:
         return Backlog(slots, outstanding, unread_bytes, None, None)
-    _, name, path, offset = oldest
+    _, name, path, offset = min(places)
     return Backlog(slots, outstanding, unread_bytes, name, _timestamp(path, offset))
+
+
+def _age(file: SlotFile) -> tuple[int, str]:
+    return file.start_s, file.name
+
+
+def _measure(file: SlotFile, places: list[_Place]) -> int:
+    """Add the first record of a slot that is not done; return the bytes that were not read."""
+    size = _size(file.path)
+    if (offset := _first_pending(file, size)) is not None:
+        places.append(_Place(file.start_s, file.name, file.path, offset))
+    return max(0, size - file.position)
 
 
 def _first_pending(file: SlotFile, size: int) -> int | None:

@@ -84,7 +84,7 @@ class SlotStore:
 
     def backlog(self) -> Backlog:
         """Return what is pending."""
-        return measure_backlog([*self._open, *self.suspended], self.listing.unread)
+        return measure_backlog(self._open, list(self.suspended), self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
         """Look which slots there are, unless that was done just now or there is enough to do.
