@@ -13,6 +13,7 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
 from fastjournal.spool import Spool
+from fastjournal.spool.appending import spool_quota
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.spool.format import RECORD_OVERHEAD
@@ -73,6 +74,38 @@ def test_hidden_files_of_killed_producers_count_until_they_are_linked(tmp_path: 
         hidden.write_bytes(bytes(2000))
         os.link(hidden, tmp_path / "20261120T080000Z-web1.fjs")  # one file of 2,000 bytes
         spool.append(domain="d", value=b"x" * 1000)
+
+
+class Seconds:
+    """Module ``time`` for a quota: each sum of the files takes a second."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.sums = 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def thread_time(self) -> float:
+        self.sums += 1
+        return self.sums / 2
+
+
+def test_full_spool_of_very_many_files_is_not_summed_at_each_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = Seconds()
+    monkeypatch.setattr(spool_quota, "time", seconds)
+    other = tmp_path / "20261120T080000Z-web1.fjs"
+    other.write_bytes(bytes(3900))
+    with Spool(tmp_path, spool_bytes_max=4000, clock=ManualClock(EIGHT)) as spool:
+        for _ in range(10):
+            with pytest.raises(SpoolFullError):
+                spool.append(domain="d", value=b"x" * 100)
+        assert seconds.sums == 2  # two calls for one sum
+        other.unlink()
+        seconds.now_s += 30
+        spool.append(domain="d", value=b"x" * 100)
 
 
 def test_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:

@@ -6,15 +6,27 @@ another clock or slot length lets them grow. So at a change of slot the one befo
 sum is renewed after every sixteenth of the limit, and before an append is refused. Two processes
 that append at the same moment can pass the limit by one record each. A signal handler may come in
 between at any moment: what is changed is changed by one assignment.
+
+A sum costs as much as there are files, and a full spool may have a hundred thousand: where one took
+long, appends are refused for a while without another.
 """
 
 from __future__ import annotations
+
+import time
+from typing import Final
 
 from fastjournal.errors import SpoolFullError
 from fastjournal.spool.appending.appendfile import AppendFile
 from fastjournal.spool.slots import list_slots, temporary_bytes
 
 _NEVER = -1
+
+_LONG_S: Final = 0.005
+"""A sum that takes so much processor time is not renewed at each refusal: a thousand files."""
+
+_PAUSE: Final = 20
+"""No such sum follows another one for this many times of what that took, to refuse an append."""
 
 
 class SpoolQuota:
@@ -33,6 +45,8 @@ class SpoolQuota:
         self._others = _NEVER
         self._holes = 0
         self._taken = 0
+        self._look_from_s = 0.0
+        """Before this instant a sum is not renewed because an append is to be refused."""
 
     def change(self, before: AppendFile) -> None:
         """Another file is used from now on: the one before is one of the others."""
@@ -50,7 +64,8 @@ class SpoolQuota:
         if self._others == _NEVER or self._taken >= self._look_again:
             self._look(file)
         if self._others + file.size - self._holes + count > self._bytes_max:
-            self._look(file)
+            if time.monotonic() >= self._look_from_s:
+                self._look(file)
             used = self._others + file.size - self._holes
             if used + count > self._bytes_max:
                 raise SpoolFullError(
@@ -61,6 +76,7 @@ class SpoolQuota:
         self._taken += count
 
     def _look(self, file: AppendFile) -> None:
+        started_s = time.thread_time()
         others, holes = temporary_bytes(self._directory), 0
         for slot in list_slots(self._directory):
             if slot.name == file.name:
@@ -68,3 +84,6 @@ class SpoolQuota:
             else:
                 others += slot.allocated
         self._others, self._holes, self._taken = others, holes, 0
+        took_s = time.thread_time() - started_s
+        if took_s >= _LONG_S:
+            self._look_from_s = time.monotonic() + _PAUSE * took_s
