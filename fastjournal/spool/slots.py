@@ -146,7 +146,7 @@ def survey(directory: str | os.PathLike[str]) -> Survey:
             for entry in entries:
                 name = entry.name
                 start = parse_slot_name(name)
-                if start is not None and entry.is_file(follow_symlinks=False):
+                if start is not None and _is_file(entry):
                     slots.append(SlotName(start, name, entry.path))
                 elif start is not None or not _is_ours(entry):
                     count += 1
@@ -158,24 +158,39 @@ def survey(directory: str | os.PathLike[str]) -> Survey:
     return Survey(slots, sorted(ignored), count)
 
 
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether a name leads to a regular file; where that fails, whoever opens it names the reason.
+
+    One damaged inode is no failure of the directory.
+    """
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return True
+
+
 def list_slots(directory: str | os.PathLike[str]) -> list[Slot]:
     """Return the slots in a spool, oldest first, with their sizes.
+
+    One that cannot be looked at (a damaged inode) has 0 bytes: it cannot be opened either.
 
     Raises:
         SpoolFailedError: The directory cannot be read.
     """
     slots = []
-    try:
-        for start, name, path in survey(directory).slots:
-            try:
-                status = os.stat(path, follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # finished and deleted meanwhile
-            blocks = status.st_blocks * 512 or status.st_size  # 0: the file system does not say
-            allocated = min(status.st_size, blocks)
-            slots.append(Slot(start, name, path, status.st_size, allocated))
-    except OSError as error:
-        raise spool_failed("read the spool", directory, error) from error
+    for start, name, path in survey(directory).slots:
+        size = allocated = 0
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # finished and deleted meanwhile
+        except OSError:
+            pass
+        else:
+            size = status.st_size
+            # no blocks: the file system does not say
+            allocated = min(size, status.st_blocks * 512 or size)
+        slots.append(Slot(start, name, path, size, allocated))
     return slots
 
 
@@ -192,7 +207,7 @@ def temporary_bytes(directory: str | os.PathLike[str]) -> int:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if _is_temporary(entry.name):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):  # gone, or a damaged inode
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                             total += status.st_size
@@ -203,7 +218,7 @@ def temporary_bytes(directory: str | os.PathLike[str]) -> int:
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     if _is_temporary(entry.name):
-        return entry.is_file(follow_symlinks=False)
+        return _is_file(entry)
     return entry.name in _OURS
 
 

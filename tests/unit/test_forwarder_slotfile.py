@@ -7,6 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -548,6 +549,31 @@ def test_slot_file_half_created_by_a_killed_writer_is_removed_later(tmp_path: Pa
     os.utime(young, (START_S + 3000, START_S + 3000))
     store(tmp_path).temporary_files.remove_old((START_S + 3601) * 10**6)
     assert sorted(tmp_path.iterdir()) == sorted([young, other])
+
+
+def test_hidden_file_that_cannot_be_removed_ends_nothing_and_others_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One damaged inode: the forwarder of all producers goes on, also after a restart."""
+    hidden = [tmp_path / f".20261120T080000Z-web{number}.fjs.tmp" for number in range(3)]
+    for path in hidden:
+        path.write_bytes(b"half")
+        os.utime(path, (START_S, START_S))
+    unlink = os.unlink
+
+    def fail_at_second(path: str, **named: Any) -> None:
+        if path == str(hidden[1]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, **named)
+
+    monkeypatch.setattr(os, "unlink", fail_at_second)
+    engine = DeliveryEngine(in_flight_max=1, random=Random(1))
+    now_us = (START_S + 3601) * 1_000_000
+    delivery = Delivery(str(tmp_path), slot_seconds=60, engine=engine, now_us=now_us)
+    delivery.fill(now_us, now_us)
+    delivery.close()
+    assert [path.exists() for path in hidden] == [False, True, False]
+    assert hidden[1].name in caplog.text
 
 
 def test_hidden_file_of_a_killed_producer_is_removed_while_the_forwarder_runs(

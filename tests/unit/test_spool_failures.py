@@ -6,8 +6,9 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from fastjournal.spool.appending import spool_quota
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.spool.format import RECORD_OVERHEAD
+from fastjournal.spool.slots import survey
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
 
@@ -74,6 +76,41 @@ def test_hidden_files_of_killed_producers_count_until_they_are_linked(tmp_path: 
         hidden.write_bytes(bytes(2000))
         os.link(hidden, tmp_path / "20261120T080000Z-web1.fjs")  # one file of 2,000 bytes
         spool.append(domain="d", value=b"x" * 1000)
+
+
+def test_slot_that_cannot_be_looked_at_stops_no_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One damaged inode: its bytes are not known, and the others count."""
+    bad, other = (tmp_path / f"20261120T070000Z-{name}.fjs" for name in ("bad", "other"))
+    for path in (bad, other):
+        path.write_bytes(bytes(3000))
+    stat = os.stat
+
+    def fail(path: Any, **named: Any) -> os.stat_result:
+        if path == str(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "stat", fail)
+    with Spool(tmp_path, spool_bytes_max=4000, clock=ManualClock(EIGHT)) as spool:
+        spool.append(domain="d", value=b"x" * 100)
+        with pytest.raises(SpoolFullError):
+            spool.append(domain="d", value=b"x" * 1000)
+
+
+def test_directory_whose_entries_have_no_types_names_a_slot_that_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Entry:
+        name = "20261120T070000Z.fjs"
+        path = str(tmp_path / name)
+
+        def is_file(self, *, follow_symlinks: bool) -> bool:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", lambda _: nullcontext([Entry()]))
+    assert [slot.name for slot in survey(tmp_path).slots] == [Entry.name]
 
 
 class Seconds:

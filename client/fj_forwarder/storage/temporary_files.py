@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import stat
 from typing import Final
 
 from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, spool_failed
+
+log = logging.getLogger("fj_forwarder")
 
 TEMPORARY_SECONDS_MAX: Final = 3600
 """A file that a killed writer was about to create is removed when it is so old; the directory is
@@ -42,6 +44,8 @@ class TemporaryFiles:
     def remove_old(self, wall_us: int) -> None:
         """Remove what writers that were killed while creating a slot left behind.
 
+        A file that cannot be removed stays, and is named in the log.
+
         Raises:
             SpoolFailedError: The directory cannot be read.
         """
@@ -51,10 +55,18 @@ class TemporaryFiles:
                 for entry in entries:
                     ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
                     if ours and SLOT_SUFFIX in entry.name:
-                        with contextlib.suppress(FileNotFoundError, PermissionError):
-                            status = entry.stat(follow_symlinks=False)
-                            # anything else was made by nobody of the spool: ``survey`` names it
-                            if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
-                                os.unlink(entry.path)
+                        _remove(entry, oldest_s)
         except OSError as error:
             raise spool_failed("tidy the spool", self._directory, error) from error
+
+
+def _remove(entry: os.DirEntry[str], oldest_s: float) -> None:
+    """Remove a file that is old enough; what is no file was made by nobody of the spool."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
+            os.unlink(entry.path)
+    except (FileNotFoundError, PermissionError):
+        pass  # others removed it, or may do so
+    except OSError as error:
+        log.warning("%s", spool_failed("remove an old file", entry.path, error))
