@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -265,6 +266,33 @@ def test_record_of_a_deleted_slot_waits_beside_a_suspended_slot_of_the_same_name
     again.erase(piece.offset, len(piece.data))
     ((again, same, _),) = store.take(10, 1 << 20, 10 * RESCAN_US)
     assert (again is slot, same) == (True, new)
+
+
+def test_suspended_slot_whose_end_cannot_be_read_takes_no_descriptor_at_each_try(
+    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_open_max", 2)
+    spool_slots(tmp_path, 3)
+    store.refresh(RESCAN_US)
+    (slot, piece, _), (newer, other, _) = store.take(10, 1 << 20, 0)
+    store.delay(slot, Stretch(piece.offset, piece.end, due_us=2 * RESCAN_US))
+    newer.erase(other.offset, len(other.data))
+    ((_, last, _),) = store.take(10, 1 << 20, 0)
+    assert slot in store.suspended
+    before = len(os.listdir("/proc/self/fd"))
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", refuse)
+        for look in range(2, 8):
+            assert store.take(10, 1 << 20, look * RESCAN_US) == []
+            assert slot in store.suspended
+            assert len(os.listdir("/proc/self/fd")) <= before
+    assert last.data
+    ((again, same, _),) = store.take(10, 1 << 20, 9 * RESCAN_US)
+    assert (again is slot, same) == (True, piece)
 
 
 def test_slots_by_the_hundred_thousand_are_not_listed_each_time(

@@ -206,9 +206,7 @@ class SlotFile:
     def take(
         self, count_max: int, bytes_max: int, *, settled: bool = False, final: bool = False
     ) -> list[Piece]:
-        """Return the next pending records; damage is put aside on the way.
-
-        None: there are none, or the budget is spent.
+        """Return the next pending records within the budget; damage is put aside on the way.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -309,11 +307,13 @@ class SlotFile:
             SpoolFailedError: It cannot be opened, or is another one.
         """
         self._handle.reopen()
-        start = self._reader.position
-        self._reader = SlotReader(
-            self.path, self._handle.descriptor, start=start, budget=self._budget
-        )
-        self.check_content()
+        descriptor, start = self._handle.descriptor, self._reader.position
+        self._reader = SlotReader(self.path, descriptor, start=start, budget=self._budget)
+        try:
+            self.check_content()
+        except SpoolFailedError:
+            self.close()
+            raise
 
     def erase(self, offset: int, frame_bytes: int) -> None:
         """Mark the record at ``offset`` as erased, unless the slot was overwritten.
@@ -322,8 +322,7 @@ class SlotFile:
             SlotOverwrittenError: Another record is there.
             SpoolFailedError: It failed.
         """
-        window, content = self.window, self.content
-        records = window.records
+        window, content, records = self.window, self.content, self.window.records
         if self.is_overwritten:
             records.pop(offset, None)
             return
