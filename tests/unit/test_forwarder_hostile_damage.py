@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -163,10 +164,10 @@ def test_zero_bytes_that_no_blank_reaches_over_do_not_make_each_erased_record_de
     tries = 0
     release = SlotSpace.release
 
-    def counting(space: SlotSpace, descriptor: int, first_pending: int) -> None:
+    def counting(space: SlotSpace, *arguments: Any) -> None:
         nonlocal tries
         tries += 1
-        release(space, descriptor, first_pending)
+        release(space, *arguments)
 
     monkeypatch.setattr(SlotSpace, "release", counting)
     small = encode_record(b"FJ" + bytes(300))

@@ -221,8 +221,40 @@ def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     assert set(kinds(path)[:-1]) == {Kind.ERASED}
 
 
+def delay(file: SlotFile, pieces: list[Piece]) -> None:
+    for piece in pieces:
+        file.window.evict(piece.offset)
+        file.delayed.add(Stretch(piece.offset, piece.end, due_us=1))
+
+
 @pytest.mark.usefixtures("small_release")
-def test_slot_releases_no_space_behind_a_pending_record(tmp_path: Path) -> None:
+def test_delayed_records_do_not_keep_the_space_of_what_is_erased_behind_them(
+    tmp_path: Path,
+) -> None:
+    """The disk may be full, so that they cannot go to dead/ before there is space."""
+    if not can_punch(tmp_path):
+        pytest.skip("this file system has no holes")
+    path = write(tmp_path, *records(6000))
+    size = path.stat().st_size
+    file = open_slot(path)
+    taken = file.take(10_000, 10**9)
+    waiting = [taken[0], taken[1], taken[2500], taken[2502], taken[-1]]
+    delay(file, waiting)
+    for piece in taken:
+        if piece not in waiting:
+            file.erase(piece.offset, len(piece.data))
+    assert path.stat().st_blocks * 512 < size / 3
+    file.close()
+    again = open_slot(path)
+    assert again.take(10, 10**9) == waiting
+    for piece in waiting:
+        again.erase(piece.offset, len(piece.data))
+    again.close()
+    assert set(kinds(path)) == {Kind.ERASED}
+
+
+@pytest.mark.usefixtures("small_release")
+def test_slot_releases_no_space_behind_a_record_that_is_on_its_way(tmp_path: Path) -> None:
     path = write(tmp_path, *records(1000))
     file = open_slot(path)
     taken = file.take(10_000, 10**9)
@@ -334,16 +366,18 @@ def erase_until_killed(
 
 @pytest.mark.usefixtures("small_release")
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
+@pytest.mark.parametrize("delayed", [0, 2])
 def test_killed_while_space_is_released_nothing_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, delayed: int
 ) -> None:
     path = write(tmp_path, *records(1000))
     aside = PutAside()
     file = open_slot(path, aside)
     taken = file.take(10_000, 10**9)
-    erased = erase_until_killed(file, taken, monkeypatch, calls=calls)
+    delay(file, taken[:delayed])
+    erased = erase_until_killed(file, taken[delayed:], monkeypatch, calls=calls)
     again = open_slot(path, aside)
-    assert again.take(10_000, 10**9) == taken[erased:]
+    assert again.take(10_000, 10**9) == taken[:delayed] + taken[delayed + erased :]
     again.close()
     assert aside.pieces == []
 

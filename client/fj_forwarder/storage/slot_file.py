@@ -339,8 +339,8 @@ class SlotFile:
             window.open()
         self._space.add_erased(frame_bytes + RECORD_OVERHEAD)
         if self._space.is_due(offset):
-            first = min(chain((self._space.last_record,), records, self.delayed.starts()))
-            self._space.release(self._handle.descriptor, first)
+            end = min(chain((self._space.last_record,), records))
+            self._space.release(self._handle.descriptor, end, self.delayed)
 
     def wait_for_writes(self) -> None:
         """Return when every write that had begun is over.

@@ -1,4 +1,4 @@
-"""Space of a slot file: erased records at its start become one blank, and its frame a hole.
+"""Space of a slot file: a run of erased records becomes one blank, and its frame a hole.
 
 A blank is one record over a whole erased run (docs/spool.md). Whether the file system can punch
 holes shows at the first try.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_right
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
@@ -17,11 +17,15 @@ from fastjournal.spool.reading.pieces import Piece, PieceKind
 from fastjournal.spool.slots import spool_failed
 from fj_forwarder.storage.punch_hole import punch_hole
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fj_forwarder.storage.stretches import Stretch
+
 log = logging.getLogger("fj_forwarder")
 
 RELEASE_BYTES: Final = 1024 * 1024
-"""An erased run at the start is released when it has grown by this much: one call for thousands
-of records."""
+"""An erased run is released when it has grown by this much: one call for thousands of records."""
 
 _NOWHERE: Final = 1 << 62
 
@@ -37,6 +41,7 @@ class SlotSpace:
         "_again_at",
         "_blocked_at",
         "_can_release",
+        "_look_at",
         "_marks",
         "_path",
         "_released",
@@ -49,7 +54,7 @@ class SlotSpace:
         self._unreleased = 0
         """Erased bytes that are not released, wherever in the file."""
         self._released = -1
-        """Everything from the first record to this byte is released; -1: no record was seen."""
+        """Everything before this byte is released, but for what waits; -1: no record was seen."""
         self.last_record = -1
         """Where the last record that was read starts."""
         self._marks: list[int] = []
@@ -59,6 +64,8 @@ class SlotSpace:
         """The first pending record, where that kept space from being released."""
         self._again_at = 0
         """Erased bytes from which on a release that failed is tried again; 0: none did."""
+        self._look_at = 0
+        """Erased bytes from which on a run may be behind what kept space from being released."""
 
     def add_read(self, piece: Piece) -> None:
         """Note a piece that was read, in the order of the file."""
@@ -81,28 +88,60 @@ class SlotSpace:
 
     def is_due(self, offset: int) -> bool:
         """Whether enough can be released, after the record at ``offset`` was erased."""
-        due = self._unreleased >= max(RELEASE_BYTES, self._again_at)
-        return due and offset <= self._blocked_at and self._can_release
+        if self._unreleased < max(RELEASE_BYTES, self._again_at) or offset < self._released:
+            return False
+        is_open = offset <= self._blocked_at or self._unreleased >= self._look_at
+        return is_open and self._can_release
 
-    def release(self, descriptor: int, first_pending: int) -> None:
-        """Release the erased run at the start, which ends at the first pending record.
+    def release(self, descriptor: int, end: int, delayed: Iterable[Stretch]) -> None:
+        """Release the erased runs before ``end``: at the start, and behind delayed records.
+
+        So a record that cannot be sent, or put aside because the disk is full, does not keep the
+        space of all behind it. Its own space stays until the slot is deleted, where a run behind
+        it was released before it was done.
 
         A failure (a full disk may have no room for a hole) costs space only: it is logged once, and
         the release is tried again when as much more is erased. So it is where no blank can reach
         over what is at the start.
+
+        Args:
+            descriptor: The file.
+            end: Nothing is released from this byte on.
+            delayed: Stretches that wait.
         """
-        before = self._released
-        try:
-            self._release(descriptor, first_pending)
-        except SpoolFailedError as error:
-            if not self._again_at:
-                log.warning("%s; it is tried again later", error)
-            self._again_at = self._unreleased + RELEASE_BYTES
-            return
-        is_stuck = self._released == before and first_pending - before >= RELEASE_BYTES
-        self._again_at = self._unreleased + RELEASE_BYTES if is_stuck else 0
+        waiting = sorted((stretch.start, stretch.end) for stretch in delayed)
+        while True:
+            start, first_pending = self._find_run(end, waiting)
+            if first_pending - start < RELEASE_BYTES:
+                break
+            self._released = start
+            try:
+                self._release(descriptor, first_pending)
+            except SpoolFailedError as error:
+                if not self._again_at:
+                    log.warning("%s; it is tried again later", error)
+                self._again_at = self._unreleased + RELEASE_BYTES
+                return
+            is_stuck = self._released == start
+            self._again_at = self._unreleased + RELEASE_BYTES if is_stuck else 0
+            if is_stuck or not self._can_release:
+                break
         is_blocked = self._unreleased >= RELEASE_BYTES and first_pending != self.last_record
         self._blocked_at = first_pending if is_blocked else _NOWHERE
+        self._look_at = self._unreleased + RELEASE_BYTES
+
+    def _find_run(self, end: int, waiting: list[tuple[int, int]]) -> tuple[int, int]:
+        """Return begin and end of the first erased run that is worth it, else of the first one."""
+        start, first = self._released, end
+        for begin, behind in waiting:
+            if begin >= end:
+                break
+            if begin - start >= RELEASE_BYTES:
+                return start, begin
+            if behind > start:
+                first = min(first, begin)
+                start = behind
+        return (start, end) if end - start >= RELEASE_BYTES else (self._released, first)
 
     def _release(self, descriptor: int, end: int) -> None:
         """Make the erased run up to ``end`` one blank, and its frame a hole.
