@@ -256,7 +256,9 @@ class Delivery:
         taken: list[TakenRecord] = []
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
-            taken = store.take_behind_torn(count, size, now_us)
+            # a backlog may last for hours, in which each look finds something
+            taken = store.finish_old(self._wall_us, count, size, at_rest=True)
+            taken += store.take_behind_torn(count - len(taken), size, now_us)
             store.left_out.retry_unopened()
         store.resume_suspended(now_us)
         store.refresh(now_us)

@@ -34,14 +34,21 @@ OTHER_VERSION = b"fjsp\0\0\0\2"
 class Turns:
     """Turns of a delivery, in virtual time: each has one ``fill``."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, *, code: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        patch: pytest.MonkeyPatch,
+        *,
+        code: str = "",
+        in_flight_max: int = 1024,
+    ) -> None:
         self.code = code
         self.directory = directory
         self.now_us = START_US
         self.opened: list[int] = []
         """Slots that were opened in each turn."""
         self.sent = 0
-        self._engine = DeliveryEngine(in_flight_max=1024, random=Random(1))
+        self._engine = DeliveryEngine(in_flight_max=in_flight_max, random=Random(1))
         self._daemon = ServerConnection()
         self.delivery = Delivery(
             str(directory), slot_seconds=3600, engine=self._engine, now_us=START_US
@@ -124,6 +131,25 @@ def test_torn_drop_ins_take_many_turns_few_rescans_and_hold_up_no_record(
     run.rescans(4)
     assert (run.slots, run.delivery.dead_letters.count) == (0, COUNT)
     assert max(run.opened) <= OPENED_MAX
+
+
+def test_slots_that_are_over_are_finished_while_there_is_always_more_to_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backlog of hours: a daemon that takes one record in 10 ms, and more come than that."""
+    done = tmp_path / "20261120T060000Z.fjs"
+    torn = tmp_path / "20261120T070000Z.fjs"
+    done.write_bytes(FILE_HEADER + record(0))
+    torn.write_bytes(FILE_HEADER + record(1) + record(2)[:-3])
+    (tmp_path / f"{SLOT}.fjs").write_bytes(FILE_HEADER + record(3) * 3000)
+    run = Turns(tmp_path, monkeypatch, in_flight_max=1)
+    end_us = run.now_us + 3 * RESCAN_US
+    while run.now_us < end_us:
+        run.turn()
+        run.now_us += 10_000
+    assert 1000 < run.sent < 3000
+    assert run.delivery.dead_letters.count == 1
+    assert [path.name for path in tmp_path.glob("*.fjs")] == [f"{SLOT}.fjs"]
 
 
 def test_status_looks_at_a_part_of_the_slots_with_delayed_records(

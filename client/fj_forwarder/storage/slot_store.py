@@ -66,7 +66,6 @@ class SlotStore:
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
         self.suspended = SuspendedSlots()
-        """Slots that were read and closed."""
         self.listing = listing or SlotListing(directory)
         """Slots that were not begun, and files that are nothing of a spool."""
         self.temporary_files = TemporaryFiles(directory)
@@ -106,8 +105,6 @@ class SlotStore:
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
-        The number of slots open at once is bounded: slots that were read are suspended.
-
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
@@ -126,8 +123,7 @@ class SlotStore:
     def change_turns(self) -> None:
         """Let ``take`` begin with the other kind: what it gave is to be sent.
 
-        Where it gave nothing, or only what goes to dead/, it was no turn: else the same kind might
-        have the last place each time.
+        Else it was no turn, or the same kind might have the last place each time.
         """
         self._new_first = not self._new_first
 
@@ -192,18 +188,23 @@ class SlotStore:
                     taken.add(file, file.take(taken.count, taken.size, settled=True))
         return taken.records
 
-    def finish_old(self, wall_us: int, count_max: int, bytes_max: int) -> list[TakenRecord]:
+    def finish_old(
+        self, wall_us: int, count_max: int, bytes_max: int, *, at_rest: bool = False
+    ) -> list[TakenRecord]:
         """Delete the slots that are over and done; return what came in them at the last moment.
 
         Args:
             wall_us: The time, by the clock that names slots.
             count_max: At most so many records.
             bytes_max: Stop after so many bytes.
+            at_rest: Leave out those in which there is more to read.
         """
         taken = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
             if taken.has_room and self._is_over(file, wall_us):
-                self._finish(file, taken)
+                with self._catching(file):
+                    if not at_rest or file.is_at_rest:
+                        self._finish(file, taken)
         return taken.records
 
     def resume_suspended(self, now_us: int) -> None:
@@ -237,9 +238,8 @@ class SlotStore:
         for file in list(self._open):
             if not taken.has_room:
                 return
-            if file.is_barred or now_us < file.retry_us:
-                continue
-            if not (file.is_over and file.outstanding):
+            is_left_out = file.is_barred or now_us < file.retry_us
+            if not is_left_out and not (file.is_over and file.outstanding):
                 with self._catching(file, now_us):
                     count = file.window.allowance(taken.count, first_max=self._first_max)
                     if count and file.has_more():
@@ -338,8 +338,8 @@ class SlotStore:
     def _is_over(self, file: SlotFile, wall_us: int) -> bool:
         if file.is_drop_in:
             return file.is_over
-        end_us = (file.start_s + self._slot_seconds) * 1_000_000
-        return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
+        end_s = file.start_s + self._slot_seconds
+        return file.start_s < self._newest_s or end_s * 10**6 <= wall_us or file.is_taken_away
 
     def _finish(self, file: SlotFile, taken: TakenRecords) -> bool:
         """Delete a slot that is over if it is done; whether it is open no more."""
