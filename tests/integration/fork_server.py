@@ -148,6 +148,13 @@ def serve(channel: socket.socket) -> None:
         channel.send(pid)
 
 
+def die_with(parent: int) -> None:
+    """Let this process be killed when its parent dies, or at once if it has another by now."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def become(
     descriptors: list[int],
     parent: int,
@@ -158,9 +165,7 @@ def become(
     ignored: list[int],
 ) -> None:
     """Take over what a start gives to a process."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+    die_with(parent)
     for number, fd in enumerate(descriptors):
         os.dup2(fd, number)
     for fd in descriptors:

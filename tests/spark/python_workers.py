@@ -30,7 +30,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration.fork_server import MESSAGE_BYTES_MAX, become, check_nothing_leaks
+from tests.integration.fork_server import (
+    MESSAGE_BYTES_MAX,
+    become,
+    check_nothing_leaks,
+    die_with,
+)
 from tests.integration.programs import ONE_THREAD
 
 DAEMON = "pyspark.daemon"
@@ -93,10 +98,11 @@ class PythonWorkers:
             # connections wait until the imports are done
             listening.listen(64)
             self._server = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-m", __name__, str(os.getpid())],
                 cwd=Path(__file__).parents[2],
                 env=os.environ | ONE_THREAD | HASH_SEED,
                 stdin=listening,
+                stdout=subprocess.DEVNULL,
             )
 
     def stop(self) -> None:
@@ -177,6 +183,7 @@ def tell_end(fork: Fork) -> None:
 
 def main() -> None:
     """Import and serve; in a child, run what Spark wants to be run."""
+    die_with(int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
     check_nothing_leaks(0)

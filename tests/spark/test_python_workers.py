@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_fork_server import is_dead
+from tests.integration.worker_process import wait_until
 from tests.spark.python_workers import PythonWorkers
 
 MODULE = """
@@ -21,6 +23,16 @@ told |= {"name": __name__, "parent": os.getppid(), "seed": hash("seed")}
 print(json.dumps(told), flush=True)
 sys.stdin.read()
 sys.exit(7)
+"""
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from tests.spark.python_workers import PythonWorkers
+workers = PythonWorkers(Path(sys.argv[1]))
+workers.start()
+print(workers._server.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -82,3 +94,10 @@ def test_interpreter_that_spark_asks_for_code_is_no_fork(
     with start(workers, tmp_path, "-c", "import os; print(os.getpid())") as process:
         assert process.communicate("")[0] == f"{process.pid}\n"
     assert process.returncode == 0
+
+
+def test_server_of_worker_pythons_dies_with_the_process_of_the_tests(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DYING, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: is_dead(int(done.stdout)))
