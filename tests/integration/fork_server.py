@@ -16,6 +16,7 @@ strings, the imported objects, which garbage collection does not look at (``gc.f
 from __future__ import annotations
 
 import atexit
+import codecs
 import ctypes
 import fcntl
 import gc
@@ -174,7 +175,7 @@ def become(
         os.setsid()
         fcntl.ioctl(1, termios.TIOCSCTTY, 0)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        renew_stream(name, mode)
+        renew_stream(name, mode, env.get("PYTHONIOENCODING", ""))
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
     os.chdir(cwd)
@@ -184,15 +185,27 @@ def become(
     sys.orig_argv[:] = [sys.executable, *args]
 
 
-def renew_stream(name: str, mode: str) -> None:
-    """Make a standard stream as a starting interpreter does, from what the descriptor is now."""
+def renew_stream(name: str, mode: str, wanted: str) -> None:
+    """Make a standard stream as a starting interpreter does, from what the descriptor is now.
+
+    Args:
+        name: In ``sys``.
+        mode: Mode of its file, without the letter for bytes.
+        wanted: ``PYTHONIOENCODING``: encoding, and behind a colon what is done with errors.
+    """
     old = getattr(sys, name)
+    encoding, _, errors = wanted.partition(":")
+    encoding = codecs.lookup(encoding).name if encoding else old.encoding
+    if name == "stderr" or not wanted:
+        errors = old.errors
     number = ("stdin", "stdout", "stderr").index(name)
     buffering = 0 if old.write_through and mode == "w" else -1
     binary: Any = open(number, mode + "b", buffering, closefd=False)  # noqa: SIM115 - sys.std*
     getattr(binary, "raw", binary).name = f"<{name}>"
     by_line = old.line_buffering or (os.isatty(number) and not old.write_through)
-    stream = io.TextIOWrapper(binary, old.encoding, old.errors, "\n", by_line, old.write_through)
+    stream = io.TextIOWrapper(
+        binary, encoding, errors or "strict", "\n", by_line, old.write_through
+    )
     stream.mode = mode
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)

@@ -14,7 +14,8 @@ A new interpreter runs the script itself where a fork could differ:
   for benchmarks;
 - other commands, also a shell that runs the script, and options of ``Popen`` that are not in
   ``_FORK_OPTIONS``, as a new session or process group;
-- variables of the environment that an interpreter, a C library or an import reads;
+- variables of the environment that an interpreter (but for ``PYTHONIOENCODING``), a C library or
+  an import reads;
 - limits, umask, ignored signals or other inherited state that is not as it was when pytest began;
 - everything, outside pytest (``tests/conftest.py`` opens the servers), where the variable
   ``FJ_TESTS_OWN_INTERPRETER`` is set, and where there is no Linux.
@@ -61,6 +62,9 @@ _FORK_OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text"}
 
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_")
 """How the variables begin that are read before a program looks at its environment."""
+
+_READ_BY_SERVER = "PYTHONIOENCODING"
+"""The one of them that a fork follows as a new interpreter does."""
 
 _INHERITED = ("Umask", "SigBlk", "SigIgn", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
 """Lines of /proc/self/status."""
@@ -204,7 +208,11 @@ def inherited(
     for number in (*ignored, *_OF_THE_C_LIBRARY):
         mask &= ~signal_bit(number)
     return (
-        {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)},
+        {
+            name: value
+            for name, value in environment.items()
+            if name.startswith(_READ_AT_START) and name != _READ_BY_SERVER
+        },
         state | {"SigIgn": mask},
         Path(f"/proc/{process}/limits").read_text(),
         os.getpriority(os.PRIO_PROCESS, int(process) if process.isdigit() else 0),

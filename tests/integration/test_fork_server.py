@@ -61,15 +61,29 @@ def is_forked(pid: int) -> bool:
     return programs.SERVER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("how", ["as here", "environment", "directory", "errors in a file"])
-def test_forked_program_is_in_the_state_of_a_new_interpreter(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "as here",
+        "environment",
+        "directory",
+        "errors in a file",
+        "latin-1",
+        "ascii:ignore",
+        ":replace",
+    ],
+)
+def test_forked_program_is_in_the_state_of_a_new_interpreter(
+    servers: ForkServers, tmp_path: Path, how: str
+) -> None:
     options: dict[str, Any] = {}
     if how == "environment":
         options["env"] = {**os.environ, "NEW": "\udcff", "HOME": "/nowhere"}
         del options["env"]["PATH"]
     if how == "directory":
         options["cwd"] = tmp_path
+    if how in ("latin-1", "ascii:ignore", ":replace"):
+        options["env"] = {**os.environ, "PYTHONIOENCODING": how}
     with open(tmp_path / "errors", "ab+") as errors:
         errors.write(b"said before")
         errors.flush()
@@ -78,6 +92,7 @@ def test_forked_program_is_in_the_state_of_a_new_interpreter(tmp_path: Path, how
         forked, new = report(**options), report(own_interpreter=True, **options)
         if how == "errors in a file":
             assert (tmp_path / "errors").read_bytes() == b"said before" + b"in" * 2
+    assert servers._servers, "one of them was forked"
     assert forked.pop("pid") != new.pop("pid")
     for said in (forked, new):
         del said["drawn"]
