@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -114,6 +115,10 @@ def read(terminal: int) -> bytes:
 def report_on_terminal(own_interpreter: bool) -> dict[str, Any]:
     """Start the probe in front on a terminal, its three streams; return what it says."""
     ours, terminal = os.openpty()
+    # what is typed does not come into what the probe writes
+    attributes = termios.tcgetattr(terminal)
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
     streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     script, how = programs.installed("probe"), {"own_interpreter": own_interpreter}
     with Program([script], env=dict(os.environ), in_front=True, **streams, **how) as probe:
