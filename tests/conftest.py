@@ -52,6 +52,9 @@ sys.dont_write_bytecode = False
 
 TESTS = f"{Path(__file__).parent}{os.sep}"
 
+IN_MEMORY_AND_ON_DISK = pytest.StashKey[tuple[Path, Path, int]]()
+"""Directory of a test in memory, its copy if the test fails, and tests that had failed before."""
+
 GARBAGE_OBJECTS = 10_000
 """New objects after which the garbage collector looks at them; it is 700 without this."""
 
@@ -149,7 +152,7 @@ def tmp_path(
     tmp_path_factory: pytest.TempPathFactory,
     directory_names: Counter[str],
     files_in_memory: Path | None,
-) -> Iterator[Path]:
+) -> Path:
     """Return an empty directory of the name that pytest gives it, for some tiers in memory.
 
     Pytest lists all directories of the run for each new one, and renews a symbolic link to it. A
@@ -163,13 +166,22 @@ def tmp_path(
     in_memory = files_in_memory if tier_of(request.node) in IN_MEMORY else None
     path = on_disk if in_memory is None else in_memory / name
     path.mkdir(0o700)
-    failed = request.session.testsfailed
-    yield path
-    if in_memory is None:
-        return
-    if request.session.testsfailed > failed:
-        shutil.copytree(path, on_disk, symlinks=True, ignore=special_files)
-    shutil.rmtree(path, ignore_errors=True)
+    if in_memory is not None:
+        request.node.stash[IN_MEMORY_AND_ON_DISK] = path, on_disk, request.session.testsfailed
+    return path
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Delete the directory in memory, behind all fixtures: some let calls of the system fail."""
+    try:
+        return (yield)
+    finally:
+        if directory := item.stash.get(IN_MEMORY_AND_ON_DISK, None):
+            path, on_disk, failed = directory
+            if item.session.testsfailed > failed:
+                shutil.copytree(path, on_disk, symlinks=True, ignore=special_files)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
