@@ -31,7 +31,7 @@ import socket
 import sys
 import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MESSAGE_BYTES_MAX = 1 << 16
@@ -162,8 +162,9 @@ def become(
     args: list[str],
     cwd: str,
     env: dict[str, str],
-    in_front: bool,
-    ignored: list[int],
+    *,
+    in_front: bool = False,
+    ignored: Sequence[int] = (),
 ) -> None:
     """Take over what a start gives to a process."""
     die_with(parent)
