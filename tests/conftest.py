@@ -39,12 +39,14 @@ settings.register_profile(
 settings.register_profile("explore", parent=settings.get_profile("repeatable"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# A shell lets what it starts in the background ignore SIGINT, and so would the programs under test.
+# A shell lets what it starts in the background ignore SIGINT and SIGQUIT, and so would the programs
+# under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # As does nohup with SIGHUP.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 # Programs are started hundreds of times, and workers load the same tests: let Python keep bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
