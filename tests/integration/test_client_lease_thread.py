@@ -28,9 +28,16 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def renewing() -> list[threading.Thread]:
-    """The threads that renew leases."""
-    return [each for each in threading.enumerate() if each.name == "fastjournal lease renewal"]
+def renewal_threads() -> set[threading.Thread]:
+    """Return the threads that renew leases."""
+    return {each for each in threading.enumerate() if each.name == "fastjournal lease renewal"}
+
+
+@pytest.fixture
+def renewing() -> Callable[[], set[threading.Thread]]:
+    """Return what gives those of this test: loops of other tests may be garbage that is there."""
+    of_others = renewal_threads()
+    return lambda: renewal_threads() - of_others
 
 
 def until_us(client: SyncClient, *names: str) -> list[int]:
@@ -39,7 +46,7 @@ def until_us(client: SyncClient, *names: str) -> list[int]:
 
 
 def test_lease_is_renewed_beside_a_body_that_is_longer(
-    daemon: DaemonProcess, producer: SyncClient
+    daemon: DaemonProcess, producer: SyncClient, renewing: Callable[[], set[threading.Thread]]
 ) -> None:
     seen = []
     with SyncClient(daemon.address) as client:
@@ -49,6 +56,7 @@ def test_lease_is_renewed_beside_a_body_that_is_longer(
                 # several leases long; both are held, also the one whose body has not begun
                 wait_until(lambda: min(until_us(producer, "1", "2")) > max(first) + 2 * S)  # noqa: B023 - at once
                 assert not job.lost.is_set()
+                assert len(renewing()) == 1
             seen.append(job.value)
         wait_until(lambda: not renewing())
         assert (seen, producer.domain_stats("d").entries) == ([b"1", b"2"], 0)
@@ -140,7 +148,7 @@ def test_lease_that_the_body_extends_is_renewed_in_time_and_not_shortened(
 
 
 def test_lease_without_renewal_is_lost_and_has_no_thread(
-    daemon: DaemonProcess, producer: SyncClient
+    daemon: DaemonProcess, producer: SyncClient, renewing: Callable[[], set[threading.Thread]]
 ) -> None:
     with SyncClient(daemon.address) as client:
         jobs = client.jobs("d", lease=1, wait=None, renew=False)
