@@ -13,9 +13,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Processes of `make test`, two more than processors, at most 8: some of them wait for a timeout of a
-# daemon or for a process most of the time.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 6 ? cores + 2 : 8)))
+# Processes of `make test`, three more than processors, at most 8: some of them wait for a timeout of
+# a daemon or for a process most of the time.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 3 : 8)))
 
 # Figures of `make bench-peers`, of all rounds.
 PEERS ?= build/peers.json

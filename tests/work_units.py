@@ -18,9 +18,9 @@ from xdist.scheduler.loadgroup import LoadGroupScheduling
 
 SHORT_TESTS = "tests/unit/"
 
-WAITING = {"system": 35, "soak": 10, "docs": 60, "integration": 150}
+WAITING = {"system": 35, "soak": 20, "docs": 50, "integration": 180}
 """Tiers whose tests wait for programs, those with long tests first; seconds of processor time."""
-COMPUTING = {"unit": 140, "property": 200, "format": 15}
+COMPUTING = {"unit": 155, "property": 180, "format": 10}
 """Tiers whose tests compute, in the same way."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.work_units import WorkUnits, tier_turns
+from tests.work_units import COMPUTING, WAITING, WorkUnits, tier_turns
 
 TESTS = [
     *("tests/spark/a::test_1@spark", "tests/spark/b::test_2@spark"),
@@ -73,8 +73,11 @@ def test_tiers_that_wait_and_tiers_that_compute_last_from_the_beginning_to_the_e
     assert turns[:20] == sorted(turns[:20])
     before_half = Counter(tier for turn, tier in zip(turns, tiers, strict=True) if turn < 0.5)
     # a tier takes turns for its share of the seconds
-    assert before_half["integration"] == pytest.approx(150 * (0.5 * 210 - 60) / 150, abs=1)
-    assert before_half["property"] == pytest.approx(100 * (0.5 * 215) / 200, abs=1)
+    docs, integration = WAITING["docs"], WAITING["integration"]
+    half = (docs + integration) / 2
+    assert before_half["integration"] == pytest.approx(150 * (half - docs) / integration, abs=1)
+    half = (COMPUTING["property"] + COMPUTING["format"]) / 2
+    assert before_half["property"] == pytest.approx(100 * half / COMPUTING["property"], abs=1)
 
 
 def test_scheduler_gives_each_test_to_one_process() -> None:
