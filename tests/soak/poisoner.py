@@ -143,18 +143,25 @@ class Poisoner:
         left = [name for name in deleted if os.path.lexists(self._place.directory / name)]
         return [f"changed: {name!r}" for name in changed] + [f"not gone: {name!r}" for name in left]
 
-    def misreported(self, status: ForwarderStatus | None) -> list[str]:
-        """Return the fields of a status file that do not show what waits and what is left out."""
+    def misreported(self, status: ForwarderStatus | None, pending: set[bytes]) -> list[str]:
+        """Return the fields of a status file that do not show what waits and what is left out.
+
+        A kill of the daemon ends the lock of the locked entry for a moment: its change may be done.
+
+        Args:
+            status: Fields of the file.
+            pending: Frames that are pending in the spool.
+        """
         if status is None:
             return ["there is no status.json"]
-        waiting = len(self.frames("never")) + len(self.frames("late"))
-        suspects, closed = len(self.frames("suspects")), len(self.all("left_out"))
-        in_closed = sum(bool(trace.left_out and trace.late) for trace in self.traces)
+        of_open = [trace for trace in self.traces if not trace.left_out]
+        waiting = {frame for trace in of_open for frame in (*trace.never, *trace.late)} & pending
+        suspects = set(self.frames("suspects"))
         expected = {
             "ignored": len(self.all("ignored")),
-            "left_out": closed,
-            "suspect": suspects,
-            "delayed": waiting - suspects - in_closed,
+            "left_out": len(self.all("left_out")),
+            "suspect": len(suspects),
+            "delayed": len(waiting - suspects),
         }
         found = {field: getattr(status, field) for field in expected}
         return [] if found == expected else [f"status.json has {found} and not {expected}"]

@@ -236,7 +236,7 @@ class Soak:
         problems += [f"not delivered: {name}" for name in undelivered]
         problems += self.poisoner.unburied(self.operator) + self.poisoner.misplaced()
         if late:
-            problems += self.poisoner.misreported(read_forwarder_status(self._spool))
+            problems += self.poisoner.misreported(read_forwarder_status(self._spool), pending)
         return problems
 
     def _check_alive(self) -> None:

@@ -438,6 +438,21 @@ def test_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_go
     assert bench.reply(sent[2]) is Disposition.DONE
 
 
+def test_suspect_in_flight_when_the_daemon_is_left_is_a_suspect_still() -> None:
+    bench = Bench()
+    bench.offer(1)
+    for _ in range(2):
+        bench.sent()
+        bench.lose()
+        bench.now = max(bench.now, bench.engine.paused_until)
+    assert bench.wait_delayed() == [1]
+    bench.offer(2)
+    assert list(bench.sent()) == [1], "alone"
+    bench.leave()
+    assert [o.record.losses for o in bench.delayed] == [SUSPECT_LOSSES]
+    assert list(bench.sent()) == [2]
+
+
 def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_found() -> None:
     bench = Bench(in_flight_max=8)
     bench.offer(*range(8))

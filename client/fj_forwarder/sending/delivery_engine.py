@@ -250,7 +250,8 @@ class DeliveryEngine:
         """The caller ends the connection, to try the next daemon, or this one again.
 
         Returns:
-            The records in flight: they leave the engine, and none of them is to blame.
+            The records in flight: they leave the engine. None of them is to blame; one that was a
+            suspect before stays one.
         """
         unanswered = list(self._in_flight.values())
         self._in_flight.clear()
@@ -261,7 +262,8 @@ class DeliveryEngine:
         self.paused_until = self._fruitless_since = self._failures = 0
         self._search.reset()
         for record in unanswered:
-            record.losses = min(record.losses, SUSPECT_LOSSES - 1)
+            if not record.was_suspect:
+                record.losses = min(record.losses, SUSPECT_LOSSES - 1)
         return [self._put_off(record, Disposition.HOLD, "", now_us) for record in unanswered]
 
     def next_due(self, now_us: int) -> int | None:
