@@ -18,6 +18,7 @@ from fastjournal.spool.reading import slot_window
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage import punch_hole, slot_space
+from fj_forwarder.storage.slot_content import SlotOverwrittenError
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
 from fj_forwarder.storage.stretches import Stretch
@@ -111,6 +112,52 @@ def test_damage_whose_first_byte_a_power_loss_takes_back_is_no_pending_record_wi
 
 def refuse(*_: object) -> int:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("torn_bytes", [3, 8, 9, 50])
+@pytest.mark.parametrize("before", [b"", b"damage before it"])
+def test_torn_record_that_its_writer_takes_back_meanwhile_is_no_overwriting(
+    tmp_path: Path, before: bytes, torn_bytes: int
+) -> None:
+    """After a short write the writer makes the torn record an erased one."""
+    first, torn, last = records(3)
+    path = write(tmp_path, first, before, torn[:torn_bytes], b"damage behind it", last)
+    at = form.FILE_HEADER_BYTES + len(first + before)
+
+    def put_aside(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
+        head, crc = form.blank_ends(max(torn_bytes, 9))
+        blank = head + bytes(torn_bytes - 9) + crc if torn_bytes >= 9 else bytes(torn_bytes)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(blank)
+        return True
+
+    (slot,) = list_slots(tmp_path)
+    file = SlotFile(slot, put_aside)
+    taken = [piece.data for piece in file.take(10, 10**9)]
+    taken += [piece.data for piece in file.take(10, 10**9, settled=True)]
+    assert taken == [first[5:-4], last[5:-4]]
+    file.close()
+
+
+@pytest.mark.parametrize("other", [b"E", b"\0" * 20, b"something else of 30 bytes....."])
+def test_damage_in_whose_place_other_bytes_are_meanwhile_is_an_overwritten_slot(
+    tmp_path: Path, other: bytes
+) -> None:
+    first, torn, last = records(3)
+    path = write(tmp_path, first, torn[:60], last)
+
+    def put_aside(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
+        with path.open("r+b") as file:
+            file.seek(form.FILE_HEADER_BYTES + len(first))
+            file.write(other)
+        return True
+
+    (slot,) = list_slots(tmp_path)
+    file = SlotFile(slot, put_aside)
+    with pytest.raises(SlotOverwrittenError):
+        file.take(10, 10**9, settled=True)
+    file.close()
 
 
 def test_damage_that_the_disk_does_not_let_erase_holds_up_no_record_around_it(

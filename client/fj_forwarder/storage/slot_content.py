@@ -20,6 +20,7 @@ from fastjournal.spool.format import (
     PENDING,
     RECORD_BYTES_MAX,
     RECORD_OVERHEAD,
+    blank_ends,
     record_end,
 )
 from fastjournal.spool.slots import spool_failed
@@ -105,8 +106,11 @@ class SlotContent:
             self.window, self.base = window, offset - HEAD_BYTES
             self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES_MAX)
 
-    def check_bytes(self, descriptor: int, offset: int, data: bytes) -> None:
+    def check_bytes(self, descriptor: int, offset: int, data: bytes) -> bool:
         """Check that what was read at ``offset`` is there, at least the first part of it.
+
+        Returns:
+            False: it is, but for a torn record, which its writer has erased since.
 
         Raises:
             SlotOverwrittenError: It is another content.
@@ -117,8 +121,11 @@ class SlotContent:
             found = os.pread(descriptor, len(data), offset)
         except OSError as error:
             raise spool_failed("read", self._path, error) from error
-        if found != data:
+        if found == data:
+            return True
+        if not _was_taken_back(found, data):
             raise self._overwritten(f"other bytes are at offset {offset}")
+        return False
 
     def check_all_erased(self, descriptor: int) -> None:
         """Check that no record is pending: the caller knows of none, and deletes the file.
@@ -146,6 +153,24 @@ class SlotContent:
             path=self._path,
             hint="nobody but the forwarder may change a slot",
         )
+
+
+def _was_taken_back(found: bytes, data: bytes) -> bool:
+    """Whether bytes differ by one torn record that its writer has made an erased one, or zeros.
+
+    A writer does that after a short write: the disk was full.
+    """
+    differ = [at for at, (new, old) in enumerate(zip(found, data, strict=False)) if new != old]
+    if len(found) != len(data) or not differ:
+        return False
+    start, end = differ[0], differ[-1] + 1
+    if not any(found[start:end]) and end - start < RECORD_OVERHEAD:
+        return True
+    size = int.from_bytes(found[start + 1 : start + HEAD_BYTES]) + RECORD_OVERHEAD
+    if size > len(found) - start or end > start + size:
+        return False
+    head, crc = blank_ends(size)
+    return found[start : start + size] == head + bytes(size - RECORD_OVERHEAD) + crc
 
 
 def _find_pending(descriptor: int) -> int | None:

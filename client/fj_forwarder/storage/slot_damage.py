@@ -60,7 +60,8 @@ def blank_damage(descriptor: int, path: str, piece: Piece, content: SlotContent)
     head, crc = blank_ends(size)
     blank = head if piece.is_zeros else head + bytes(size - RECORD_OVERHEAD) + crc
     try:
-        content.check_bytes(descriptor, piece.offset, piece.data)
+        if not content.check_bytes(descriptor, piece.offset, piece.data):
+            return  # what is left of it is found at the next start
         os.pwrite(descriptor, blank, piece.offset)
         if piece.is_zeros:
             os.pwrite(descriptor, crc, piece.end - CRC_BYTES)
