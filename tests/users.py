@@ -1,4 +1,9 @@
-"""Work as another user, in tests that run as root."""
+"""Work as another user, in tests that run as root.
+
+The other user may be unable to read the checkout and the interpreter: a home directory of root is
+closed to it, and so is what a umask of 077 made. So such a test imports and reads what its work
+needs before it becomes the user, or brings a copy along.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def changes_users(test: Test) -> Test:
+    """Mark a test that changes users; it is left out where that is not allowed."""
+    left_out = pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, needs root")
+    return pytest.mark.changes_users(left_out(test))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder.main import command
 from tests.integration.daemon_process import DaemonProcess
-from tests.users import as_user, shared_spool
+from tests.users import as_user, changes_users, shared_spool
 
 PRODUCER = Path(__file__).resolve().parents[2] / "examples/producers/producer.sh"
 GROUP, OTHER_GROUP = 54_321, 54_322
@@ -45,13 +45,15 @@ def forward(spool: Path, address: str, status: int) -> None:
     assert command.main(line, standalone_mode=False) == status
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+@changes_users
 def test_spool_of_three_users_is_forwarded_by_a_fourth(place: Path) -> None:
     spool = place / "spool"
     for uid in (FIRST, SECOND):
         assert as_user(uid, GROUP, partial(append, spool, str(uid))) == 0
+    producer = Path(shutil.copy(PRODUCER, place))
+    producer.chmod(0o644)
     subprocess.run(
-        ["sh", str(PRODUCER), str(spool), "http://third.example/"],
+        ["sh", str(producer), str(spool), "http://third.example/"],
         input=b"by a shell\n",
         check=True,
         user=THIRD,
@@ -89,7 +91,7 @@ def check_dead(spool: Path) -> None:
     DeadDirectory(spool).remove(piece.name)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+@changes_users
 def test_spool_file_of_a_wrong_owner_or_mode_is_named_and_holds_up_nothing(place: Path) -> None:
     spool = place / "spool"
     append(spool, "good")
@@ -113,7 +115,7 @@ def test_spool_file_of_a_wrong_owner_or_mode_is_named_and_holds_up_nothing(place
         assert (spool / f"20261120T080000Z-{name}.fjs").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="left out: changes users, which needs root")
+@changes_users
 def test_spool_file_that_root_creates_belongs_to_the_owner_of_the_spool(place: Path) -> None:
     """A command of an operator locks out neither the writers of the slot nor the forwarder."""
     spool = place / "private"

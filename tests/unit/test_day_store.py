@@ -21,7 +21,7 @@ from fastjournal.spark.nightly import day_store
 from fastjournal.spark.nightly.day_store import DayState, DayStore, checked_output
 from fastjournal.spark.nightly.report.figures import TableReader
 from fastjournal.spark.storage.files import hadoop_glob, hadoop_uri, is_s3, pyarrow_uri
-from tests.users import as_user
+from tests.users import as_user, changes_users
 
 DAY = date(2026, 11, 20)
 TABLES = [("hours", DAY), ("churn", DAY)]
@@ -410,7 +410,7 @@ def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: 
     assert (tmp_path / "elsewhere" / "file").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="work as another user needs root")
+@changes_users
 def test_staging_tree_of_another_user_is_named() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
         os.chmod(name, 0o777)

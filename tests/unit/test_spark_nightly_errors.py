@@ -28,7 +28,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.spark.cluster import java
 from fastjournal.spark.nightly import day_store, fj_nightly, preparation
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.users import as_user
+from tests.users import as_user, changes_users
 
 UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
 NOBODY = 65_534
@@ -395,7 +395,18 @@ def test_help_has_a_short_option_and_names_the_variables() -> None:
     assert "[env var: FASTJOURNAL_ARCHIVE" in text
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="work as another user needs root")
+def archive_of_one_segment(directory: Path, mode: int) -> Path:
+    archive = directory / "archive"
+    archive.mkdir(parents=True)
+    data = bytes(SegmentBuilder())
+    segment = archive / ArchivedSegment(1, google_crc32c.value(data)).name
+    segment.write_bytes(data)
+    segment.chmod(0o644)
+    archive.chmod(mode)
+    return archive
+
+
+@changes_users
 @pytest.mark.parametrize(
     ("mode", "told"),
     [
@@ -406,17 +417,15 @@ def test_help_has_a_short_option_and_names_the_variables() -> None:
     ],
 )
 def test_archive_that_this_user_may_not_take_is_refused_before_any_work(
-    mode: int, told: str, without_java: None, monkeypatch: pytest.MonkeyPatch
+    mode: int, told: str, run: Run, without_java: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
         os.chmod(name, 0o777)
-        archive, said = Path(name, "archive"), Path(name, "said")
-        archive.mkdir()
-        data = bytes(SegmentBuilder())
-        (archive / ArchivedSegment(1, google_crc32c.value(data)).name).write_bytes(data)
-        for path in archive.iterdir():
-            path.chmod(0o644)
-        archive.chmod(mode)
+        # imports all that the other user could not read
+        of_root = archive_of_one_segment(Path(name, "of root"), 0o700)
+        options = ("--archive", str(of_root), "--output", f"{name}/of root/out")
+        assert run(*options, "--date", "2020-01-01")[0] == 0
+        archive, said = archive_of_one_segment(Path(name), mode), Path(name, "said")
         options = ("--archive", str(archive), "--output", f"{name}/out", "--date", "2020-01-01")
         monkeypatch.setattr(sys, "argv", ["fj-nightly", *options])
 

@@ -20,7 +20,7 @@ from fastjournal.testing.clock import ManualClock
 from fj_cli.cli import cli
 from fj_forwarder.storage.slot_store import SlotStore
 from tests.unit.spool_files import EIGHT
-from tests.users import as_user, shared_spool
+from tests.users import as_user, changes_users, shared_spool
 
 NAME = "20261120T080000Z.fjs"
 GROUP = 54_321
@@ -65,7 +65,7 @@ def test_group_that_there_is_not_is_named(tmp_path: Path) -> None:
         Spool(tmp_path, group="no-such-group")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes users")
+@changes_users
 def test_spool_is_shared_by_three_users_of_a_group() -> None:
     with shared_spool(GROUP) as directory:
         check_three_users(directory)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date
+from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fastjournal.spark.history.coverage import (
     Span,
@@ -51,8 +52,9 @@ _COMPLAINTS = {
 }
 
 
-def render(figures: Figures, slow: list[Slow]) -> str:
-    """Return the page."""
+@cache
+def _page() -> Template:
+    """Return the template of the page, read and compiled once for the reports of all days."""
     environment = Environment(
         loader=PackageLoader("fastjournal.spark.nightly.report", ""),
         autoescape=True,
@@ -67,13 +69,18 @@ def render(figures: Figures, slow: list[Slow]) -> str:
         instant=texts.instant,
         name=texts.name,
     )
+    return environment.get_template("page.html.jinja")
+
+
+def render(figures: Figures, slow: list[Slow]) -> str:
+    """Return the page."""
     total = figures.totals.get(figures.day)
     covered = covered_share(figures.spans, figures.day)
     starving = [
         (row, diagnosis.starving_complaint(row, figures.day, covered)) for row in figures.starving
     ]
     headlines = _headlines(slow, starving)
-    return environment.get_template("page.html.jinja").render(
+    return _page().render(
         figures=figures,
         slow=slow,
         complaints=_COMPLAINTS,
