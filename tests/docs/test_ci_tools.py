@@ -1,4 +1,4 @@
-"""Continuous integration: installation of the tools that tests skip for, and a list of the rest."""
+"""Continuous integration: tools that tests skip for, and checkouts in which the tests run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.example_programs import TOOLS
+from tests.users import changes_users
 
 ROOT = Path(__file__).resolve().parents[2]
+FILE = Path(__file__).name
 SCRIPT = ROOT / ".ci/tools"
 NEEDED = re.compile(r"\bwhich\(\s*\"([a-z0-9.-]+)\"")
 ALIASES = {"chromium-browser"}
@@ -67,3 +70,30 @@ def test_install_by_ci_adds_interpreters_and_names_those_that_failed(
         assert f"got install -qy --no-install-recommends {package}" in lines
         failure = f"left out: the installation of {package}, which failed"
         assert (failure in lines) is not succeeds
+
+
+@changes_users
+def test_right_of_other_users_to_read_the_checkout_is_needed_by_no_test(tmp_path: Path) -> None:
+    """A home directory of root is such a place, and what a umask of 077 makes."""
+    checkout = tmp_path / "home of root"
+    mask = os.umask(0o077)
+    try:
+        for name in ("fastjournal", "daemon", "client", "tests", "examples"):
+            shutil.copytree(ROOT / name, checkout / name, copy_function=shutil.copyfile)
+        shutil.copyfile(ROOT / "pyproject.toml", checkout / "pyproject.toml")
+    finally:
+        os.umask(mask)
+    checkout.chmod(0o700)
+    tests = [path for path in (checkout / "tests").rglob("test_*.py") if path.name != FILE]
+    files = [str(path) for path in tests if "@changes_users" in path.read_text()]
+    done = subprocess.run(
+        [sys.executable, *["-m", "pytest", "-q", "-p", "no:xdist", "-m", "changes_users"], *files],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": f"{checkout}/daemon:{checkout}/client"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+    assert "leaked" not in done.stderr
