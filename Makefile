@@ -24,8 +24,9 @@ PEERS ?= build/peers.json
 export PREFIX DESTDIR BINDIR SYSCONFDIR
 
 # Builds of source distributions are held to the same versions as what is installed. An older pip
-# reads the first name for them, a newer one the second.
-export PIP_CONSTRAINT := $(abspath constraints.txt)
+# reads the first name for them, a newer one the second. pip splits a path at blanks, but no URL.
+export PIP_CONSTRAINT := $(shell $(or $(PYTHON),false) -c \
+	'from pathlib import Path; print(Path("constraints.txt").absolute().as_uri())')
 export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -17,7 +17,9 @@ from tests.system.staging import ROOT, make_environment
 PLACE = "/tmp/quickstart"
 PAGE_SECONDS_MAX = 600
 """The title promises it; the reader pastes, and the machine is a slow one."""
-PINS = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt"))
+PINS = dict.fromkeys(
+    ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), (ROOT / "constraints.txt").as_uri()
+)
 # most of what is installed is never imported
 PINS["PIP_COMPILE"] = "0"
 PORTS = ("9923", "9924", "9926")
