@@ -253,24 +253,56 @@ def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> No
     assert rows[7]["reason"] == "\\xff no"
 
 
-def test_view_applies_conditions_and_columns_while_reading(
+def test_view_reads_the_range_of_records_that_options_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_random_log(tmp_path, 5, segments=4, records=30)
-    reader = spark.read.format("fastjournal").schema("command STRING, segment INT, domain STRING")
-    condition = "command = 'add' AND segment > 2 AND segment < 9 AND domain IN ('a', 'b')"
-    frame = reader.load(str(tmp_path)).where(condition)
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert "Filter (" not in plan
+    schema = "command STRING, segment INT, domain STRING"
+    reader = spark.read.format("fastjournal").schema(schema)
     everything = [tuple(row) for row in reader.load(str(tmp_path)).collect()]
-    expected = sorted(
-        row for row in everything if row[0] == "add" and row[1] > 2 and row[2] in ("a", "b")
-    )
+    expected = sorted(row for row in everything if row[1] > 2 and row[2] == "a")
     assert 0 < len(expected) < len(everything)
+    # a column that the schema leaves out is a condition all the same
+    narrow = spark.read.format("fastjournal").schema("command STRING")
+    for one in (reader, narrow):
+        one.options(segments="3-9", domain="a")
+    frame, commands = reader.load(str(tmp_path)), narrow.load(str(tmp_path))
     assert sorted(tuple(row) for row in frame.collect()) == expected
+    assert sorted(row.command for row in commands.collect()) == [row[0] for row in expected]
     # Segments that no asked-for row can be in are not even opened.
     (tmp_path / segment_name(1)).write_bytes(b"damage")
     assert frame.count() == len(expected)
+
+
+def test_view_gives_each_query_its_own_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """PySpark keeps one reader for a relation, and with it what a reader took from a query."""
+    segment = SegmentBuilder()
+    for domain in [b"near"] * 6 + [b"far"]:
+        segment.entry(domain + b":1:0:x")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, tmp_path, "records").where("domain IS NOT NULL")
+        far, near = frame.where("domain = 'far'"), frame.where("domain = 'near'")
+        far.explain()
+        assert [one.count() for one in (far, frame, near, frame, far)] == [1, 7, 6, 7, 1]
+        assert far.union(near).count() == 7
+        assert frame.join(far, "offset", "left_anti").count() == 6
+        read(spark, tmp_path, "records").createOrReplaceTempView("one_view")
+        spark.sql(f"CREATE TABLE one_table USING fastjournal OPTIONS (path '{tmp_path}')")
+        for name in ("one_view", "one_table"):
+            counts = [
+                spark.sql(f"SELECT * FROM {name} WHERE domain = '{domain}'").count()
+                for domain in ("far", "near", "far")
+            ]
+            assert counts == [1, 6, 1]
+            both = f"SELECT * FROM {name} WHERE domain = 'far' UNION ALL TABLE {name}"
+            assert spark.sql(both).where("domain IS NOT NULL").count() == 8
+    finally:
+        spark.sql("DROP TABLE IF EXISTS one_table")
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_view_prunes_segments_by_the_times_of_the_manifest(
@@ -288,7 +320,7 @@ def test_view_prunes_segments_by_the_times_of_the_manifest(
         OsDisk(), str(tmp_path), str(tmp_path / "snapshots"), infos, START_US + 9 * HOUR_US
     )
     since = datetime.fromtimestamp((START_US + 4 * HOUR_US) / 1_000_000, UTC)
-    frame = read(spark, Path(snapshot), "records").where(f"time >= TIMESTAMP '{since.isoformat()}'")
+    frame = read(spark, Path(snapshot), "records", since=since.isoformat())
     assert sorted(row.id for row in frame.where("id IS NOT NULL").collect()) == ["4", "5"]
     assert frame.rdd.getNumPartitions() == 2
     assert read(spark, Path(snapshot), "records").rdd.getNumPartitions() == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -48,8 +34,8 @@ from fastjournal.errors import BadRequestError
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.view_columns import TIMESTAMPS
 from fastjournal.spark.query.paths import find_directories, open_log
+from fastjournal.spark.query.record_range import RecordRange
 from fastjournal.spark.query.requested_schema import INSTANTS, RequestedColumn, cast_batch
-from fastjournal.spark.query.row_filters import RowFilters
 from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spool.slots import slot_name
@@ -224,61 +210,88 @@ def test_instants_that_are_none_or_never_are_null() -> None:
 HOUR_US = 3_600_000_000
 
 
-def filters_of(*conditions: Any) -> tuple[RowFilters, list[Any]]:
-    schema = "segment", "time", "command", "domain", "key"
-    kinds = ("int", "time", "text", "text", "bytes")
-    types = ("int", "timestamp", "string", "string", "binary")
-    columns = [
-        RequestedColumn(name.upper(), name, kind, type)
-        for name, kind, type in zip(schema, kinds, types, strict=True)
-    ]
-    filters = RowFilters(columns)
-    return filters, [one for one in conditions if not filters.take(one)]
-
-
 def instant(us: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
 
 
-def test_filters_take_conditions_on_four_columns_and_leave_the_others() -> None:
-    left = [
-        EqualTo(("KEY",), b"x"),
-        Not(EqualTo(("DOMAIN",), "x")),
-        IsNull(("DOMAIN",)),
-        StringStartsWith(("DOMAIN",), "x"),
-        In(("DOMAIN",), ["x", None]),
-        EqualTo(("DOMAIN", "part"), "x"),
-        EqualNullSafe(("DOMAIN",), None),
-    ]
-    taken = [In(("DOMAIN",), ["a", "b"]), IsNotNull(("TIME",)), GreaterThan(("SEGMENT",), 1)]
-    filters, returned = filters_of(*left, *taken)
-    assert returned == left
-    batch = pa.record_batch(
-        {
-            "TIME": pa.array([1, 2, None], pa.timestamp("us", "UTC")),
-            "DOMAIN": ["a", "c", "b"],
-        }
-    )
-    assert filters.apply(batch).column("DOMAIN").to_pylist() == ["a"]
+def range_of(**options: str) -> RecordRange:
+    return RecordRange.of(Options({"path": "/log"} | options))
+
+
+def test_range_of_records_is_named_by_numbers_instants_and_a_domain() -> None:
+    assert range_of() == RecordRange()
+    assert range_of(segments="7") == RecordRange(segments=(7, 7))
+    assert range_of(segments=" 7-9 ") == RecordRange(segments=(7, 9))
+    assert range_of(segments="7-") == RecordRange(segments=(7, None))
+    assert range_of(domain="") == RecordRange(domain="")
+    hour = range_of(since="1970-01-01T02:00:00+01:00", until="7200000000")
+    assert hour == RecordRange(since_us=HOUR_US, until_us=2 * HOUR_US)
+    assert range_of(since="0") == RecordRange(since_us=0)
 
 
 @pytest.mark.parametrize(
-    ("condition", "kept"),
+    ("options", "told"),
     [
-        (lambda at: GreaterThan(("TIME",), at(2)), [2, 3]),
-        (lambda at: GreaterThanOrEqual(("TIME",), at(3) + timedelta(hours=0.5)), [3]),
-        (lambda at: LessThan(("TIME",), at(2)), [1]),
-        (lambda at: LessThanOrEqual(("TIME",), at(1)), [1]),
-        (lambda at: EqualTo(("TIME",), at(2) + timedelta(minutes=30)), [2]),
-        (lambda at: EqualTo(("TIME",), at(2) - timedelta(minutes=9)), []),
-        (lambda at: In(("TIME",), [at(1), at(3)]), [1, 3]),
-        (lambda at: IsNotNull(("TIME",)), [1, 2, 3]),
-        (lambda at: EqualTo(("TIME",), at(9)), []),
-        (lambda at: In(("SEGMENT",), [1, 3]), [1, 3]),
+        ({"segments": "seven"}, "option segments=seven is no number of a segment, such as 7, and"),
+        ({"segments": "9-7"}, "option segments=9-7 is no number of a segment, such as 7, and no"),
+        ({"segments": "7,9"}, "option segments=7,9 is no number"),
+        ({"since": "yesterday"}, "option since=yesterday is no instant with a time zone, such as"),
+        ({"until": "2026-11-20T08:00:00"}, "option until=.* is no instant with a time zone"),
+        ({"since": "8", "until": "8"}, "option until=8 is not after since=8"),
+        ({"view": "entries", "domain": "d"}, "option domain is not for the view entries"),
+        (
+            {"journal": "kestrel", "domain": "d"},
+            "option domain is for a command log, not for a journal of kestrel",
+        ),
     ],
 )
-def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
-    condition: Callable[..., Any], kept: list[int]
+def test_range_of_records_that_is_wrong_is_named(options: dict[str, str], told: str) -> None:
+    with pytest.raises(BadRequestError, match=told):
+        range_of(**options)
+
+
+def test_range_of_records_is_refused_for_a_stream(tmp_path: Path) -> None:
+    (tmp_path / segment_name(1)).write_bytes(bytes(SegmentBuilder()))
+    source = FastjournalSource({"path": str(tmp_path), "domain": "d"})
+    with pytest.raises(BadRequestError, match="until are not for a stream"):
+        source.streamReader(source.schema())
+
+
+def test_range_of_records_has_its_rows_and_those_of_damage() -> None:
+    batch = pa.record_batch(
+        {
+            "time": pa.array([1, 2, None, 2, None], pa.timestamp("us", "UTC")),
+            "domain": ["a", "a", "a", "b", None],
+            "command": ["add", "add", "add", "add", None],
+        }
+    )
+
+    def rows(asked: RecordRange) -> list[int]:
+        numbered = batch.append_column("row", pa.array(range(5)))
+        return list(asked.rows(numbered).column("row").to_pylist())
+
+    assert rows(RecordRange()) == [0, 1, 2, 3, 4]
+    assert rows(RecordRange(domain="a")) == [0, 1, 2, 4]
+    assert rows(RecordRange(domain="a", since_us=2)) == [1, 4]
+    assert rows(RecordRange(since_us=0, until_us=2)) == [0, 4]
+    assert rows(RecordRange(until_us=3)) == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"since": 2 * HOUR_US}, [2, 3]),
+        ({"since": 3.5 * HOUR_US}, [3]),
+        ({"since": 3.7 * HOUR_US}, []),
+        ({"until": 2 * HOUR_US}, [1]),
+        ({"until": 2 * HOUR_US + 1}, [1, 2]),
+        ({"since": 1.7 * HOUR_US, "until": 2 * HOUR_US}, []),
+        ({"segments": "1-2", "since": 2 * HOUR_US}, [2]),
+        ({"segments": "2-"}, [2, 3]),
+    ],
+)
+def test_range_of_records_leaves_the_segments_of_the_manifest_that_overlap(
+    options: dict[str, Any], kept: list[int]
 ) -> None:
     listed = [
         ManifestSegment(
@@ -294,10 +307,11 @@ def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
         )
         for number in (1, 2, 3)
     ]
-    filters, _ = filters_of(condition(lambda hours: instant(hours * HOUR_US)))
+    texts = {name: v if isinstance(v, str) else str(int(v)) for name, v in options.items()}
+    asked = range_of(**texts)
     segments = [SegmentFile("", one.number, 8, last=False, open=False) for one in listed]
     pairs = zip(segments, listed, strict=True)
-    assert [one.number for one, info in pairs if filters.keeps_segment(one, info)] == kept
+    assert [one.number for one, info in pairs if asked.has_segment(one, info)] == kept
 
 
 DAY = timedelta(days=1)
@@ -346,7 +360,7 @@ def without_bounds(snapshot: Path) -> None:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_filter_on_time_loses_no_record_of_a_clock_that_was_set_back(
+def test_range_of_time_loses_no_record_of_a_clock_that_was_set_back(
     tmp_path: Path, *, bounded: bool
 ) -> None:
     back_and_forth = [DAY * 0, -2 * DAY, 2 * DAY, DAY * 0]
@@ -355,22 +369,20 @@ def test_filter_on_time_loses_no_record_of_a_clock_that_was_set_back(
     )
     if not bounded:
         without_bounds(snapshot)
-    source = FastjournalSource({"path": str(snapshot)})
-    schema = StructType([StructField("time", TimestampType())])
-    all_times = read_times(source.reader(schema), [])[0]
+    all_times = read_times(snapshot)[0]
     assert len(all_times) == 4 + 10
     for days in range(-3, 4):
         begin, end = instant(START_US) + days * DAY, instant(START_US) + (days + 1) * DAY
-        conditions = [GreaterThanOrEqual(("time",), begin), LessThan(("time",), end)]
-        found, segments = read_times(source.reader(schema), conditions)
+        found, segments = read_times(snapshot, since=begin.isoformat(), until=end.isoformat())
         assert found == [time for time in all_times if begin <= time < end]
         # only what says that it has no such record is not opened
         assert segments == ({-3: 0, -2: 1, -1: 2, 0: 2, 1: 2, 2: 1, 3: 0}[days] if bounded else 4)
 
 
-def read_times(reader: DataSourceReader, conditions: list[Any]) -> tuple[list[datetime], int]:
-    """Return the times of the records that meet conditions, and the number of segments read."""
-    assert list(reader.pushFilters(conditions)) == []
+def read_times(snapshot: Path, **options: str) -> tuple[list[datetime], int]:
+    """Return the times of the records that options ask for, and the number of segments read."""
+    source = FastjournalSource({"path": str(snapshot)} | options)
+    reader = source.reader(StructType([StructField("time", TimestampType())]))
     partitions = list(reader.partitions())
     batches = [batch for one in partitions for batch in reader.read(one)]
     return [time for batch in batches for time in batch.column(0).to_pylist()], len(partitions)

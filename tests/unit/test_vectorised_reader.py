@@ -363,20 +363,6 @@ def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: P
         (tmp_path / segment_name(2)).unlink()
 
 
-def test_reader_keeps_the_records_of_the_commands_asked_for(tmp_path: Path) -> None:
-    data = bytearray(bytes(sample()))
-    data[-1] ^= 1
-    data += bytes(sample())[8:]
-    (tmp_path / segment_name(1)).write_bytes(data)
-    log = LogDirectory(tmp_path)
-    segment = log.segments[0]
-    everything = expected(segment, log.files).select(["offset", "command"])
-    for commands in ({"complete"}, {"add", "fail", None}, {None}, set()):
-        names = ["offset", "command"]
-        rows = found(segment, log.files, names=names, commands=frozenset(commands)).to_pylist()
-        assert rows == [row for row in everything.to_pylist() if row["command"] in commands]
-
-
 def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

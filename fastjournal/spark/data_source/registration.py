@@ -33,11 +33,10 @@ def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("fastjournal")`` known to a session, and to no other.
 
     Args:
-        spark: Any session; its pushdown of filters into Python data sources is switched on.
+        spark: Any session.
     """
     with _active(spark):
         spark.dataSource.register(FastjournalSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     if getattr(type(spark), _MARK, False):
         return
     session: Any = type(spark)

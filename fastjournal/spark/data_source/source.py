@@ -6,8 +6,8 @@
 Options: ``query.source_options``. Paths: ``query.paths``. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
-One partition is one segment, or a slice of a large one. Conditions on ``segment``, ``time``,
-``command`` and ``domain`` are applied while reading.
+One partition is one segment, or a slice of a large one. No condition of a query is pushed down:
+the options of ``query.record_range`` read less.
 
 A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
 metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
@@ -46,8 +46,9 @@ from fastjournal.spark.query.paths import (
     newest_snapshot,
     open_log,
 )
+from fastjournal.spark.query.record_range import RecordRange
 from fastjournal.spark.query.requested_schema import RequestedColumn, request, view_schema
-from fastjournal.spark.query.source_options import STREAM_VIEWS, Options
+from fastjournal.spark.query.source_options import RANGE_OPTIONS, STREAM_VIEWS, Options
 from fastjournal.spark.records.record_stream import RecordsStream
 from fastjournal.spark.records.records_reader import RecordsReader
 
@@ -110,6 +111,7 @@ class FastjournalSource(DataSource):
         return RecordsReader(
             directories,
             columns,
+            RecordRange.of(options),
             permissive=options.permissive,
             partition_bytes=options.bytes_per_partition,
         )
@@ -118,6 +120,11 @@ class FastjournalSource(DataSource):
         """Return the reader of a stream of the view ``records`` or ``events``."""
         columns = self.check_schema(schema)
         options = self._checked
+        if RecordRange.of(options) != RecordRange():
+            raise BadRequestError(
+                f"the options {', '.join(RANGE_OPTIONS)} are not for a stream",
+                hint="give the condition to the query: frame.where(...)",
+            )
         directories = find_directories(options)
         is_one = len(directories) == 1 and options.foreign is None
         if options.view not in STREAM_VIEWS or not is_one:
@@ -179,13 +186,14 @@ class FastjournalSource(DataSource):
 
         Raises:
             BadRequestError: It names a column that is not there, or twice, or a type that it cannot
-                have.
+                have; or an option of the range of records is wrong.
         """
         metadata = schema.fields[0].metadata if schema.fields else {}
         if TABLE_OPTIONS in metadata:
             stored = msgspec.json.decode(metadata[TABLE_OPTIONS], type=dict[str, str])
             self._checked = Options(stored | self._checked.given)
         options = self._checked
+        RecordRange.of(options)
         hidden = INTERNAL_COLUMNS if options.view == "records" else ()
         return request(schema, self._columns, hidden, options)
 

@@ -22,6 +22,8 @@ PARTITION_BYTES = 64 * 1024 * 1024
 """A segment of usual size is one partition: cmdlog-seg-size is no larger."""
 SIZE_MAX = 2**63 - 1
 """Most that Spark takes for a number of bytes."""
+RANGE_OPTIONS = ("segments", "domain", "since", "until")
+"""Options that leave out records of a log (``query.record_range``)."""
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
 
@@ -54,6 +56,7 @@ OPTIONS = (
     Option("stateDirectory", views=("events",)),
     Option("cleanSource", ("off", "delete"), views=STREAM_VIEWS),
     Option("maxPartitionBytes", views=("records",), is_size=True),
+    *(Option(name, views=("records",)) for name in RANGE_OPTIONS),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,10 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS
 from fastjournal.spark.decoding.vectorised.spans import SegmentSlice, slices_of
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
-from fastjournal.spark.decoding.view_columns import COMMAND_NAMES
 from fastjournal.spark.query.paths import open_log
+from fastjournal.spark.query.record_range import RecordRange
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
-from fastjournal.spark.query.row_filters import RowFilters
 from fastjournal.spark.storage.files import SegmentFile, resolve
 
 
@@ -34,6 +32,7 @@ class RecordsReader(DataSourceReader):
     Args:
         directories: Paths or URIs.
         columns: Columns to build, in this order.
+        range: Records that are asked for.
         permissive: Damage becomes a row.
         partition_bytes: Bytes of a segment for each partition.
     """
@@ -42,6 +41,7 @@ class RecordsReader(DataSourceReader):
         self,
         directories: list[str],
         columns: list[RequestedColumn],
+        range: RecordRange,
         *,
         permissive: bool,
         partition_bytes: int,
@@ -53,14 +53,10 @@ class RecordsReader(DataSourceReader):
         # some of the columns that views are computed from tell of the whole segment
         internal = {column.name for column in INTERNAL_COLUMNS}
         self._is_sliced = internal.isdisjoint(column.source for column in columns)
-        self._filters = RowFilters(columns)
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark's name
-        """Take conditions that are applied while reading; return the others."""
-        return [condition for condition in filters if not self._filters.take(condition)]
+        self._range = range
 
     def partitions(self) -> list[InputPartition]:
-        """Return the partitions of the segments that the conditions leave."""
+        """Return the partitions of the segments that may have records of the range."""
         found: list[InputPartition] = []
         for directory in self._directories:
             log = open_log(directory)
@@ -68,7 +64,7 @@ class RecordsReader(DataSourceReader):
             found += [
                 SegmentPartition(directory, segment, part)
                 for segment in log.segments
-                if self._filters.keeps_segment(segment, listed.get(segment.number))
+                if self._range.has_segment(segment, listed.get(segment.number))
                 for part in self._parts(segment)
             ]
         return found
@@ -84,15 +80,15 @@ class RecordsReader(DataSourceReader):
             # Spark makes one partition of another type from an empty list of partitions.
             return
         files, _ = resolve(partition.directory)
+        asked = [column.source for column in self._columns]
         batches = read_batches(
             files,
             partition.segment,
-            [column.source for column in self._columns],
+            list(dict.fromkeys((*asked, *self._range.columns))),
             permissive=self._permissive,
-            commands=self._filters.commands(COMMAND_NAMES.values()),
             part=partition.part,
         )
         for batch in batches:
-            found = self._filters.apply(cast_batch(batch, self._columns))
+            found = self._range.rows(batch)
             if len(found):
-                yield found
+                yield cast_batch(found.select(asked), self._columns)

@@ -17,7 +17,6 @@ import google_crc32c
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
@@ -49,7 +48,6 @@ def read_batches(
     names: Sequence[str],
     *,
     permissive: bool,
-    commands: frozenset[str | None] | None = None,
     span: GroupSpan | None = None,
     part: SegmentSlice | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -60,7 +58,6 @@ def read_batches(
         segment: Which one.
         names: Columns to build, of ``fastjournal.spark.decoding.record_columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
-        commands: Only records of these commands; None among them: damage. None: all.
         span: Only these whole groups of the segment; None: all of it.
         part: Only this slice of it; None: all of it. No column is of ``INTERNAL_COLUMNS`` then.
 
@@ -78,9 +75,6 @@ def read_batches(
         reader.bounds = RecordBounds(span.first)
     reader.part = part
     for batch in reader.batches():
-        if commands is not None:
-            chosen = pa.array(list(commands), pa.string())
-            batch = batch.filter(pc.is_in(batch.column("command"), chosen))
         if len(batch):
             yield batch.select(names)
 
