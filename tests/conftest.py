@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
-from tests.memory_files import IN_MEMORY, memory_directory, special_files
+from tests.memory_files import IN_MEMORY, copy_directory, memory_directory
 from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
 from tests.stale_bytecode import bytecode_written_once
@@ -186,7 +186,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         if directory := item.stash.get(IN_MEMORY_AND_ON_DISK, None):
             path, on_disk, failed = directory
             if item.session.testsfailed > failed:
-                shutil.copytree(path, on_disk, symlinks=True, ignore=special_files)
+                copy_directory(path, on_disk)
             shutil.rmtree(path, ignore_errors=True)
 
 

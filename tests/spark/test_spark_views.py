@@ -274,9 +274,7 @@ def test_view_reads_the_range_of_records_that_options_name(
     assert frame.count() == len(expected)
 
 
-def test_view_gives_each_query_its_own_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_view_gives_each_query_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
     """PySpark keeps one reader for a relation, and with it what a reader took from a query."""
     segment = SegmentBuilder()
     for domain in [b"near"] * 6 + [b"far"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import memory_files
-from tests.memory_files import memory_directory, special_files
+from tests.memory_files import copy_directory, memory_directory
 
 HOLDER = """
 import sys
@@ -76,10 +75,32 @@ def test_memory_directory_of_a_killed_process_is_deleted_by_the_next_one(shared:
     assert [path.name for path in shared.iterdir()] == ["other"]
 
 
+def test_memory_directory_is_copied_without_the_holes_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    sparse = tmp_path / "from" / "file"
+    with sparse.open("wb") as file:
+        for offset in (0, 1 << 30, 1 << 36):
+            file.seek(offset)
+            file.write(b"data %d" % offset)
+        os.truncate(file.fileno(), 1 << 37)
+    (tmp_path / "from" / "empty").touch()
+    (tmp_path / "from" / "hole").touch()
+    os.truncate(tmp_path / "from" / "hole", 1 << 37)
+    copy_directory(tmp_path / "from", tmp_path / "to")
+    for path in (tmp_path / "from").iterdir():
+        copy = (tmp_path / "to" / path.name).stat()
+        assert copy.st_size == path.stat().st_size
+        assert copy.st_blocks <= path.stat().st_blocks
+    with (tmp_path / "to" / "file").open("rb") as file:
+        for offset in (0, 1 << 30, 1 << 36):
+            file.seek(offset)
+            assert file.read(20) == (b"data %d" % offset).ljust(20, b"\0")
+
+
 def test_memory_directory_is_copied_without_its_pipes(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "file").write_bytes(b"x")
     (tmp_path / "from" / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "from" / "pipe")
-    copy = shutil.copytree(tmp_path / "from", tmp_path / "to", symlinks=True, ignore=special_files)
-    assert sorted(path.name for path in copy.iterdir()) == ["dangling", "file"]
+    copy_directory(tmp_path / "from", tmp_path / "to")
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["dangling", "file"]
