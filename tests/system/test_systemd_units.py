@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -128,6 +129,19 @@ def test_systemd_timer_catches_up_and_does_not_start_everywhere_at_once(unit_dir
 
     assert timer["Persistent"] == "true"
     assert "RandomizedDelaySec" in timer
+
+
+def test_systemd_timer_of_the_report_skips_no_night_in_which_clocks_go_forward(
+    unit_dir: Path,
+) -> None:
+    calendar = Unit(unit_dir / "fastjournal-nightly.timer")["Timer"]["OnCalendar"]
+    assert calendar.endswith(" UTC")
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("no systemd-analyze")
+    line = [analyze, "calendar", "--base-time=2027-03-27 12:00:00", calendar]
+    environment = os.environ | {"TZ": "Europe/Berlin", "LC_ALL": "C"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert "(in UTC): Sun 2027-03-28 02:30:00 UTC" in done.stdout
 
 
 def test_services_share_one_block_of_hardening(unit_dir: Path) -> None:
