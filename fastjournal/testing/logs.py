@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from fastjournal.cmdlog.format.envelope import PLAIN_NAME, Completion, Envelope, Failure, pack
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import (
@@ -15,19 +17,43 @@ from fastjournal.cmdlog.format.operation_records import (
     encode_operation,
 )
 from fastjournal.cmdlog.format.records import (
+    decode_record,
     encode_head,
     encode_job,
+    encode_record,
     encode_result,
     encode_simple,
     encode_time,
 )
 from fastjournal.cmdlog.format.removal_time import encode_removal_time
 from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.keys import parse_journal_key
 
 START_US = 1_795_165_389_000_000
 """When the first record is written, unless told otherwise: 2026-11-20."""
 _TTR_MS = 60_000
+
+
+def in_zone(segment: bytes, minutes: int) -> bytes:
+    """Return a segment whose times have another zone offset. The instants are the same.
+
+    Args:
+        segment: A whole segment.
+        minutes: The offset, an i16; -1 stands for UTC.
+    """
+    zone = minutes.to_bytes(2, signed=True)
+    records = [decode_record(segment, start)[0] for start, _, _ in scan_segment(segment).spans()]
+    moved = (
+        msgspec.structs.replace(
+            record,
+            time=record.time[:-2] + zone,
+            not_before=record.not_before[:-2] + zone,
+            created=record.created[:-2] + zone,
+        )
+        for record in records
+    )
+    return b"".join((SEGMENT_HEADER, *map(encode_record, moved)))
 
 
 class SegmentBuilder:

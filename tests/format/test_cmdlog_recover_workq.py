@@ -17,6 +17,7 @@ from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
 from fastjournal.foreign.workq import open_workq
+from fastjournal.testing.logs import in_zone
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.door.engine import Settings
 from tests.door.recovery import load_engine
@@ -42,6 +43,25 @@ def load(name: str, tmp_path: Path) -> tuple[Recovered, dict[str, Any]]:
     return recover(OsDisk(), str(directory), now_us=expected["at_unix_ns"] // 1000), expected
 
 
+def load_in_zone(name: str, minutes: int, tmp_path: Path) -> Recovered:
+    """Return what is recovered of a log as a workq writes it whose times have a zone offset."""
+    directory = tmp_path / f"{name} {minutes}"
+    directory.mkdir()
+    for path in (DATA / name).iterdir():
+        (directory / path.name).write_bytes(in_zone(path.read_bytes(), minutes))
+    return recover(OsDisk(), str(directory), now_us=0)
+
+
+def live_in(recovered: Recovered) -> list[tuple[Any, ...]]:
+    return [
+        (
+            *(job.key, job.value, job.timestamp, job.created, job.not_before, job.expires),
+            *(job.token, job.starts, job.attempts, job.reason, job.arrival),
+        )
+        for job in recovered.state.jobs.values()
+    ]
+
+
 def due(state: ReplayState, now: int) -> dict[str, Any]:
     """The jobs that have not expired, by id as the corpus writes it."""
     return {
@@ -49,6 +69,15 @@ def due(state: ReplayState, now: int) -> dict[str, Any]:
         for job_id, job in state.jobs.items()
         if not 0 < job.expires <= now
     }
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_recovery_takes_times_of_any_zone_offset_alike(name: str, tmp_path: Path) -> None:
+    utc, *others = (load_in_zone(name, minutes, tmp_path) for minutes in (-1, 0, 60, -720))
+    assert utc.state.jobs
+    for other in others:
+        assert other.diagnostics == []
+        assert live_in(other) == live_in(utc)
 
 
 @pytest.mark.parametrize(("name", "jobs"), [("basic", 3), ("segments", 18)])

@@ -26,7 +26,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError
 from fastjournal.foreign import ForeignJournal, open_workq
 from fastjournal.limits import KEY_BYTES_MAX
-from fastjournal.testing.logs import SegmentBuilder
+from fastjournal.testing.logs import SegmentBuilder, in_zone
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fj_cli.importing import Importer
 from tests.integration.cli_process import TIMEOUT_S, Cli
@@ -79,6 +79,28 @@ def counts(**given: int) -> dict[str, Any]:
 def places(errors: bytes) -> list[str]:
     """Return the lines of standard error without those about whole queues."""
     return [line for line in errors.decode().splitlines() if not line.startswith("queue ")]
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, 60])
+def test_import_and_a_daemon_take_jobs_without_a_time_in_any_zone(
+    minutes: int, tmp_path: Path, daemon: DaemonProcess, cli: Cli
+) -> None:
+    log = SegmentBuilder(None, now_us=NOW)
+    log.foreign(b"q", b"without a time")
+    log.foreign(b"q", b"scheduled", due_us=NOW + 3600 * SECOND)
+    source, copy = tmp_path / "source", tmp_path / "second" / "log"
+    for directory in (source, copy):
+        directory.mkdir(parents=True)
+        (directory / "000000001.log").write_bytes(in_zone(bytes(log), minutes))
+    (done,) = cli.json("import", "workq", str(source))
+    assert done == counts(read=2, imported=2)
+    with DaemonProcess(tmp_path / "second") as opened:
+        for address in (daemon.address, opened.address):
+            with SyncClient(address) as client:
+                stats = client.domain_stats("q")
+                assert (stats.entries, stats.delayed) == (2, 1)
+                (job,) = client.next("q")
+                assert job.value == b"without a time"
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.layout import Command
+import pytest
+
+from fastjournal.cmdlog.format.layout import UNIX_SECONDS, Command
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.testing.logs import START_US, SegmentBuilder, in_zone
 
 SECOND = 1_000_000
 T = START_US
@@ -15,7 +17,7 @@ def a_log() -> SegmentBuilder:
     return SegmentBuilder(None)
 
 
-def state_of(*segments: SegmentBuilder) -> ReplayState:
+def state_of(*segments: SegmentBuilder | bytes) -> ReplayState:
     replay = Replay()
     for number, segment in enumerate(segments, 1):
         replay.start_segment(number, bytes(segment))
@@ -46,6 +48,26 @@ def test_job_of_workq_is_a_journal_entry_with_a_canonical_key() -> None:
     assert job.expires == T + 5 * SECOND
     assert (job.more.foreign, job.arrival, job.uri) == (True, 1, None)
     assert state.keys == {job.key: job}
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, 60, -(2**15), 2**15 - 1])
+def test_job_of_workq_without_a_time_is_due_at_its_creation_in_any_zone(minutes: int) -> None:
+    log = a_log()
+    log.foreign(b"q", ttl_ms=5000)
+    log.foreign(b"q", due_us=T + 60 * SECOND, ttl_ms=5000)
+    added, scheduled = state_of(in_zone(bytes(log), minutes)).jobs.values()
+    assert (added.not_before, added.timestamp, added.expires) == (T, T, T + 5 * SECOND)
+    assert (scheduled.not_before, scheduled.expires) == (T + 60 * SECOND, T + 65 * SECOND)
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, 60])
+def test_job_of_workq_without_a_time_of_creation_was_created_when_it_was_added(
+    minutes: int,
+) -> None:
+    log = a_log()
+    log.foreign(b"q", ttl_ms=5000, created_us=-UNIX_SECONDS * SECOND)
+    job = only(state_of(in_zone(bytes(log), minutes)))
+    assert (job.not_before, job.created, job.expires) == (T, T, T + 5 * SECOND)
 
 
 def test_priorities_of_workq_beyond_ours_are_cut() -> None:

@@ -40,7 +40,7 @@ from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import to_batch
 from fastjournal.spark.history.event_records import read_rows
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
-from fastjournal.testing.logs import SegmentBuilder
+from fastjournal.testing.logs import SegmentBuilder, in_zone
 from tests.spark.random_logs import every_record, write_random_log
 
 NAMES = list(READABLE)
@@ -200,6 +200,16 @@ def of_both(
         return pa.Table.from_batches([batch.select(names) for batch in batches], schema)
 
     return pa.Table.from_batches([oracle]), read
+
+
+@pytest.mark.parametrize("minutes", [0, 60, -(2**15)])
+def test_reader_gives_the_same_rows_whatever_the_zone_offset_of_times(minutes: int) -> None:
+    oracle, read = of_both(bytes(every_record()), PUBLIC)
+    assert oracle.num_rows > 10
+    assert read() == oracle
+    oracle_in_zone, read_in_zone = of_both(in_zone(bytes(every_record()), minutes), PUBLIC)
+    assert oracle_in_zone == oracle
+    assert read_in_zone() == oracle
 
 
 def test_sample_of_damage_has_every_command_and_operation() -> None:

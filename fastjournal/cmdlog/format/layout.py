@@ -12,7 +12,8 @@ Time (Go's ``time.Time`` in binary form), all big endian::
     i32  nanoseconds
     i16  zone offset in minutes; -1 stands for UTC and is what is written
 
-No time at all: ``01``, twelve zero bytes, ``ff ff``.
+No time at all: ``01``, twelve zero bytes, and any offset; ``ff ff`` is what is written. It is the
+time for which Go's ``IsZero`` is true, whatever its zone.
 
 Body: u8 command, 16 bytes job id (UUIDv4), then by command::
 
@@ -38,7 +39,8 @@ TIME_VERSION = 1
 UNIX_SECONDS = 62_135_596_800
 """The Unix epoch in seconds since the year 1."""
 NO_TIME = bytes((TIME_VERSION,)) + bytes(12) + b"\xff\xff"
-"""The encoded absence of a time."""
+"""The absence of a time, as it is written. Read it with ``records.decode_time``: other bytes mean
+it too."""
 CRC_BYTES = 4
 JOB_ID_BYTES = 16
 RUN_BYTES = 8

@@ -15,7 +15,7 @@ after the job was created, else to an earlier job of the same id.
 from __future__ import annotations
 
 from fastjournal.cmdlog.format.envelope import Envelope
-from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import Record, decode_time
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
@@ -59,7 +59,7 @@ def entry_of(record: Record) -> Envelope:
     time = _instant(record.time)
     created = min(_instant(record.created) or time, time)
     due = begins = _instant(record.not_before)
-    if record.not_before == NO_TIME:
+    if record.not_before_us is None:
         due, begins = created, time
     try:
         key = build_journal_key(
