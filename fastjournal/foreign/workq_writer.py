@@ -35,13 +35,17 @@ def _fit(domain: bytes) -> FittedName:
 class WorkqWriter:
     """Writes entries as add and schedule records, and a fail record for each buried one.
 
-    A job whose entry came from workq keeps its id.
+    workq counts the life of an added job from its creation, and orders jobs of one priority and
+    scheduled time by their creation. So all are created at the export, a nanosecond after the job
+    before. The instant of an entry that is due is the TIME of its record, at which workq does not
+    look and from which an import takes it. A job whose entry came from workq keeps its id.
     """
 
     def __init__(self, files: JournalFiles, now_us: int, not_carried: Counter[str]) -> None:
         self._files = files
         self._now_us = now_us
         self._time = encode_time(now_us)
+        self._jobs = 0
         self._not_carried = not_carried
         self._names = QueueNames(_fit, not_carried)
         self._ids: set[bytes] = set()
@@ -53,8 +57,11 @@ class WorkqWriter:
     def add(self, entry: SnapshotEntry) -> None:
         """Write an entry."""
         self._names.enter(entry.domain)
+        later_us, nanoseconds = divmod(self._jobs, 1000)
+        self._jobs += 1
+        created_us = self._now_us + later_us
         delayed = entry.not_before > self._now_us
-        begins = entry.not_before if delayed else self._now_us
+        begins = entry.not_before if delayed else created_us
         lost = self._not_carried
         # an entry without expiry has a life of 30 days in workq
         lost["lives_cut_to_30_days"] += (
@@ -71,16 +78,15 @@ class WorkqWriter:
             0,
         )
         job_id = self._job_id(entry)
-        # no time at all would be that of the record, and the job no longer the first
-        created = self._now_us if delayed else max(entry.not_before, 1)
         record = encode_job(
             Command.SCHEDULE if delayed else Command.ADD,
-            self._time,
+            # an import takes 0 for no time
+            self._time if delayed else encode_time(max(entry.not_before, 1)),
             job_id,
             head,
             entry.value,
             encode_time(entry.not_before) if delayed else NO_TIME,
-            encode_time(created),
+            encode_time(created_us, nanoseconds),
         )
         if entry.reason is not None:
             record += encode_result(Command.FAIL, self._time, job_id, entry.reason)
@@ -104,8 +110,10 @@ class WorkqWriter:
                 job_id = bytes.fromhex(entry.id.decode("ascii"))
             except ValueError:
                 job_id = b""
-        if not is_job_id(job_id) or job_id in self._ids:
-            job_id = make_job_id(blake2b(entry.key, digest_size=16).digest())
+        digest = entry.key
+        while not is_job_id(job_id) or job_id in self._ids:
+            digest = blake2b(digest, digest_size=16).digest()
+            job_id = make_job_id(digest)
         self._ids.add(job_id)
         return job_id
 

@@ -1,20 +1,29 @@
 """Replay rules of a real workq-server, in executable form.
 
-A model, compared with recorded logs of a real server (tests/format): it refuses what the server
-refuses at start, and otherwise has the same jobs in the same states. The logs of fastjournald are
-compared with it.
+A model, compared with recorded logs of a real server, and with a real server where one is
+installed (tests/format): it refuses what the server refuses at start, and otherwise has the same
+jobs in the same states. The logs of fastjournald are compared with it.
+
+Life. A scheduled job lives until its scheduled time + ttl, an added one until its creation + ttl;
+the TIME of a record has no meaning. A job whose life is over is skipped before anything else of it
+is checked. An added job with a scheduled time, which workq's own clients cannot make, is refused if
+that + ttl is over.
+
+Order. Jobs wait by priority, scheduled time, time of creation and id, each in nanoseconds as 64
+bits hold them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from struct import Struct
 from uuid import UUID
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, UNIX_SECONDS, Command
 from fastjournal.cmdlog.format.records import Record, decode_record
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.format.workq import (
@@ -45,6 +54,7 @@ class WorkqJobState(IntEnum):
 
 
 _PROCESSED = (WorkqJobState.COMPLETED, WorkqJobState.FAILED)
+_TIME = Struct(">xqi")
 
 
 @dataclass
@@ -55,6 +65,22 @@ class WorkqJob:
     state: WorkqJobState = WorkqJobState.NEW
     attempts: int = 0
     result: bytes | None = None
+    is_ready: bool = False
+    """It is in the list of ready jobs."""
+    is_asleep: bool = False
+    """It is in the list of scheduled jobs; that it is in both can be."""
+
+    def dequeue(self) -> None:
+        """Take it out of one list, as workq does."""
+        if self.is_ready:
+            self.is_ready = False
+        else:
+            self.is_asleep = False
+
+    def awake(self, now_us: int) -> None:
+        """Move it to the ready jobs if its time has come."""
+        if self.is_asleep and (self.record.not_before_us or 0) <= now_us:
+            self.is_ready, self.is_asleep = True, False
 
 
 @dataclass
@@ -64,23 +90,25 @@ class WorkqState:
     now_us: int
     jobs: dict[UUID, WorkqJob] = field(default_factory=dict)
 
+    def is_over(self, begins_us: int | None, record: Record) -> bool:
+        """Whether the life of a job is over that begins then; None is the year 1."""
+        return begins_us is None or begins_us + record.ttl_ms * 1000 <= self.now_us
+
     def ready(self, name: str) -> list[UUID]:
         """Return the jobs of a queue that may start, in workq's order."""
-        return self._waiting(name, scheduled=False)
+        return self._waiting(name, lambda job: job.is_ready)
 
     def scheduled(self, name: str) -> list[UUID]:
         """Return the jobs of a queue whose time has not come, in the order workq lists them."""
-        return self._waiting(name, scheduled=True)
+        return self._waiting(name, lambda job: job.is_asleep)
 
-    def _waiting(self, name: str, *, scheduled: bool) -> list[UUID]:
+    def _waiting(self, name: str, is_in_list: Callable[[WorkqJob], bool]) -> list[UUID]:
         found = [
-            (-job.record.priority, job.record.created, number)
+            (_order(job.record), number)
             for number, job in self.jobs.items()
-            if job.record.name == name
-            and job.state in {WorkqJobState.NEW, WorkqJobState.PENDING}
-            and ((job.record.not_before_us or 0) > self.now_us) is scheduled
+            if job.record.name == name and is_in_list(job)
         ]
-        return [number for _, _, number in sorted(found)]
+        return [number for _, number in sorted(found)]
 
 
 def assert_workq_accepts(
@@ -110,6 +138,8 @@ def assert_workq_accepts(
             except (LogCorruptError, WorkqRefusalError) as error:
                 raise WorkqRefusalError(f"segment {number}, offset {offset}: {error}") from error
             offset = end
+    for job in state.jobs.values():
+        job.awake(now_us)
     return state
 
 
@@ -144,27 +174,43 @@ def _apply(state: WorkqState, record: Record) -> None:
             _refuse_if(job.state is WorkqJobState.LEASED, "Job already leased")
             _refuse_if(job.state in _PROCESSED, "Job already processed")
             _refuse_if(job.attempts >= ATTEMPTS_MAX, "over 255 attempts")
+            job.dequeue()
             job.state = WorkqJobState.LEASED
             job.attempts += 1
-        case Command.TIMEOUT_ATTEMPT if job.state is WorkqJobState.LEASED:
+        case Command.TIMEOUT_ATTEMPT if job.state not in _PROCESSED:
             last = 0 < job.record.max_attempts <= job.attempts
+            job.is_ready = job.is_ready or not last
             job.state = WorkqJobState.FAILED if last else WorkqJobState.PENDING
             job.result = b"" if last else None
         case Command.COMPLETE | Command.FAIL:
-            _refuse_if(job.state in _PROCESSED, "Job already processed")
+            _refuse_if(job.state in _PROCESSED, "Duplicate result")
+            job.dequeue()
             completed = record.command is Command.COMPLETE
             job.state = WorkqJobState.COMPLETED if completed else WorkqJobState.FAILED
             job.result = record.result
 
 
 def _add(state: WorkqState, number: UUID, record: Record) -> None:
-    begins = record.not_before_us if record.command == Command.SCHEDULE else record.time_us
-    if begins is None or begins + record.ttl_ms * 1000 <= state.now_us:
+    scheduled = record.command is Command.SCHEDULE
+    if state.is_over(record.not_before_us if scheduled else record.created_us, record):
         return
     if why := _fault_of(record):
         raise WorkqRefusalError(why)
+    timed = not scheduled and record.not_before_us is not None
+    _refuse_if(timed and state.is_over(record.not_before_us, record), "Invalid Time")
     _refuse_if(number in state.jobs, "Duplicate job")
-    state.jobs[number] = WorkqJob(record)
+    state.jobs[number] = WorkqJob(record, is_ready=not scheduled, is_asleep=scheduled)
+
+
+def _order(record: Record) -> tuple[int, int, int]:
+    return -record.priority, _unix_ns(record.not_before), _unix_ns(record.created)
+
+
+def _unix_ns(time: bytes) -> int:
+    """Return a time as Go's ``UnixNano`` does, which wraps outside of the years 1678 to 2262."""
+    seconds, nanoseconds = _TIME.unpack_from(time)
+    wrapped = (seconds - UNIX_SECONDS) * 1_000_000_000 + nanoseconds + 2**63
+    return int(wrapped % 2**64 - 2**63)
 
 
 def _fault_of(record: Record) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import stat
@@ -106,7 +107,49 @@ def test_export_is_read_back_as_the_entries_of_the_snapshot(to: Target, seed: in
         found = [w._replace(instant=0) if w.buried else w for w in found]
     assert sorted(found) == sorted(as_held(work, to) for work in expected)
     if to.format is Format.WORKQ:
-        assert_workq_accepts(segments_of(disk))
+        assert len(assert_workq_accepts(segments_of(disk), now_us=NOW).jobs) == done.written
+
+
+INSTANTS = [
+    *(0, 1, NOW - 400 * DAY, NOW - 31 * DAY, NOW - 30 * DAY, NOW - DAY, NOW - 1, NOW, NOW + 1),
+    *(NOW + 40 * DAY, 2**63, INSTANT_MAX),
+]
+EXPIRIES = [0, NOW + 1, NOW + DAY, NOW + 30 * DAY, NOW + 31 * DAY, 2**63, INSTANT_MAX]
+
+
+def test_export_to_workq_loses_no_work_whenever_it_begins_and_expires() -> None:
+    log = SegmentBuilder(0)
+    for number, (instant, expires) in enumerate(itertools.product(INSTANTS, EXPIRIES)):
+        fields = {"not_before": instant, "expires": expires, "arrival": number}
+        for domain in (b"waits", b"buried"):
+            job = log.entry(b"%b:128:%d:%d" % (domain, instant, number), **fields)
+            if domain == b"buried":
+                log.fail(job, b"why")
+    done, found, disk = exported(TARGETS["workq"], log)
+    assert (done.read, done.left_out) == (done.written, {})
+    state = assert_workq_accepts(segments_of(disk), now_us=NOW)
+    assert len(state.jobs) == len(found) == done.written
+    assert len(state.ready("waits")) == 8 * len(EXPIRIES)
+    assert len(state.scheduled("waits")) == 4 * len(EXPIRIES)
+    # all but those that expire within a day live as long as workq lets any job live
+    later = assert_workq_accepts(segments_of(disk), now_us=NOW + 30 * DAY - SECOND)
+    assert len(later.ready("waits")) == 9 * (len(EXPIRIES) - 2)
+
+
+def test_export_to_workq_keeps_the_order_of_the_work() -> None:
+    log = SegmentBuilder(0)
+    order = []
+    # workq compares scheduled times beyond the year 2262 in no order
+    for number, instant in enumerate([at for at in INSTANTS if at < 2**63] * 200):
+        fields = {"not_before": instant, "arrival": number, "value": b"%d" % number}
+        log.entry(b"q:128:%d:%d" % (instant, number), **fields)
+        order.append((instant, number))
+    _, _, disk = exported(TARGETS["workq"], log)
+    state = assert_workq_accepts(segments_of(disk), now_us=NOW + 1)
+    ready = [int(state.jobs[job].record.payload) for job in state.ready("q")]
+    scheduled = [int(state.jobs[job].record.payload) for job in state.scheduled("q")]
+    assert ready == [number for instant, number in sorted(order) if instant <= NOW + 1]
+    assert scheduled == [number for instant, number in sorted(order) if instant > NOW + 1]
 
 
 @each_target

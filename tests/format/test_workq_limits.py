@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,13 +11,17 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
+from fastjournal.keys import build_journal_key
 from fastjournal.testing.workq_rules import (
     WorkqJob,
     WorkqJobState,
     WorkqRefusalError,
     assert_workq_accepts,
 )
+from tests.integration import shifted_daemon
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.shifted_daemon import set_offset
+from tests.integration.workq_server import needs_workq, workq_server
 
 HOUR_S = 3600
 DAY_MS = 86_400_000
@@ -122,3 +127,35 @@ def test_workq_time_to_live_counts_from_the_scheduled_time(ahead_days: int, tmp_
         later = max(now, due) + days * day
         jobs = assert_workq_accepts(daemon.log_path, now_us=later).jobs.values()
         assert len([job for job in jobs if job.record.name == "q"]) == alive
+
+
+@needs_workq
+def test_workq_server_has_the_jobs_of_a_log_as_the_model_has_them(tmp_path: Path) -> None:
+    day, clock = DAY_MS * 1000, tmp_path / "clock"
+    set_offset(clock, -40 * day)
+    command = (sys.executable, shifted_daemon.__file__, str(clock))
+    with DaemonProcess(tmp_path, command=command) as daemon:
+        with SyncClient(daemon.address) as client:
+            for key in ("plain", "without a new record for 40 days"):
+                client.set(key, "old", timestamp_us=SystemClock().now_us() - 40 * day)
+            set_offset(clock, 0)
+            client.set("plain", "new", overwrite=True)
+            now = SystemClock().now_us()
+            for number, begins in enumerate((0, now - 400 * day, now - day, now, now + day, 2**63)):
+                for priority in (0, 255):
+                    parts = {"priority": priority, "not_before_us": begins}
+                    client.set(build_journal_key("q", f"{number}", **parts), "v")
+            key = build_journal_key("q", "renamed", not_before_us=now + day)
+            client.set(key, "v")
+            client.rename(key, "fj.op:7:0:renamed")
+        assert daemon.stop() == 0
+    state = assert_workq_accepts(daemon.log_path, now_us=SystemClock().now_us())
+    names = sorted({job.record.name for job in state.jobs.values()} - {"fj.op"})
+    assert names == ["fj.kv", "q"]
+    lists = [
+        {name: [str(job) for job in jobs] for name in names if (jobs := waiting(name))}
+        for waiting in (state.ready, state.scheduled)
+    ]
+    assert [sum(map(len, found.values())) for found in lists] == [1 + 8, 4 + 1]
+    with workq_server(daemon.log_path) as server:
+        server.assert_waiting((lists[0], lists[1]))

@@ -3,6 +3,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,18 @@ from fastjournal.cmdlog.format.varints import encode_uvarint
 from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
+from fastjournal.testing.logs import in_zone
 from fastjournal.testing.workq_rules import (
     WorkqJob,
     WorkqJobState,
     WorkqRefusalError,
     WorkqState,
     assert_workq_accepts,
+)
+from tests.integration.workq_server import (
+    WorkqRefusedError,
+    needs_workq,
+    workq_server,
 )
 
 CORPUS = Path(__file__).parent / "data" / "workq"
@@ -225,3 +233,160 @@ def test_job_that_is_expired_is_skipped_before_it_is_validated() -> None:
     assert state.jobs == {}
     with pytest.raises(WorkqRefusalError):
         assert_workq_accepts(log(job(name=b"a b")), now_us=later - 1)
+
+
+DAY = 86_400_000_000
+YEARS = 365 * DAY
+NONE = "no time"
+READY, SCHEDULED, SKIPPED = "ready", "scheduled", "skipped"
+ADD, SCHEDULE = Command.ADD, Command.SCHEDULE
+LIVES = [
+    # command, TIME, scheduled, created, each from the present; what a real server made of it
+    (ADD, 0, NONE, 0, READY),
+    (ADD, 0, NONE, -29 * DAY, READY),
+    (ADD, 0, NONE, -31 * DAY, SKIPPED),
+    (ADD, -40 * DAY, NONE, 0, READY),
+    (ADD, NONE, NONE, 0, READY),
+    (ADD, 0, NONE, 1000 * YEARS, READY),
+    (ADD, 0, NONE, NONE, SKIPPED),
+    (ADD, 0, DAY, 0, READY),
+    (ADD, 0, DAY, -31 * DAY, SKIPPED),
+    (ADD, 0, -31 * DAY, 0, "Invalid Time"),
+    (SCHEDULE, 0, DAY, 0, SCHEDULED),
+    (SCHEDULE, -40 * DAY, DAY, -40 * DAY, SCHEDULED),
+    (SCHEDULE, 0, DAY, NONE, SCHEDULED),
+    (SCHEDULE, 0, 300 * YEARS, 0, SCHEDULED),
+    (SCHEDULE, 0, 500_000 * YEARS, 0, SCHEDULED),
+    (SCHEDULE, 0, -29 * DAY, -40 * DAY, READY),
+    (SCHEDULE, 0, -31 * DAY, 0, SKIPPED),
+    (SCHEDULE, 0, NONE, 0, SKIPPED),
+]
+"""Recorded of workq-server (commit fc15ddb)."""
+each_life = pytest.mark.parametrize(("command", "at", "scheduled", "created", "outcome"), LIVES)
+
+
+def time_of(offset: int | str, now: int) -> bytes:
+    return NO_TIME if isinstance(offset, str) else encode_time(now + offset)
+
+
+def log_of_a_life(
+    now: int, command: Command, at: int | str, scheduled: int | str, created: int | str
+) -> bytes:
+    head = encode_head(b"q", 1000, 2_592_000_000, 0, 0, 0)
+    times = [time_of(offset, now) for offset in (at, scheduled, created)]
+    return SEGMENT_HEADER + encode_job(command, times[0], JOB_ID, head, b"", *times[1:])
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, 60])
+@each_life
+def test_job_lives_from_its_scheduled_time_or_its_creation_as_recorded(
+    minutes: int,
+    command: Command,
+    at: int | str,
+    scheduled: int | str,
+    created: int | str,
+    outcome: str,
+) -> None:
+    data = in_zone(log_of_a_life(CREATED_US, command, at, scheduled, created), minutes)
+    if outcome == "Invalid Time":
+        with pytest.raises(WorkqRefusalError, match=outcome):
+            assert_workq_accepts([data], now_us=CREATED_US)
+        return
+    state = assert_workq_accepts([data], now_us=CREATED_US)
+    assert (len(state.ready("q")), len(state.scheduled("q"))) == (
+        outcome == READY,
+        outcome == SCHEDULED,
+    )
+
+
+@needs_workq
+@pytest.mark.parametrize("minutes", [-1, 0, 60])
+@each_life
+def test_job_lives_in_a_real_server_as_recorded(
+    minutes: int,
+    command: Command,
+    at: int | str,
+    scheduled: int | str,
+    created: int | str,
+    outcome: str,
+    tmp_path: Path,
+) -> None:
+    now = time.time_ns() // 1000
+    data = in_zone(log_of_a_life(now, command, at, scheduled, created), minutes)
+    (tmp_path / "000000001.log").write_bytes(data)
+    if outcome == "Invalid Time":
+        with pytest.raises(WorkqRefusedError, match=outcome), workq_server(tmp_path):
+            pass
+        return
+    ids = {"q": [str(UUID(bytes=JOB_ID))]}
+    shown = {READY: (ids, {}), SCHEDULED: ({}, ids), SKIPPED: ({}, {})}
+    with workq_server(tmp_path) as server:
+        server.assert_waiting(shown[outcome])
+
+
+def any_records(seed: int, now: int) -> list[bytes]:
+    """Return records of some jobs, whose lives begin and end at any time."""
+    chance = random.Random(seed)
+    time = encode_time(now)
+    ids, records, started = [JOB_ID], [], [JOB_ID]
+    for number in range(chance.randrange(1, 25)):
+        command = chance.choice((ADD, ADD, SCHEDULE, SCHEDULE, *Command))
+        if command <= SCHEDULE and chance.random() < 0.97:
+            ids.append(make_job_id(bytes((chance.randrange(256), number)) * 8))
+            job_id = ids[-1]
+        else:
+            # none that was never started times out: workq would have the job in two lists
+            job_id = chance.choice(started if command is Command.TIMEOUT_ATTEMPT else ids)
+        if command is Command.START_ATTEMPT:
+            started.append(job_id)
+        if command > SCHEDULE:
+            bare = command > Command.FAIL
+            records.append(
+                encode_simple(command, time, job_id)
+                if bare
+                else encode_result(command, time, job_id, b"r")
+            )
+            continue
+        name, priority = chance.choice((b"a", b"b")), chance.choice((-1, 0, 1))
+        head = encode_head(name, 60_000, 2_592_000_000, priority, chance.choice((0, 0, 1, 2)), 0)
+        # one that is due already becomes ready a moment after the start
+        due = chance.choice((-40 * DAY, DAY, DAY, 300 * YEARS, 300 * YEARS + 1))
+        created = chance.choice((-40 * DAY, -DAY, 0, 0, 1, 1000 * YEARS))
+        times = (
+            (encode_time(now + due) if command is SCHEDULE else NO_TIME),
+            encode_time(now + created),
+        )
+        records.append(encode_job(command, time, job_id, head, b"", *times))
+    return records
+
+
+def refusal_of(segment: bytes, now_us: int) -> str:
+    """Return why the model refuses a log; empty: it takes it."""
+    try:
+        assert_workq_accepts([segment], now_us=now_us)
+    except WorkqRefusalError as error:
+        return str(error).rpartition(": ")[2]
+    return ""
+
+
+@needs_workq
+@pytest.mark.parametrize("seed", range(60))
+def test_model_and_a_real_server_make_the_same_of_any_log(seed: int, tmp_path: Path) -> None:
+    now = time.time_ns() // 1000
+    data = SEGMENT_HEADER + b"".join(any_records(seed, now))
+    (tmp_path / "000000001.log").write_bytes(data)
+    if refusal := refusal_of(data, now):
+        with pytest.raises(WorkqRefusedError, match=refusal), workq_server(tmp_path):
+            pass
+        return
+    state = assert_workq_accepts(tmp_path, now_us=now)
+    ready = {name: as_text(state.ready(name)) for name in ("a", "b") if state.ready(name)}
+    scheduled = {
+        name: as_text(state.scheduled(name)) for name in ("a", "b") if state.scheduled(name)
+    }
+    with workq_server(tmp_path) as server:
+        server.assert_waiting((ready, scheduled))
+        for number, job in state.jobs.items():
+            facts = server.job(str(number))
+            assert facts is not None
+            assert (int(facts["state"]), int(facts["attempts"])) == (job.state, job.attempts)

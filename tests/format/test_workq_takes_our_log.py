@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -30,6 +30,7 @@ from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 
 START = 1_795_165_389_000_000
 SECOND = 1_000_000
+DAY = 86_400 * SECOND
 LOG = "/log"
 KEYS = [
     b"a:1:0:x",
@@ -200,3 +201,36 @@ def test_records_of_every_kind_are_among_those_that_workq_replays() -> None:
                 kinds.add(type(unpack_operation(record.payload)) if ours else record.command)
     # cleaning alone writes these: see property/test_crash_simulation.py
     assert kinds | {SegmentRemoved, SegmentRewritten} == {*Command, *get_args(Operation)}
+
+
+@pytest.mark.parametrize("days", [1, 29, 31, 400])
+@pytest.mark.parametrize("way", ["set", "kicked"])
+def test_workq_keeps_a_plain_entry_until_it_expires_whenever_it_was_created(
+    way: str, days: int
+) -> None:
+    run = RecordRun(0, 0)
+
+    def ask(function: Function, **fields: Any) -> None:
+        flags = Flag.PERSIST | (Flag.OVERWRITE if function == Function.SET else 0)
+        request = Request(function, 1, flags, timestamp=run.now, key=b"plain", **fields)
+        reply = run.engine.handle("session", request, run.now)
+        assert reply is not None
+        assert decode_reply(reply).error == ""
+
+    ask(Function.SET, value_type=ValueType.STRING, value=b"v", timeout=START + 500 * DAY)
+    created, run.now = run.now, run.now + days * DAY
+    if way == "kicked":
+        ask(Function.BURY, value_type=ValueType.STRING, value=b"why")
+        ask(Function.KICK)
+    else:
+        expires = run.now + 7 * DAY
+        ask(Function.SET, value_type=ValueType.STRING, value=b"v", timeout=expires)
+    run.writer.flush()
+    entry = run.engine.store.find(b"plain")
+    assert entry is not None
+    assert entry.created == created
+    data = [run.disk.read(f"{LOG}/{name}") for name in run.disk.listdir(LOG) if "log" in name]
+    over = run.now + (30 if way == "kicked" else 7) * DAY
+    for now, there in ((run.now, 1), (over - SECOND, 1), (over, 0)):
+        jobs = assert_workq_accepts(data, now_us=now).jobs.values()
+        assert [job.record.name for job in jobs].count("fj.kv") == there

@@ -1,7 +1,11 @@
-"""fj-cli export --to a journal of another queue, as it is installed; with a real beanstalkd."""
+"""fj-cli export --to a journal of another queue, as it is installed.
+
+The journals are given to a real beanstalkd and a real workq-server, where they are installed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -10,7 +14,8 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +25,10 @@ from fastjournal.client import SyncClient
 from fastjournal.disk import OsDisk
 from fastjournal.foreign import open_beanstalkd
 from fastjournal.keys import build_journal_key
+from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.workq_server import needs_workq, workq_server
 
 BEANSTALKD = shutil.which("beanstalkd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 needs_beanstalkd = pytest.mark.skipif(
@@ -36,6 +43,7 @@ VERSIONS = {
 DONE, REFUSED, USAGE = 0, 1, 2
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
+DAY = 24 * HOUR
 START_S = 20.0
 
 
@@ -70,18 +78,21 @@ class Beanstalk:
 
 
 @contextmanager
-def beanstalkd(binlog: Path, *, warns: bool = False) -> Iterator[Beanstalk]:
+def beanstalkd(
+    binlog: Path, *, warns: bool = False, options: Sequence[str] = ()
+) -> Iterator[Beanstalk]:
     """Run a beanstalkd on a binlog; it ends by SIGKILL.
 
     Args:
         binlog: Directory of the binlog.
         warns: Whether it says that data may be missing.
+        options: More options of its command line.
     """
     assert BEANSTALKD is not None
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [BEANSTALKD, "-l", "127.0.0.1", "-p", str(port), "-b", str(binlog), "-f", "0"],
+        [BEANSTALKD, "-l", "127.0.0.1", "-p", str(port), "-b", str(binlog), "-f", "0", *options],
         stderr=subprocess.PIPE,
     )
     client = None
@@ -220,6 +231,108 @@ def test_import_takes_zeros_at_the_end_for_no_damage_and_has_what_a_beanstalkd_s
     with beanstalkd(binlog, warns=True) as client:
         found = [client.data(f"peek {number}") for number in range(1, 8)]
     assert [job is None for job in found] == [False] * 6 + [True]
+
+
+def snapshot_of_extremes(directory: Path) -> str:
+    """Take a snapshot of entries at the bounds of what an entry can have."""
+    now = time.time_ns() // 1000
+    instants = [0, 1, now - 400 * DAY, now - 30 * DAY, now - DAY, now, now + HOUR, now + 40 * DAY]
+    instants += [2**63 // 1000, 2**63, 2**64 - 1]
+    # the last two are in the years 2286 and 9999
+    expiries = [None, now + HOUR, now + 30 * DAY, now + 31 * DAY, 10**16, 253_402_300_799 * SECOND]
+    domains = ["a", "-", "fj.kv", "fj.op", "a b", "%3A", "t" * 200, "t" * 201, "n" * 255, "n" * 256]
+    values = [b"", b"\r\n", bytes(65_533), bytes(65_534), bytes(999_999)]
+    leases_s = [0.001, 1, 86_400, 86_401, 366 * 86_400]
+    with DaemonProcess(directory) as daemon, SyncClient(daemon.address) as client:
+        for number, (instant, expires) in enumerate(itertools.product(instants, expiries)):
+            for domain in ("waits", "buried"):
+                key = build_journal_key(domain, f"{number}", not_before_us=instant)
+                client.set(key, b"v", expires=expires and expires / SECOND)
+                if domain == "buried":
+                    client.bury(key, reason="")
+        for domain, priority in itertools.product(domains, (0, 128, 255)):
+            client.set(build_journal_key(domain, "", priority=priority), b"v")
+        for number, value in enumerate(values):
+            client.set(build_journal_key("values", f"{number}"), value)
+        for number, lease in enumerate(leases_s):
+            client.limit(f"limited-{number}", lease=lease)
+            client.set(build_journal_key(f"limited-{number}", ""), b"v")
+        return client.snapshot()
+
+
+@needs_beanstalkd
+@pytest.mark.parametrize("version", VERSIONS)
+def test_export_to_beanstalkd_has_each_entry_written_there_as_a_job(
+    version: int, tmp_path: Path
+) -> None:
+    snapshot, binlog = snapshot_of_extremes(tmp_path), tmp_path / "binlog"
+    (done,) = Cli(tmp_path, None).json("export", snapshot, str(binlog), *VERSIONS[version])
+    assert done["read"] == done["written"] > 150
+    _, _, advice = done["advice"].partition(" with ")
+    options = advice.partition(",")[0].split()
+    assert options == ["-z", "1000001"]
+    with beanstalkd(binlog, options=options) as client:
+        found = [client.data(f"peek {number + 1}") for number in range(done["written"] + 1)]
+    assert [number for number, job in enumerate(found) if job is None] == [done["written"]]
+
+
+def job_ids(log: Path) -> list[str]:
+    """Return the ids of the jobs that workq has of a log, by its rules."""
+    return [str(job) for job in assert_workq_accepts(log, now_us=time.time_ns() // 1000).jobs]
+
+
+@needs_workq
+def test_export_to_workq_has_each_entry_written_there_as_a_job(tmp_path: Path) -> None:
+    snapshot, log = snapshot_of_extremes(tmp_path), tmp_path / "workq"
+    (done,) = Cli(tmp_path, None).json("export", snapshot, str(log), "--to", "workq")
+    assert done["read"] == done["written"] > 150
+    ids = job_ids(log)
+    assert len(ids) == done["written"]
+    with workq_server(log) as server:
+        jobs = [server.job(job_id) for job_id in ids]
+        states = Counter(job["state"] for job in jobs if job is not None)
+        # 66 of them are buried, which workq calls failed
+        assert states == {b"0": done["written"] - 66, b"2": 66}
+        ready, scheduled = server.waiting()
+        waiting = [*ready.values(), *scheduled.values()]
+        assert sum(map(len, waiting)) == done["written"] - 66
+
+
+def old_work(directory: Path) -> str:
+    """Take a snapshot of work without an instant, with one long ago, and with one just now."""
+    now = time.time_ns() // 1000
+    with DaemonProcess(directory) as daemon, SyncClient(daemon.address) as client:
+        for name, instant in (("new", now), ("none", 0), ("old", now - 40 * DAY), ("none 2", 0)):
+            key = build_journal_key("pages", name if instant else "", not_before_us=instant)
+            client.set(key if name != "none 2" else key + b"2", name)
+        return client.snapshot()
+
+
+def test_export_to_workq_keeps_work_that_was_due_long_ago(
+    tmp_path: Path, daemon: DaemonProcess, cli: Cli
+) -> None:
+    source, log = tmp_path / "source", tmp_path / "workq"
+    source.mkdir()
+    snapshot = old_work(source)
+    (done,) = cli.json("export", snapshot, str(log), "--to", "workq")
+    assert (done["written"], done["left_out"]) == (4, {})
+    state = assert_workq_accepts(log, now_us=time.time_ns() // 1000)
+    values = [state.jobs[job].record.payload for job in state.ready("pages")]
+    assert values == [b"none", b"none 2", b"old", b"new"]
+    (back,) = cli.json("import", "workq", str(log))
+    assert (back["imported"], back["expired"]) == (4, 0)
+    with SyncClient(daemon.address) as client:
+        assert [job.value for job in client.next("pages", count=4)] == values
+
+
+@needs_workq
+def test_export_to_workq_is_leased_there_in_the_order_of_the_work(tmp_path: Path) -> None:
+    snapshot, log = old_work(tmp_path), tmp_path / "workq"
+    (done,) = Cli(tmp_path, None).json("export", snapshot, str(log), "--to", "workq")
+    assert (done["written"], done["left_out"]) == (4, {})
+    with workq_server(log) as server:
+        leased = [server.lease("pages")[1] for _ in range(4)]
+    assert leased == [b"none", b"none 2", b"old", b"new"]
 
 
 def test_export_of_an_empty_snapshot_is_whole_in_each_format(tmp_path: Path) -> None:

@@ -194,4 +194,5 @@ def test_export_of_any_entries_is_read_back_as_far_as_the_format_holds_them(
     assert len(before.keys() - after.keys()) <= renamed <= len(before)
     if to.format is Format.WORKQ:
         segments = [name for name in disk.listdir("/out") if name.endswith(".log")]
-        assert_workq_accepts([disk.read(f"/out/{name}") for name in segments])
+        data = [disk.read(f"/out/{name}") for name in segments]
+        assert len(assert_workq_accepts(data, now_us=NOW).jobs) == done.written

@@ -70,6 +70,14 @@ def test_job_of_workq_without_a_time_of_creation_was_created_when_it_was_added(
     assert (job.not_before, job.created, job.expires) == (T, T, T + 5 * SECOND)
 
 
+def test_job_of_workq_lives_until_it_is_over_in_a_server_that_starts_and_one_that_runs() -> None:
+    log = a_log()
+    # a start counts from the creation, a running server from the add
+    log.foreign(b"q", ttl_ms=5000, created_us=T + SECOND)
+    log.foreign(b"q", ttl_ms=5000, created_us=T - SECOND)
+    assert [job.expires for job in state_of(log).jobs.values()] == [T + 6 * SECOND, T + 5 * SECOND]
+
+
 def test_priorities_of_workq_beyond_ours_are_cut() -> None:
     log = a_log()
     for priority in (2**31 - 1, 129, 128, 0, -127, -128, -(2**31)):

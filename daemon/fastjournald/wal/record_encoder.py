@@ -152,9 +152,10 @@ class RecordEncoder:
             command, begins = _SCHEDULE, not_before
             if not_before <= now - SCHEDULED_US_BACK:
                 begins = now
-            start = encode_time(begins)
+            start, born = encode_time(begins), time if created == now else encode_time(created)
         else:
-            command, begins, start = _ADD, now, NO_TIME
+            # workq counts from here; the envelope has the time of creation
+            command, begins, start, born = _ADD, now, NO_TIME, time
         header = None
         if not extra.expires:
             header = self._headers_known.get((domain, entry.facts[PRIORITY_AT]))
@@ -167,7 +168,7 @@ class RecordEncoder:
             header,
             payload,
             start,
-            time if created == now else encode_time(created),
+            born,
         )
 
     def new_entries(self, entries: list[Entry], now: int) -> list[bytes]:
@@ -196,9 +197,9 @@ class RecordEncoder:
                 if begins != begun:
                     begun, start = begins, encode_time(begins)
                 command, starts = _SCHEDULE, start
+                born = time if created == now else encode_time(created)
             else:
-                command, starts = _ADD, NO_TIME
-            born = time if created == now else encode_time(created)
+                command, starts, born = _ADD, NO_TIME, time
             job_id = assign(entry, arrival)
             records.append(encode_job(command, time, job_id, header, payload, starts, born))
         return records

@@ -2,9 +2,9 @@
 
 A job becomes a journal entry: domain = name, priority = 128 - workq's within 0 to 255, id = the job
 id in hex, not before = the scheduled time, else when it was created; value = payload, and it
-expires when its time to live has passed, counted from the scheduled time, of an added job from the
-record's time. A failed job is a buried
-entry, also one that has used up its attempts.
+expires when its time to live has passed, counted from the scheduled time, of an added job from its
+creation or the time of its record, whichever is later: workq starts anew from its creation, and
+runs on from the add. A failed job is a buried entry, also one that has used up its attempts.
 
 Real logs hold the records of one job in slightly wrong order. A start-attempt before the timeout of
 the attempt before it is taken by counting: a job is worked on while it has more starts than
@@ -57,10 +57,11 @@ def entry_of(record: Record) -> Envelope:
         LogCorruptError: Its name is none that workq takes.
     """
     time = _instant(record.time)
-    created = min(_instant(record.created) or time, time)
+    born = _instant(record.created) or time
+    created = min(born, time)
     due = begins = _instant(record.not_before)
     if record.not_before_us is None:
-        due, begins = created, time
+        due, begins = created, max(born, time)
     try:
         key = build_journal_key(
             record.name.encode("latin-1"),
