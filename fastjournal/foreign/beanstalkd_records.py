@@ -51,7 +51,8 @@ TUBE_BYTES_MAX = 200
 TTR_US_MIN = 1_000_000
 """Time to run of a put command that asks for less. Release 1.4.6 writes 1 us for one with 0."""
 BODY_BYTES_MAX = 1 << 30
-"""The largest that beanstalkd's option -z allows."""
+"""The largest that beanstalkd's option -z allows. A start counts the final CR LF in it, a put
+command does not."""
 BODY_END = b"\r\n"
 """The end of the put command, which stands in the file and counts in the size."""
 

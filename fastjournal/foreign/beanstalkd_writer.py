@@ -66,7 +66,8 @@ class BeanstalkdWriter:
 
     def leaves_out(self, entry: SnapshotEntry) -> str | None:
         """Return the kind of entries that are left out and that this is one of; None: it is not."""
-        return "values_too_large" if len(entry.value) > BODY_BYTES_MAX else None
+        too_large = len(entry.value) + len(BODY_END) > BODY_BYTES_MAX
+        return "values_too_large" if too_large else None
 
     def add(self, entry: SnapshotEntry) -> None:
         """Write an entry."""

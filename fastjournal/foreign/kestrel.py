@@ -38,6 +38,9 @@ from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFil
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
 
+_EXPIRES_MAX = INSTANT_MAX // 1000 * 1000
+"""Instants of Kestrel are whole milliseconds."""
+
 
 class KestrelJournal:
     """The items that wait in all queues, or in those that are named.
@@ -107,7 +110,7 @@ class KestrelJournal:
                     value=_value(file, offset, (size, added_ms, expiry_ms)),
                     # the wire takes 0 for none
                     timestamp=added or 1,
-                    expires=min(max(expiry_ms * 1000, 1), INSTANT_MAX) if expiry_ms else 0,
+                    expires=min(max(expiry_ms * 1000, 1), _EXPIRES_MAX) if expiry_ms else 0,
                     reason=None,
                     path=path,
                     offset=offset,

@@ -15,8 +15,12 @@ from fastjournal.limits import PRIORITY_DEFAULT
 
 NAME_BYTES_MAX = 255 - len(".1795168989000.pack")
 """Kestrel makes names of files that are so much longer: those of older files, and of their pack."""
-_NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]")
-_MS_MAX = 2**63 - 1
+_NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]|\A\++\Z")
+"""A name of nothing but ``+`` has no master queue, and Kestrel does not start on it."""
+_MS_MAX = (2**63 - 1) // 1_000_000
+"""Last instant of Kestrel's 64 bits of nanoseconds, in the year 2262. Kestrel does not start on a
+later one, but for the largest number, which stands for the end of time."""
+_MS_END = 2**63 - 1
 
 
 def _fit(domain: bytes) -> FittedName:
@@ -51,7 +55,10 @@ class KestrelWriter:
         lost["delays"] += entry.not_before > self._now_us
         lost["attempts"] += entry.attempts > 0
         added = min(entry.not_before, self._now_us) // 1000
-        expiry = min(max(entry.expires // 1000, 1), _MS_MAX) if entry.expires else 0
+        expiry = max(entry.expires // 1000, 1) if entry.expires else 0
+        if expiry > _MS_MAX:
+            lost["expiries_after_2262"] += 1
+            expiry = _MS_END
         self._files.write(encode_addx(entry.value, added, expiry))
 
     def finish(self) -> None:

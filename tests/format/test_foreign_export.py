@@ -327,6 +327,43 @@ def test_export_gives_no_two_domains_one_queue_also_where_one_has_the_new_name_o
     assert len(queues) == len(domains)
 
 
+def test_export_to_beanstalkd_leaves_out_values_that_its_largest_limit_drops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fastjournal.foreign import beanstalkd_writer
+
+    monkeypatch.setattr(beanstalkd_writer, "BODY_BYTES_MAX", 9)
+    log = SegmentBuilder(0)
+    for size in (7, 8, 9):
+        log.entry(b"q:7:0:%d" % size, value=b"v" * size)
+    done, found, _ = exported(TARGETS["beanstalkd"], log)
+    # a start counts the final CR LF
+    assert [len(work.value) for work in found] == [7]
+    assert done.left_out == {"values_too_large": 2}
+
+
+def test_export_to_kestrel_has_no_expiry_that_its_clock_does_not_hold() -> None:
+    latest = 9_223_372_036_854_999
+    log = SegmentBuilder(0)
+    for number, expires in enumerate((0, latest, latest + 1, INSTANT_MAX)):
+        log.entry(b"q:128:1:%d" % number, expires=expires, arrival=number)
+    done, found, _ = exported(TARGETS["kestrel"], log)
+    end = INSTANT_MAX // 1000 * 1000
+    assert [work.expires for work in found] == [0, latest - 999, end, end]
+    assert done.not_carried == {"expiries_after_2262": 2}
+
+
+def test_export_to_kestrel_has_no_name_of_nothing_but_plus_signs() -> None:
+    log = SegmentBuilder(0)
+    for domain in (b"+", b"++", b"+a", b"a+", b"a+b"):
+        log.entry(domain + b":128:1:1")
+    done, _, disk = exported(TARGETS["kestrel"], log)
+    names = [name for name in disk.listdir("/out") if "+" not in name]
+    assert [name[:2] for name in names] == ["__", "__"]
+    assert sorted(set(disk.listdir("/out")) - set(names)) == ["+a", "a+", "a+b"]
+    assert done.not_carried == {"domains_renamed": 2}
+
+
 def test_export_to_kestrel_leaves_room_in_names_for_those_of_its_packs() -> None:
     log = SegmentBuilder(0)
     for size in (236, 237):
