@@ -13,6 +13,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.times import check_instant
+from fastjournal.versioned_json import json_fault
 from fj_cli.times import parse_instant
 
 CHUNK_BYTES = 256 * 1024
@@ -81,7 +82,7 @@ def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[LineBa
                     advise(error)
                     bad.append(BadLine(number, text, str(error)))
                 except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-                    bad.append(BadLine(number, text, str(error)))
+                    bad.append(BadLine(number, text, json_fault(text, error)))
         else:
             number += chunk.count(b"\n")
         yield LineBatch(records, bad)

@@ -84,7 +84,7 @@ BAD = {
     b'{"domain": "d", "value": "x", "value_b64": ""}': "give one",
     b'{"domain": "d", "value_b64": "?"}': "base64",
     b'{"domain": "d", "value": 99999999999999999999}': "8 bytes",
-    b'{"domain": "\\ud800"}': "truncated",
+    b'{"domain": "\\ud800"}': "\\ud800 (byte 12) is half of a surrogate pair",
     b"[]": "object",
     b"\xff": "JSON",
     b'{"domain": "d"': "truncated",

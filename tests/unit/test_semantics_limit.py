@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
+from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB, JOB_2, JOB_3 = b"a:1:0:x", b"a:1:0:y", b"a:1:0:z"
@@ -325,6 +326,14 @@ def test_limit_refuses_unknown_names_and_bad_numbers(s: Subject, value: bytes) -
     asked = request(Function.LIMIT, b"a", value, kind=ValueType.STRING)
     assert s.ask(asked).code == "bad-value"
     assert s.stats(b"a")["jobs_max"] == 0
+
+
+@pytest.mark.warm_only
+def test_limit_names_half_of_a_surrogate_pair() -> None:
+    engine = Subject(EngineSubject(Rules()))  # the model has no sentences
+    asked = request(Function.LIMIT, b"a", b'{"jobs": "\\ud800"}', kind=ValueType.STRING)
+    told = engine.ask(asked).error
+    assert told.startswith(r"bad-value \ud800 (byte 10) is half of a surrogate pair")
 
 
 @pytest.mark.warm_only

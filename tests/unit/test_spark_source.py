@@ -106,6 +106,13 @@ def test_paths_come_as_one_text_or_as_a_list_in_json(tmp_path: Path) -> None:
     assert found == [f"{tmp_path}/b", "s3://bucket/log", f"{tmp_path}/a"]
     with pytest.raises(BadRequestError, match="no directory is given"):
         find_directories(Options({}))
+    for wrong, fault in (
+        ("[", "truncated"),
+        ('["\\ud800"]', "half of a surrogate pair"),
+        ("{}", "array"),
+    ):
+        with pytest.raises(BadRequestError, match=f"the option paths is no JSON list .*{fault}"):
+            find_directories(Options({"paths": wrong}))
     (tmp_path / "there").mkdir()
     with pytest.raises(BadRequestError, match=r"no directory matches .*x\* .*has there"):
         find_directories(Options({"path": f"{tmp_path}/x*"}))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fastjournal.errors import LogCorruptError
-from fastjournal.versioned_json import Crc32cDigits, decode_versioned
+from fastjournal.versioned_json import Crc32cDigits, decode_versioned, json_fault
 
 
 class Contents(msgspec.Struct):
@@ -47,3 +47,29 @@ def test_versioned_json_errors_name_the_file_and_what_is_wrong(
         decoded(data)
     assert caught.value.path == "/file"
     assert hint in (caught.value.hint or "") if hint else caught.value.hint is None
+
+
+@pytest.mark.parametrize(
+    ("data", "half"),
+    [
+        (rb'{"d": "\ud800"}', (r"\ud800", 7)),
+        (rb'{"d": "\uDBFFabcdefgh"}', (r"\uDBFF", 7)),
+        (rb'{"d": "\ud83d\ude00\udc00"}', (r"\udc00", 19)),
+        (rb'{"d": "\\\ud83d\ud83d\ude00"}', (r"\ud83d", 9)),
+        (rb'{"d": "\ud800', (r"\ud800", 7)),
+        (rb'{"d": "\\ud800', None),
+        (rb'{"d": "\ud83d\ude00', None),
+        (rb'{"d": 3}', None),
+    ],
+)
+def test_json_fault_names_half_of_a_surrogate_pair(
+    data: bytes, half: tuple[str, int] | None
+) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        msgspec.json.decode(data, type=dict[str, str])
+    if half is None:
+        assert json_fault(data, caught.value) == str(caught.value)
+    else:
+        escape, at = half
+        told = json_fault(data, caught.value)
+        assert told.startswith(f"{escape} (byte {at}) is half of a surrogate pair")

@@ -27,6 +27,7 @@ from fastjournal.foreign.formats import Format, find_format, require_format
 from fastjournal.spark.query.source_options import Options
 from fastjournal.spark.storage.files import LogDirectory, resolve, translating
 from fastjournal.spool.slots import DEAD_NAME, LOCK_NAME, parse_slot_name
+from fastjournal.versioned_json import json_fault
 
 NAMES_SHOWN = 3
 """Names of an unknown directory that an error shows."""
@@ -53,7 +54,14 @@ def find_directories(options: Options) -> list[str]:
     if options.text("path"):
         given.append(str(options.text("path")))
     if options.text("paths"):
-        given += msgspec.json.decode(str(options.text("paths")), type=list[str])
+        text = str(options.text("paths"))
+        try:
+            given += msgspec.json.decode(text, type=list[str])
+        except msgspec.DecodeError as error:
+            fault = json_fault(text.encode(errors="surrogatepass"), error)
+            raise BadRequestError(
+                f"the option paths is no JSON list of strings: {fault}", hint=_ONE_DIRECTORY
+            ) from error
     if not given:
         raise BadRequestError("no directory is given", hint=_ONE_DIRECTORY)
     return [found for one in given for found in _expand(local_path(one))]

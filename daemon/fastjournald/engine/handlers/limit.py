@@ -15,6 +15,7 @@ from fastjournal.limits import (
     LIMITED_DOMAINS_MAX,
 )
 from fastjournal.protocol import ErrorCode, Request, ValueType
+from fastjournal.versioned_json import json_fault
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, READ_ONLY, is_domain
 from fastjournald.tables.domain_limits import UNLIMITED
@@ -53,7 +54,7 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
         given = msgspec.structs.asdict(_decode(request.value))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # the second one comes of a name that is no UTF-8
-        return f"{ErrorCode.BAD_VALUE} {error}"
+        return f"{ErrorCode.BAD_VALUE} {json_fault(request.value, error)}"
     store = context.store
     limits = store.rules.limits
     before = limits.own(name)
