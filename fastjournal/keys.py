@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.numeric import check_integer
-from fastjournal.times import Instant, instant_us, to_datetime_or_none
+from fastjournal.times import Instant, check_instant_us, instant_us, to_datetime_or_none
 
 _TIMESTAMP_DIGITS_MAX = 20
 _NEARLY = re.compile(rb"[^:]+:[0-9]+:[0-9]+:", re.DOTALL)
@@ -115,6 +115,31 @@ def build_journal_key(
         priority: 0 (first) to 255 (last).
 
     Raises:
+        BadRequestError: A part is outside these bounds, the instant is before 2000 or after 9999
+            (so it was meant in another unit), or the key has over 4,096 bytes.
+        TypeError: A value is of another type.
+    """
+    if not_before is not None:
+        if not_before_us is not None:
+            raise BadRequestError("give not_before or not_before_us, not both")
+        not_before_us = instant_us("not_before", not_before)
+    elif not_before_us is not None:
+        not_before_us = check_instant_us("not_before_us", not_before_us, code="bad-key")
+    return journal_key_of(domain, id, not_before_us or 0, priority)
+
+
+def journal_key_of(
+    domain: str | bytes, id: str | bytes, not_before_us: int, priority: int = PRIORITY_DEFAULT
+) -> bytes:
+    """Return the same of parts that are no choice of the caller: as an imported journal has them.
+
+    Args:
+        domain: As above.
+        id: As above.
+        not_before_us: An instant that a key can have: 0 to 2**64 - 1.
+        priority: As above.
+
+    Raises:
         BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
         TypeError: A value is of another type.
     """
@@ -128,11 +153,6 @@ def build_journal_key(
             hint="write a colon as %3A, as domain_of does",
         )
     priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
-    if not_before is not None:
-        if not_before_us is not None:
-            raise BadRequestError("give not_before or not_before_us, not both")
-        not_before_us = instant_us("not_before", not_before)
-    not_before_us = 0 if not_before_us is None else not_before_us
     not_before_us = check_integer("not_before_us", not_before_us, 0, INSTANT_MAX, "bad-key")
     key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
     if len(key) > KEY_BYTES_MAX:

@@ -25,15 +25,19 @@ def check_integer(
         BadRequestError: It is outside of the bounds.
     """
     if type(value) is not int:
-        value = _index(name, value)
+        value = integer_of(name, value)
     if not smallest <= value <= largest:
         most = "2**64 - 1" if largest == INSTANT_MAX else largest
         raise BadRequestError(f"{name} {value} is not {smallest} to {most}", code=code)
     return value
 
 
-def _index(name: str, value: object) -> int:
-    """Return what stands for an integer (numpy's are such) as one."""
+def integer_of(name: str, value: object) -> int:
+    """Return what stands for an integer (numpy's are such) as one.
+
+    Raises:
+        TypeError: It stands for none: neither a float does, however whole, nor a bool.
+    """
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         return operator.index(value)
     raise TypeError(f"{name} is an int, not {type(value).__name__}")

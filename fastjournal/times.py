@@ -24,6 +24,7 @@ from fastjournal.limits import (
     LEASE_US_MAX,
     LEASE_US_MIN,
 )
+from fastjournal.numeric import integer_of
 
 Duration: TypeAlias = float | timedelta
 """Length of time: seconds (``int`` or ``float``), or a ``timedelta``."""
@@ -45,8 +46,17 @@ DURATION_UNITS_US: Final = {
     "w": 7 * 86_400_000_000,
 }
 """Units of durations as people write and read them."""
+_INSTANT_UNITS: Final = (
+    ("seconds", 1),
+    ("milliseconds", 1_000),
+    ("microseconds", 1_000_000),
+    ("nanoseconds", 1_000_000_000),
+)
+"""Units of instants of programs, and how many are a second. No number of the years 2000 to 9999 in
+one of them is such an instant in another one."""
 DURATION_HINT: Final = "give seconds, such as 90 or 0.5, or a timedelta"
 INSTANT_HINT: Final = "give time.time() + 60, or datetime.now(UTC) + timedelta(minutes=1)"
+MICROSECONDS_HINT: Final = "give microseconds since 1970: now is time.time_ns() // 1000"
 EARLIER_INSTANT_HINT: Final = "give an earlier one, such as time.time() + 60"
 ZONE_HINT: Final = "give datetime(..., tzinfo=UTC), or .astimezone() for the local time zone"
 
@@ -116,7 +126,7 @@ def instant_us(name: str, value: Instant) -> int:
 
 
 def check_instant(shown: str, us: int) -> int:
-    """Return the microseconds since 1970 of an instant that can be meant.
+    """Return the microseconds since 1970 of an instant, given in seconds, that can be meant.
 
     Args:
         shown: Name of the argument and what was given, for the error.
@@ -129,9 +139,55 @@ def check_instant(shown: str, us: int) -> int:
         raise BadRequestError(f"{shown} is before the year 2000", hint=INSTANT_HINT)
     if us > INSTANT_US_MAX:
         raise BadRequestError(
-            f"{shown} is after the year 9999; the unit is seconds", hint=EARLIER_INSTANT_HINT
+            f"{shown} is after the year 9999; {unit_words('seconds', us // _SECOND_US)}",
+            hint=EARLIER_INSTANT_HINT,
         )
     return us
+
+
+def check_instant_us(
+    name: str,
+    us: int,
+    *,
+    least_us: int = INSTANT_US_MIN,
+    code: str = BadRequestError.code,
+    hint: str = MICROSECONDS_HINT,
+) -> int:
+    """Return an instant that was given in microseconds since 1970; 0: none.
+
+    Args:
+        name: Name of the argument, for the error.
+        us: It.
+        least_us: The earliest that is taken, besides 0.
+        code: Code of the error.
+        hint: Hint of the error.
+
+    Raises:
+        TypeError: It is no integer.
+        BadRequestError: It is negative, before ``least_us``, or after 9999: so it was meant in
+            another unit.
+    """
+    us = integer_of(name, us)
+    if us and not least_us <= us <= INSTANT_US_MAX:
+        fault = "after the year 9999" if us > 0 else "negative"
+        if 0 < us < least_us:
+            fault = "before the year 2000"
+        shown = f"{name} {us} is {fault}; {unit_words('microseconds', us)}"
+        raise BadRequestError(shown, code=code, hint=hint)
+    return us
+
+
+def unit_words(unit: str, number: int) -> str:
+    """Return words for the unit of an instant, and the one in which a number would be an instant.
+
+    Args:
+        unit: Unit in which it was to be given.
+        number: It; no instant of the years 2000 to 9999 in this unit.
+    """
+    for other, size in _INSTANT_UNITS:
+        if INSTANT_US_MIN * size // _SECOND_US <= number <= INSTANT_US_MAX * size // _SECOND_US:
+            return f"the unit is {unit}, and this looks like {other}"
+    return f"the unit is {unit}"
 
 
 def expiry_us(name: str, value: Instant, now_us: int) -> int:

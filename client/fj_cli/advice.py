@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.keys import PLAIN_HINT
-from fastjournal.times import DURATION_HINT, EARLIER_INSTANT_HINT, INSTANT_HINT
+from fastjournal.times import DURATION_HINT, EARLIER_INSTANT_HINT, INSTANT_HINT, MICROSECONDS_HINT
 from fj_cli.times import WRITE_DURATION
 
 _FOR_OPTIONS = {
     DURATION_HINT: WRITE_DURATION,
     INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
     EARLIER_INSTANT_HINT: "write an earlier one, like 2030-11-20T12:00Z or +10m",
+    MICROSECONDS_HINT: "write microseconds since 1970, or not_before, like 2030-11-20T12:00Z",
     PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
 }
 

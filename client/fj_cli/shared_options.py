@@ -126,7 +126,9 @@ lease_option = click.option(
 
 
 plain_option = click.option(
-    "--plain", is_flag=True, help="The new key is no journal key, though it looks like one."
+    "--plain",
+    is_flag=True,
+    help="Take a new key that no worker gets: one like a journal key, or due after 9999.",
 )
 
 

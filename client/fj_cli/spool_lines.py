@@ -12,7 +12,7 @@ import msgspec
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
-from fastjournal.times import check_instant
+from fastjournal.times import check_instant, instant_us
 from fastjournal.versioned_json import json_fault
 from fj_cli.times import parse_instant
 
@@ -127,7 +127,9 @@ def _record(encoder: WorkEncoder, line: SpoolLine, now_us: Callable[[], int]) ->
         if not_before_us is not None:
             raise BadRequestError("not_before and not_before_us: give one of them")
         given = line.not_before
-        text = given if isinstance(given, str) else f"@{given:f}"
-        not_before_us = check_instant(f"not_before {given}", parse_instant(text, now_us()))
+        if isinstance(given, str):
+            not_before_us = check_instant(f"not_before {given}", parse_instant(given, now_us()))
+        else:
+            not_before_us = instant_us("not_before", given)
     work = Work(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite)
     return encoder.encode(work)[1]

@@ -16,7 +16,7 @@ from decimal import Decimal, localcontext
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
-from fastjournal.times import DURATION_UNITS_US, to_timedelta
+from fastjournal.times import DURATION_UNITS_US, to_timedelta, unit_words
 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d|w)\s*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
@@ -108,7 +108,9 @@ def parse_instant(text: str, now_us: int) -> int:
     if stripped.startswith("+"):
         return _whole(text, Decimal(now_us + parse_duration(stripped[1:])), _WRITE_INSTANT)
     if stripped.startswith("@") and _NUMBER.fullmatch(stripped[1:]):
-        return _whole(text, Decimal(stripped[1:]) * 1_000_000, _WRITE_INSTANT)
+        seconds = Decimal(stripped[1:])
+        unit = f"; {unit_words('seconds', int(seconds))}"
+        return _whole(text, seconds * 1_000_000, _WRITE_INSTANT, unit)
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError as error:
@@ -136,10 +138,10 @@ def _whole_duration(text: str, us: Decimal) -> int:
     return whole
 
 
-def _whole(text: str, us: Decimal, hint: str) -> int:
+def _whole(text: str, us: Decimal, hint: str, unit: str = "") -> int:
     with localcontext() as context:
         context.prec = 60
         rounded = int(us.to_integral_value()) if us.adjusted() < 40 else INSTANT_MAX + 1
     if not 0 <= rounded <= INSTANT_MAX:
-        raise BadRequestError(f"{text!r} is outside the range of time", hint=hint)
+        raise BadRequestError(f"{text!r} is outside the range of time{unit}", hint=hint)
     return rounded

@@ -35,7 +35,7 @@ from fastjournal.foreign.items import Fault, ForeignRecord, Item, OnProgress, Re
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.queue_facts import OTHER_LIMITS, QueueCounts
 from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFiles, find_size
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import journal_key_of
 from fastjournal.limits import INSTANT_MAX, PRIORITY_MAX
 
 LOCK_NAME = "lock"
@@ -103,7 +103,7 @@ class BeanstalkdJournal:
             created = min(job.created_us, INSTANT_MAX)
             delayed = job.state == JobState.DELAYED
             yield Item(
-                key=build_journal_key(
+                key=journal_key_of(
                     domain_of(job.tube),
                     b"beanstalkd-%d" % number,
                     not_before_us=min(job.deadline_us, INSTANT_MAX) if delayed else created,

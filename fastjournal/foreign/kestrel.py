@@ -35,7 +35,7 @@ from fastjournal.foreign.kestrel_records import (
 )
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.windowed_file import NO_FILE, WindowedFile, WindowedFiles, find_size
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import journal_key_of
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
 
 _EXPIRES_MAX = INSTANT_MAX // 1000 * 1000
@@ -101,7 +101,7 @@ class KestrelJournal:
                 file = files.at(path)
                 added = min(max(added_ms, 0) * 1000, INSTANT_MAX)
                 yield Item(
-                    key=build_journal_key(
+                    key=journal_key_of(
                         domain,
                         b"kestrel-%b-%d" % (name, number),
                         not_before_us=added,

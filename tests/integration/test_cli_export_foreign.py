@@ -179,8 +179,8 @@ def test_export_of_extreme_entries_is_served_by_a_beanstalkd(version: int, tmp_p
         for number, value in enumerate(values):
             client.set(build_journal_key(long, f"{number}", priority=255), value)
         # one that waits longer than a put command can ask for
-        client.set(build_journal_key(long, "far", not_before_us=2**64 - 1), b"far")
-        client.set(build_journal_key("-x", "renamed", not_before_us=1, priority=0), b"x")
+        client.set(f"{long}:128:{2**64 - 1}:far", b"far", plain=True)
+        client.set("-x:0:1:renamed", b"x")
         snapshot = client.snapshot()
     binlog = tmp_path / "binlog"
     (done,) = Cli(tmp_path, None).json("export", snapshot, str(binlog), *VERSIONS[version])

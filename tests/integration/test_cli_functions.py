@@ -99,6 +99,25 @@ def test_set_refuses_a_key_that_looks_like_a_job_and_is_none(cli: Cli, key: str)
     assert cli.json("get", key)[0]["state"] == ["persistent"]
 
 
+NANOSECONDS = "1795876490891119000"
+
+
+def test_set_refuses_an_instant_in_another_unit_in_any_spelling(cli: Cli) -> None:
+    typed = f"pages:128:{NANOSECONDS}:x"
+    refused = cli("set", typed, "v")
+    assert refused.returncode == USAGE
+    for word in (b"unit is microseconds, and this looks like nanoseconds", b"or --plain if it"):
+        assert word in refused.stderr
+    assert cli("get", typed).returncode == REFUSED
+    for name, value in (("--not-before", NANOSECONDS), ("--expires", "1795876490891")):
+        refused = cli("set", "--domain", "d", "v", name, f"@{value}")
+        assert refused.returncode == USAGE
+        assert b"the unit is seconds, and this looks like " in refused.stderr
+    assert cli("set", typed, "v", "--plain").returncode == DONE
+    assert cli("set", "pages:128:7:x", "v").returncode == DONE  # a number for the order of work
+    assert [job["key"] for job in cli.json("next", "pages", "--count", "2")] == ["pages:128:7:x"]
+
+
 def test_function_that_makes_a_key_refuses_one_that_looks_like_a_job(cli: Cli) -> None:
     cli("set", "k", "1", "--type", "integer")
     for command in (

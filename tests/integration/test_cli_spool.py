@@ -64,7 +64,7 @@ GOOD = [
     {"uri": "https://example.org/a", "value": "text"},
     {"domain": "d", "value": 7, "priority": 0, "id": "x", "not_before": 1795161600.5},
     {"domain": "d", "value": True, "not_before": "2026-11-20T08:00Z", "overwrite": True},
-    {"domain": "d", "value": None, "not_before_us": 5},
+    {"domain": "d", "value": None, "not_before_us": 1795161600000000},
     {"domain": "d", "value_b64": "/w=="},
     {"domain": "d"},
 ]
@@ -76,7 +76,7 @@ BAD = {
     b'{"domain": "a:b"}': "holds ':'",
     b'{"domain": "d", "priority": 256}': "priority",
     b'{"domain": "d", "not_before": "soon"}': "soon",
-    b'{"domain": "d", "not_before": -1}': "instant",
+    b'{"domain": "d", "not_before": -1}': "not_before -1.0 is before the year 2000 (write a later",
     b'{"domain": "d", "not_before": 9.5}': "not_before 9.5 is before the year 2000 (write a later",
     b'{"domain": "d", "not_before": "1970-01-02"}': "not_before 1970-01-02 is before the year 2000",
     b'{"domain": "d", "not_before": 1795161600000}': "is after the year 9999; the unit is seconds",
@@ -89,6 +89,37 @@ BAD = {
     b"\xff": "JSON",
     b'{"domain": "d"': "truncated",
 }
+
+
+WRONG_INSTANTS = {
+    b'{"domain": "d", "not_before": true}': "$.not_before",
+    b'{"domain": "d", "not_before_us": 1795876490891119000}': "the unit is microseconds, and this"
+    " looks like nanoseconds (write microseconds",
+    b'{"domain": "d", "not_before_us": 1795876490891}': "this looks like milliseconds (write",
+    b'{"domain": "d", "not_before_us": 1795876490}': "this looks like seconds (write",
+    b'{"domain": "d", "not_before_us": 1.5}': "$.not_before_us",
+    b'{"domain": "d", "not_before_us": -1}': "not_before_us -1 is negative; the unit is",
+    b'{"domain": "d", "not_before": 1795876490891119000}': "the unit is seconds, and this looks"
+    " like nanoseconds (write an earlier one",
+}
+
+
+def test_spool_put_names_the_unit_of_an_instant_that_cannot_be_meant(
+    cli: Cli, tmp_path: Path
+) -> None:
+    spool = tmp_path / "s"
+    done = cli("spool", "put", str(spool), stdin=b"\n".join(WRONG_INSTANTS))
+    assert done.returncode == 1
+    told = done.stderr.decode().splitlines()
+    for text, line in zip(WRONG_INSTANTS.values(), told, strict=True):
+        assert text in line
+    assert not spooled(spool)
+    for value in ("@1795876490891119000", "@1795876490891"):
+        refused = cli(
+            "spool", "put", str(spool), "--uri", "https://ns.example/1", "--not-before", value
+        )
+        assert refused.returncode == 2
+        assert b"the unit is seconds, and this looks like" in refused.stderr
 
 
 def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_path: Path) -> None:
@@ -112,7 +143,7 @@ def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_p
     assert [key and key.not_before_us for key in keys][1:4] == [
         1795161600500000,
         1795161600000000,
-        5,
+        1795161600000000,
     ]
     types = [request.value_type for request in found]
     assert types == [2, 3, 5, 0, 1, 2]

@@ -22,7 +22,7 @@ from fastjournal.foreign.beanstalkd_records import (
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.windowed_file import WindowedFile
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import journal_key_of
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import SegmentBuilder
@@ -161,9 +161,7 @@ def test_export_of_any_entries_is_read_back_as_far_as_the_format_holds_them(
 ) -> None:
     log = SegmentBuilder(0)
     for number, work in enumerate(drawn):
-        key = build_journal_key(
-            work.domain, f"{number}", priority=work.priority, not_before_us=work.instant
-        )
+        key = journal_key_of(work.domain, f"{number}", work.instant, work.priority)
         job = log.entry(
             key,
             value=work.value,

@@ -7,7 +7,13 @@ import pytest
 from fastjournal.client.core.calls import bury
 from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import JournalKey, build_journal_key, default_id, parse_journal_key
+from fastjournal.keys import (
+    JournalKey,
+    build_journal_key,
+    default_id,
+    journal_key_of,
+    parse_journal_key,
+)
 
 
 @pytest.mark.rule("Keys: The form of a journal key")
@@ -51,7 +57,7 @@ def test_key_of_any_other_form_is_plain(key: bytes) -> None:
 
 def test_canonical_form_sorts_in_the_order_of_work() -> None:
     order = [(0, 0), (0, 99), (7, 5), (7, 10**15), (128, 0), (255, 1)]
-    keys = [build_journal_key("d", "x", not_before_us=at, priority=p) for p, at in order]
+    keys = [journal_key_of("d", "x", at, p) for p, at in order]
     assert keys[0] == b"d:000:0000000000000000:x"
     assert keys == sorted(keys)
     parsed = [parse_journal_key(key) for key in keys]

@@ -62,7 +62,7 @@ def test_number_that_is_no_integer_is_a_type_error(name: str, value: object) -> 
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [-1, 2**64, 10**30])
 def test_integer_out_of_range_is_a_bad_request(name: str, value: int) -> None:
-    with pytest.raises(BadRequestError, match=r"is not \d+ to \d"):
+    with pytest.raises(BadRequestError, match=r"is not \d+ to \d|is negative|after the year"):
         INTEGERS[name](value)
 
 

@@ -37,7 +37,7 @@ def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> N
             domain="crawl",
             uri="http://a/",
             priority=7,
-            not_before_us=99,
+            not_before_us=EIGHT + 99,
             value=b"v",
             ttl=5,
             expires=EIGHT / 1e6 + 6,
@@ -52,7 +52,7 @@ def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> N
     )
     assert request.flags & Flag.PERSIST
     assert not request.flags & Flag.OVERWRITE
-    assert key.startswith(b"crawl:007:0000000000000099:")
+    assert key.startswith(b"crawl:007:%d:" % (EIGHT + 99))
 
 
 def test_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_path: Path) -> None:

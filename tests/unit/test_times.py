@@ -18,6 +18,7 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.calls import PagedCall
 from fastjournal.client.core.worker_options import worker_options
 from fastjournal.limits import DURATION_US_MAX, INSTANT_US_MAX, INSTANT_US_MIN
+from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.times import duration_us, expiry_us, instant_us, to_datetime, to_timedelta
 
 NOW_US = 1_800_000_000_000_000
@@ -205,6 +206,86 @@ def test_instant_after_the_year_9999_is_shown_as_its_end() -> None:
 def test_not_before_us_of_another_type_is_a_type_error(value: Any, tmp_path: Path) -> None:
     with Spool(tmp_path / "spool") as spool, pytest.raises(TypeError, match="not_before_us"):
         spool.append(domain="d", not_before_us=value)
+
+
+def _spooled(directory: Path, **fields: Any) -> bytes:
+    with Spool(directory / "spool") as spool:
+        return spool.append(domain="d", **fields)
+
+
+NOT_BEFORE_US: dict[str, Callable[[Path, Any], bytes]] = {
+    "key": lambda _, us: build_journal_key("d", "x", not_before_us=us),
+    "append": lambda directory, us: _spooled(directory, not_before_us=us),
+    "bulk": lambda _, us: WorkEncoder().encode(Work(domain="d", not_before_us=us))[0],
+}
+OTHER_UNITS = [
+    (NOW_US * 1000, "after the year 9999; the unit is microseconds, and this looks like nanosec"),
+    (NOW_US // 1000, "before the year 2000; the unit is microseconds, and this looks like millis"),
+    (
+        NOW_US // 10**6,
+        "before the year 2000; the unit is microseconds, and this looks like seconds",
+    ),
+    (60, r"before the year 2000; the unit is microseconds \(give"),
+    (-1, r"negative; the unit is microseconds \(give"),
+    (2**64 - 1, "after the year 9999; the unit is microseconds"),
+]
+
+
+@pytest.mark.parametrize("name", NOT_BEFORE_US)
+@pytest.mark.parametrize(("us", "message"), OTHER_UNITS)
+def test_not_before_us_of_another_unit_is_a_value_error(
+    name: str, us: int, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"not_before_us {us} is {message}") as caught:
+        NOT_BEFORE_US[name](tmp_path, us)
+    assert isinstance(caught.value, BadRequestError)
+    assert caught.value.code == "bad-key"
+
+
+@pytest.mark.parametrize("name", NOT_BEFORE_US)
+def test_not_before_us_within_the_bounds_is_in_the_key(name: str, tmp_path: Path) -> None:
+    for us in (0, INSTANT_US_MIN, INSTANT_US_MAX):
+        assert NOT_BEFORE_US[name](tmp_path, us).startswith(b"d:128:%016d:" % us)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [(NOW_US // 1000, "milliseconds"), (NOW_US, "microseconds"), (NOW_US * 1000, "nanoseconds")],
+)
+def test_instant_in_seconds_of_another_unit_is_named(value: int, unit: str) -> None:
+    for number in (value, float(value)):
+        with pytest.raises(ValueError, match=f"the unit is seconds, and this looks like {unit}"):
+            instant_us("not_before", number)
+
+
+@pytest.mark.parametrize("name", ["set", "rename", "link", "add"])
+def test_not_before_in_the_text_of_a_new_key_is_at_most_the_year_9999(name: str) -> None:
+    def call(at: int, **options: bool) -> object:
+        key = f"pages:128:{at:016}:id"
+        if name == "set":
+            return calls.set_(key, **options)
+        if name == "add":
+            return calls.add(key, create=True, **options)
+        return (calls.rename if name == "rename" else calls.link)("old", key, **options)
+
+    for at in (0, 5, INSTANT_US_MAX):  # a small one is a number, for the order of the work
+        call(at)
+    with pytest.raises(ValueError, match=r"'pages:128:1800000000000000000:id'.* nanosec") as caught:
+        call(NOW_US * 1000)
+    assert isinstance(caught.value, BadRequestError)
+    assert caught.value.code == "bad-key"
+    call(NOW_US * 1000, plain=True)
+
+
+def test_timestamp_us_is_at_most_the_year_9999(tmp_path: Path) -> None:
+    assert _spooled(tmp_path, timestamp_us=7).startswith(b"d:128:%016d:" % 7)
+    for refused in (
+        lambda us: _spooled(tmp_path, timestamp_us=us),
+        lambda us: calls.set_("k", timestamp_us=us),
+        lambda us: calls.delete("k", timestamp_us=us),
+    ):
+        with pytest.raises(ValueError, match=r"timestamp_us \d+ is after .* looks like nanosec"):
+            refused(NOW_US * 1000)
 
 
 @pytest.mark.parametrize("us", [0, NOW_US])

@@ -11,8 +11,8 @@ import click
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import (
-    build_journal_key,
     default_id,
+    journal_key_of,
     looks_like_journal_key,
     parse_journal_key,
 )
@@ -96,11 +96,11 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
         from fastjournal.uris import domain_of
 
         not_before, id_ = options["not_before"], options["id_"]
-        key = build_journal_key(
+        key = journal_key_of(
             domain_of(uri) if domain is None else domain,
             default_id(timestamp, uri, os.urandom(4).hex()) if id_ is None else id_,
-            not_before_us=timestamp if not_before is None else not_before,
-            priority=options["priority"],
+            timestamp if not_before is None else not_before,  # INSTANT has checked it
+            options["priority"],
         )
     value = _value(value_word, options["type_"])
     with open_client(ctx) as client:

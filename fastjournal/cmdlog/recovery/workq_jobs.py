@@ -20,7 +20,7 @@ from fastjournal.cmdlog.format.records import Record, decode_time
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import journal_key_of
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.protocol.constants import ValueType
 
@@ -63,7 +63,7 @@ def entry_of(record: Record) -> Envelope:
     if record.not_before_us is None:
         due, begins = created, max(born, time)
     try:
-        key = build_journal_key(
+        key = journal_key_of(
             record.name.encode("latin-1"),
             record.job_id.hex(),
             not_before_us=due,

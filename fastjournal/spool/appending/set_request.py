@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id, encode_text
+from fastjournal.keys import build_journal_key, default_id, encode_text, journal_key_of
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
@@ -64,10 +64,11 @@ def encode_set(
     if id is None:
         id = default_id(timestamp_us, uri, writer_id)
     if not_before is None and not_before_us is None:
-        not_before_us = timestamp_us
-    key = build_journal_key(
-        domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
-    )
+        key = journal_key_of(domain, id, timestamp_us, priority)
+    else:
+        key = build_journal_key(
+            domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
+        )
     if type(value) is bytes:
         value_type, data = _BUFFER, value
     else:

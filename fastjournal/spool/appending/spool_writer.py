@@ -31,7 +31,7 @@ from fastjournal.spool.appending.slot_files import SlotFiles
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.slots import group_id, write_directory
 from fastjournal.spool.wake import Waker
-from fastjournal.times import Duration, Instant, duration_us, expiry_us
+from fastjournal.times import Duration, Instant, check_instant_us, duration_us, expiry_us
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
 """Functions that a spool accepts: they change something, and no caller needs the reply."""
@@ -143,7 +143,7 @@ class Spool:
         if timestamp_us is None:
             timestamp_us = self._next_timestamp()
         else:
-            timestamp_us = check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
+            timestamp_us = check_instant_us("timestamp_us", timestamp_us, least_us=0)
         expires_us = None
         if expires is not None:
             expires_us = expiry_us("expires", expires, self._clock.now_us())

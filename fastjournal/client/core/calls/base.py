@@ -11,7 +11,7 @@ from fastjournal.client.core.results import Page
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
-from fastjournal.keys import PLAIN_HINT, encode_text, looks_like_journal_key
+from fastjournal.keys import PLAIN_HINT, encode_text, looks_like_journal_key, split_journal_key
 from fastjournal.limits import (
     CLIENT_SNAPSHOT_S,
     INSTANT_MAX,
@@ -21,7 +21,7 @@ from fastjournal.limits import (
 )
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
-from fastjournal.times import Duration, Instant, duration_us, expiry_us, lease_us
+from fastjournal.times import Duration, Instant, check_instant_us, duration_us, expiry_us, lease_us
 
 T = TypeVar("T")
 
@@ -159,11 +159,17 @@ def new_key_bytes(key: str | bytes, *, plain: bool) -> bytes:
     """Return a key under which something is to stand, as the wire carries it.
 
     Raises:
-        BadRequestError: As ``key_bytes``; or it looks like a journal key, is none, and is not said
-            to be ``plain``: it would be plain data that no worker gets.
+        BadRequestError: As ``key_bytes``; or no worker would get it, and it is not said to be
+            ``plain``: it looks like a journal key and is none, or it is one after the year 9999.
     """
     data = key_bytes(key)
-    if not plain and looks_like_journal_key(data):
+    if plain:
+        return data
+    if parts := split_journal_key(data):
+        # a number from before 2000 is no mistake: it gives the order, and the work is due at once
+        name = f"{data.decode(errors='backslashreplace')!r} is no key of work: its timestamp"
+        check_instant_us(name, parts[2], least_us=0, code="bad-key", hint=PLAIN_HINT)
+    elif looks_like_journal_key(data):
         raise BadRequestError(
             f"{data.decode(errors='backslashreplace')!r} looks like a journal key"
             f" <domain>:<priority>:<timestamp>:<id>, but its priority is not 0 to {PRIORITY_MAX},"
@@ -214,7 +220,7 @@ def stamp(timestamp_us: int | None) -> int:
     """Return the timestamp of a write; 0: the client that sends it stamps it."""
     if timestamp_us is None:
         return 0
-    return check_integer("timestamp_us", timestamp_us, 0, INSTANT_MAX)
+    return check_instant_us("timestamp_us", timestamp_us, least_us=0)
 
 
 def checked_count(name: str, value: int) -> int:

@@ -23,7 +23,7 @@ from fastjournal.client.core.calls.base import (
 from fastjournal.client.core.results import Entry, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id
+from fastjournal.keys import default_id, journal_key_of
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
@@ -66,7 +66,8 @@ def set_(
             or where ``ttl`` is given, that long from now.
         ttl: Duration by which each read moves the expiry.
         timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
-        plain: The key may look like a journal key and be none, such as ``pages:300:0:x``.
+        plain: The key may be one that no worker gets: it looks like a journal key and is none, such
+            as ``pages:300:0:x``, or its timestamp is after the year 9999.
 
     Returns:
         The timestamp and the key. After a lost connection it is sent again with these: a repeat
@@ -103,7 +104,7 @@ def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
     if uri is None:
         raise BadRequestError("there is neither a key nor a URI", code="bad-key", hint=_KEY_HINT)
     id = default_id(timestamp_us, key_bytes(uri), "")
-    return build_journal_key(domain_of(uri), id, not_before_us=timestamp_us)
+    return journal_key_of(domain_of(uri), id, timestamp_us)
 
 
 def get(
@@ -202,7 +203,7 @@ def add(
         persist: Keep it on disk where it is created; a persistent entry stays so either way.
         meta: Return the metadata too.
         timestamp_us: Microseconds since 1970. None: this machine's time.
-        plain: The key that is created may look like a journal key and be none.
+        plain: The key that is created may be one that no worker gets, as for ``set``.
 
     Raises:
         RefusedError: ``not-found``, ``type-mismatch``, ``overflow``, ``locked``, ``bad-value``.

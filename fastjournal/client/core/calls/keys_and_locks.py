@@ -68,7 +68,7 @@ def rename(
         persist: Keep the tombstone of the old key on disk, also where the entry is not.
         timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
             machine's time.
-        plain: The new key may look like a journal key and be none.
+        plain: The new key may be one that no worker gets, as for ``set``.
 
     Raises:
         RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
@@ -94,7 +94,7 @@ def link(
         key: Any of its keys.
         new_key: A further key. It changes neither domain nor delivery, also as a journal key.
         persist: Keep it on disk.
-        plain: The new key may look like a journal key and be none.
+        plain: The new key may be one that no worker gets, as for ``set``.
 
     Raises:
         RefusedError: ``not-found``, ``exists``, ``locked``, ``too-large``.
