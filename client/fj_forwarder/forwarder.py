@@ -119,8 +119,8 @@ class Forwarder:
         """Forward until SIGTERM or SIGINT, or, with ``once``, until all that is there is sent.
 
         Returns:
-            Whether it is done. False: somebody deleted the directory, which is to be made, locked
-            and sent anew.
+            Whether it is done. False: somebody deleted or moved the directory, which is to be made,
+            locked and sent anew.
 
         Raises:
             SpoolFailedError: A call of the operating system on the spool failed; or, with ``once``,
@@ -130,7 +130,9 @@ class Forwarder:
             try:
                 await self._run(watch)
                 if self._is_taken_away and not self._stopping:
-                    log.error("%s: somebody deleted it; it is made anew", self._settings.spool)
+                    log.error(
+                        "%s: it was deleted or moved away; it is made anew", self._settings.spool
+                    )
                     return False
                 self._delivery.finish()
                 if not self._stopping:
@@ -336,7 +338,7 @@ class Forwarder:
                     self._wake()
 
     async def _watch_lock(self) -> None:
-        """End the work where the spool was deleted: lock, socket and inotify went with it."""
+        """End the work where the spool was taken away: lock, socket and inotify went with it."""
         while True:
             await trio.sleep(RESCAN_US / 1e6)
             if not self._holds_spool():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import math
 import os
 import time
 from typing import Any, Self
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.slots import parse_slot_name, spool_failed
 from fastjournal.times import Duration, duration_s
+
+CHECK_S = 5.0
+"""A wait looks so often where the path leads: not every change of that is an event."""
+
+_OVERFLOW_WATCH = -1
+"""Watch of the event that says that others were lost."""
 
 
 class SpoolWatch:
@@ -18,6 +25,11 @@ class SpoolWatch:
     ``wait`` waits; with an event loop of others poll ``fileno()``, and call ``wait(0)`` when it is
     readable. A wake says that there may be something new, and never what: one can stand for many
     records, and what the forwarder erases wakes too.
+
+    It watches what the path leads to. Where the directory was renamed, deleted, replaced or
+    unmounted and is there again, ``wait`` wakes, and watches the new one. Most of these wake at
+    once; a parent that was renamed, a link, and a file system that was mounted over it are looked
+    for by ``wait`` itself, at its begin and then each 5 s.
 
     Args:
         directory: The spool; it has to be there.
@@ -30,17 +42,19 @@ class SpoolWatch:
         self.directory = os.fspath(directory)
         import inotify_simple  # noqa: PLC0415 - loads ctypes, which producers do not need
 
-        self._flags = flags = inotify_simple.flags
-        mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE | flags.ONLYDIR
-        inotify: Any = None
+        self._flags = inotify_simple.flags
+        self._watch: int | None = None
+        self._watched: os.stat_result | None = None
+        """Directory that the watch is of; None: it may be another one by now."""
         try:
-            inotify = inotify_simple.INotify(nonblocking=True)
-            inotify.add_watch(self.directory, mask)
+            self._inotify: Any = inotify_simple.INotify(nonblocking=True)
         except OSError as error:
-            if inotify is not None:
-                inotify.close()
             raise spool_failed("watch", self.directory, error) from error
-        self._inotify = inotify
+        try:
+            self._follow_path()
+        except SpoolFailedError:
+            self._inotify.close()
+            raise
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when something may have been appended."""
@@ -54,26 +68,60 @@ class SpoolWatch:
             timeout: Time to wait; 0: not at all; None: without end.
 
         Raises:
-            SpoolFailedError: The directory was deleted.
+            SpoolFailedError: The directory is not there; a later call wakes when it is there again.
         """
         end_s = math.inf
         if timeout is not None:
             end_s = time.monotonic() + duration_s("timeout", timeout)
+        flags = self._flags
+        gone = flags.IGNORED | flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT
         while True:
-            left_s = max(end_s - time.monotonic(), 0.0)
-            events = list(self._inotify.read(None if left_s == math.inf else left_s * 1000))
-            if any(event.mask & self._flags.IGNORED for event in events):
-                gone = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-                raise spool_failed("watch", self.directory, gone)
-            if any(self._may_be_new(event) for event in events):
+            if self._follow_path():
                 return True
-            if not events and time.monotonic() >= end_s:
+            left_s = min(max(end_s - time.monotonic(), 0.0), CHECK_S)
+            events = list(self._inotify.read(left_s * 1000))
+            ours = [event for event in events if event.wd in (self._watch, _OVERFLOW_WATCH)]
+            if any(event.mask & gone for event in ours):
+                self._watched = None
+            elif any(self._may_be_new(event) for event in ours):
+                return True
+            elif not events and time.monotonic() >= end_s:
                 return False
 
     def _may_be_new(self, event: Any) -> bool:
         """Whether an event is about a slot, or says that some were lost."""
-        overflow = bool(event.mask & self._flags.Q_OVERFLOW)
-        return overflow or parse_slot_name(event.name) is not None
+        return event.wd == _OVERFLOW_WATCH or parse_slot_name(event.name) is not None
+
+    def _follow_path(self) -> bool:
+        """Watch the directory to which the path leads; return whether it was not watched so far.
+
+        Raises:
+            SpoolFailedError: It leads to none; nothing is watched then, and no event is left.
+        """
+        flags = self._flags
+        mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
+        mask |= flags.MOVE_SELF | flags.DELETE_SELF | flags.ONLYDIR
+        try:
+            # before it is watched: if it is replaced in between, the next look finds that
+            status = os.stat(self.directory)
+            if self._watched is not None and os.path.samestat(status, self._watched):
+                return False
+            watch = self._inotify.add_watch(self.directory, mask)
+        except OSError as error:
+            self._end_watch()
+            self._inotify.read(0)
+            raise spool_failed("watch", self.directory, error) from error
+        if watch != self._watch:
+            self._end_watch()
+        self._watch, self._watched = watch, status
+        return True
+
+    def _end_watch(self) -> None:
+        """End the watch of a directory to which the path does not lead any more."""
+        if self._watch is not None:
+            with contextlib.suppress(OSError):  # it ended with the directory
+                self._inotify.rm_watch(self._watch)
+        self._watch = self._watched = None
 
     def close(self) -> None:
         """End the watch."""

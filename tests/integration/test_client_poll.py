@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import secrets
 import select
 import shutil
 import threading
@@ -14,7 +16,7 @@ import pytest
 from fastjournal import CannotConnectError, RefusedError, Spool, SpoolFailedError, SyncClient
 from fastjournal.client import calls
 from fastjournal.protocol import Function, Reply, Request
-from fastjournal.spool import watch
+from fastjournal.spool import inotify_watch, watch
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.two_jobs import QUICK
@@ -141,3 +143,92 @@ def test_watch_of_a_spool_that_is_not_there_or_goes_is_an_error(tmp_path: Path) 
         shutil.rmtree(tmp_path / "spool")
         with pytest.raises(SpoolFailedError, match="check that the directory"):
             changes.wait(WAIT_S)
+
+
+def exchanged(one: Path, other: Path) -> None:
+    """Exchange two names at once, as no call of Python does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    assert libc.renameat2(-100, names[0], -100, names[1], 2) == 0, os.strerror(ctypes.get_errno())
+
+
+@pytest.mark.parametrize(
+    "how", ["renamed", "renamed and back", "deleted", "held and deleted", "replaced", "its parent"]
+)
+def test_watch_of_a_spool_that_is_made_anew_wakes_again(tmp_path: Path, how: str) -> None:
+    directory, aside = tmp_path / "parent" / "spool", tmp_path / "aside"
+    directory.mkdir(parents=True)
+    held = -1
+    with watch(directory) as changes:
+        for _ in range(2):  # and so it does after it
+            if how == "renamed":
+                directory.rename(tmp_path / f"{aside}-{secrets.token_hex(4)}")
+            elif how == "renamed and back":
+                directory.rename(aside)
+                aside.rename(directory)
+            elif how == "deleted":
+                shutil.rmtree(directory)
+            elif how == "held and deleted":  # the system tells of it when it is closed
+                held = os.open(directory, os.O_RDONLY)
+                shutil.rmtree(directory)
+            elif how == "replaced":
+                aside.mkdir()
+                exchanged(directory, aside)
+                shutil.rmtree(aside)
+            else:
+                directory.parent.rename(tmp_path / f"{aside}-{secrets.token_hex(4)}")
+            directory.mkdir(parents=True, exist_ok=True)
+            assert changes.wait(0) is True, "there may be records by now"
+            with Spool(directory) as spool:
+                spool.append(uri="https://example.org/")
+                assert is_readable(changes)
+                assert changes.wait(WAIT_S) is True
+            while changes.wait(0):
+                pass
+            if held >= 0:
+                os.close(held)
+                assert changes.wait(0) is False, "the end of the former one is no news"
+
+
+@pytest.mark.parametrize("how", ["renamed", "deleted"])
+def test_watch_of_a_spool_that_is_away_raises_until_it_is_back(tmp_path: Path, how: str) -> None:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    with watch(directory) as changes:
+        if how == "renamed":
+            directory.rename(tmp_path / "aside")
+        else:
+            directory.rmdir()
+        assert is_readable(changes)
+        for timeout in (WAIT_S, 0, None):
+            with pytest.raises(SpoolFailedError, match="check that the directory"):
+                changes.wait(timeout)
+        directory.mkdir()
+        assert changes.wait() is True
+        assert changes.wait(0) is False
+        with Spool(directory) as spool:
+            spool.append(uri="https://example.org/")
+        assert changes.wait(WAIT_S) is True
+
+
+def test_watch_of_a_spool_notices_without_an_event_that_its_path_leads_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inotify_watch, "CHECK_S", 0.01)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "spool").symlink_to("one")
+    with watch(tmp_path / "spool") as changes:
+        assert changes.wait(0.05) is False
+
+        def retarget() -> None:
+            (tmp_path / "link").symlink_to("other")
+            (tmp_path / "link").rename(tmp_path / "spool")
+
+        timer = threading.Timer(0.05, retarget)
+        timer.start()
+        assert changes.wait() is True
+        timer.join()
+        with Spool(tmp_path / "other") as spool:
+            spool.append(uri="https://example.org/")
+        assert changes.wait(WAIT_S) is True

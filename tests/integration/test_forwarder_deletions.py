@@ -1,9 +1,11 @@
-"""A slot, or the whole spool, deleted while the real fj-forwarder sends from it."""
+"""A slot, or the whole spool, deleted or moved away while the real fj-forwarder sends from it."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,28 @@ def test_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
             process.kill()
             process.wait()
     assert set(ledger.times_applied.values()) == {1}
+
+
+def test_spool_moved_away_under_the_forwarder_is_locked_and_watched_anew(tmp_path: Path) -> None:
+    ledger = Ledger()
+    directory = tmp_path / "spool"
+    with ScriptedDaemon(ledger.answer) as daemon:
+        line = [installed("fj-forwarder"), "--spool", str(directory), "--server", daemon.address]
+        process = Program(line, stderr=subprocess.PIPE)
+        try:
+            for aside in ("first", "second"):
+                with Spool(directory) as spool:  # one that has a slot open may go on there
+                    ledger.wait_applied([spool.append(domain="d")])
+                directory.rename(tmp_path / aside)
+                directory.mkdir()
+                end_s = time.monotonic() + 60
+                while not all((directory / name).exists() for name in ("forwarder.lock", "wake")):
+                    assert time.monotonic() < end_s
+                    time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            _, told = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert told.count(b"it was deleted or moved away; it is made anew") == 2
+        finally:
+            process.kill()
+            process.wait()
