@@ -19,7 +19,16 @@ carried out what failed, for instance because the connection was lost before the
 
 from __future__ import annotations
 
+import errno
 import os
+from typing import Final
+
+LINKS_REFUSED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""Errors of a file system that allows no hard links, or of an owner who allows none of his file."""
+
+LINKS_HINT: Final = (
+    "use a file system that allows hard links, such as ext4, XFS or btrfs, and files of this user"
+)
 
 
 class FastjournalError(Exception):

@@ -91,6 +91,7 @@ class Delivery:
             budget=self._budget,
         )
         """Slots of the spool."""
+        self.store.temporary_files.try_link()
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fastjournal.disk.interface import Disk, DiskFile, DiskLock, DiskSpace
 from fastjournal.disk.os_disk import OsDisk, OsFile, OsLock
-from fastjournal.disk.os_errors import failed, lacks_room, translating
+from fastjournal.disk.os_errors import failed, lacks_room, link_failed, translating
 
 __all__ = [
     "Disk",
@@ -25,5 +25,6 @@ __all__ = [
     "OsLock",
     "failed",
     "lacks_room",
+    "link_failed",
     "translating",
 ]

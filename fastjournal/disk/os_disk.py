@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from fastjournal.disk.interface import DiskSpace
-from fastjournal.disk.os_errors import failed, translating
+from fastjournal.disk.os_errors import failed, link_failed, translating
 from fastjournal.errors import LogFailedError, LogLockedError
 
 
@@ -223,8 +223,10 @@ class OsDisk:
 
     def link(self, old: str, new: str) -> None:
         """Give a file a second name."""
-        with translating(f"link to {new}", old):
+        try:
             os.link(old, new)
+        except OSError as error:
+            raise link_failed(new, old, error) from error
 
     def unlink(self, path: str) -> None:
         """Remove a file's name."""

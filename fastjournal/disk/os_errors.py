@@ -6,7 +6,7 @@ import errno
 from types import TracebackType
 from typing import Final
 
-from fastjournal.errors import LogFailedError
+from fastjournal.errors import LINKS_HINT, LINKS_REFUSED, LogFailedError
 
 _HINTS = {
     errno.ENOSPC: "free some space on this file system, or inodes (df -i)",
@@ -34,6 +34,18 @@ def failed(action: str, path: str, error: OSError) -> LogFailedError:
         path=path,
         hint=_HINTS.get(number),
     )
+
+
+def link_failed(new: str, path: str, error: OSError) -> LogFailedError:
+    """Return the error that stands for that of a hard link of ``path`` under the name ``new``."""
+    found = failed(f"link to {new}", path, error)
+    if error.errno == errno.EMLINK:
+        found.hint = (
+            f"the file has as many links as it may have: remove old snapshots; or {LINKS_HINT}"
+        )
+    elif error.errno in LINKS_REFUSED:
+        found.hint = LINKS_HINT
+    return found
 
 
 def lacks_room(error: LogFailedError) -> bool:

@@ -13,6 +13,7 @@ from fastjournal.spool.slots import (
     FILE_MODE,
     SLOT_SUFFIX,
     TEMPORARY_SUFFIX,
+    link_slot,
     set_access,
     slot_name,
     spool_failed,
@@ -52,7 +53,7 @@ def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterab
                 file.writelines(records)
                 file.flush()
                 os.fsync(descriptor)
-            os.link(temporary, path)
+            link_slot(temporary, path)
             is_there = True
         finally:
             with contextlib.suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ import time
 from datetime import datetime
 from typing import NamedTuple
 
-from fastjournal.errors import BadRequestError, SpoolFailedError
+from fastjournal.errors import LINKS_HINT, LINKS_REFUSED, BadRequestError, SpoolFailedError
 from fastjournal.limits import DROP_IN_NAME_BYTES_MAX
 
 SLOT_SUFFIX = ".fjs"
@@ -261,6 +261,21 @@ def spool_failed(
         path=path,
         hint=hint or _HINTS.get(number),
     )
+
+
+def link_slot(temporary: str, path: str) -> None:
+    """Give a file that is finished its name as a slot too, unless that is taken.
+
+    Raises:
+        SpoolFailedError: The file system allows no hard links.
+        OSError: Any other, as it comes.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno in LINKS_REFUSED:
+            raise spool_failed("link the slot", path, error, hint=LINKS_HINT) from error
+        raise
 
 
 def group_id(group: str | int | None) -> int | None:

@@ -20,7 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from fastjournal.disk import DiskSpace, translating
+from fastjournal.disk import DiskSpace, link_failed, translating
 from fastjournal.errors import LogLockedError
 from fastjournal.testing.inodes import (
     DirectoryNode,
@@ -245,12 +245,14 @@ class SimulatedDisk:
 
     def link(self, old: str, new: str) -> None:
         """Give a file a second name."""
-        with translating(f"link to {new}", old):
+        try:
             self._call("link")
             directory, name = parent_of(self._root, new)
             if name in directory.entries:
                 raise os_error(errno.EEXIST)
             directory.change({name: file_at(self._root, old)})
+        except OSError as error:
+            raise link_failed(new, old, error) from error
 
     def unlink(self, path: str) -> None:
         """Remove a file's name."""

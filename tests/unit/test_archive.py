@@ -253,7 +253,13 @@ def test_gaps_are_joined_where_there_are_too_many(monkeypatch: pytest.MonkeyPatc
     assert archive.gaps[0].bytes > 0
 
 
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS])
+REFUSED_LINKS = [
+    *(errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS),
+    *(errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK),
+]
+
+
+@pytest.mark.parametrize("number", REFUSED_LINKS)
 def test_directory_that_takes_no_link_of_the_log_is_bad_configuration(number: int) -> None:
     disk = SimulatedDisk()
     for path in (LOG, ARCHIVE):

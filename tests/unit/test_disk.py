@@ -248,3 +248,23 @@ def test_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         f"{tmp_path}/a: cannot sync: No space left on device (ENOSPC)"
         " (free some space on this file system, or inodes (df -i))"
     )
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_hard_link_that_is_refused_has_a_hint_of_its_own(
+    number: int, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    write(disk, f"{root}/a", b"one")
+    if isinstance(disk, SimulatedDisk):
+        disk.fail_at(1, "link", number)
+    else:
+        monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(LogFailedError, match="cannot link to") as caught:
+        disk.link(f"{root}/a", f"{root}/b")
+    assert caught.value.path == f"{root}/a"
+    assert "hard links" in (caught.value.hint or "")
+    assert ("remove old snapshots" in (caught.value.hint or "")) is (number == errno.EMLINK)
+    assert disk.listdir(root) == ["a"]

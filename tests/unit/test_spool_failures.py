@@ -17,6 +17,7 @@ from fastjournal.spool import Spool
 from fastjournal.spool.appending import spool_quota
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
+from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.slots import survey
 from fastjournal.testing.clock import ManualClock
@@ -257,3 +258,25 @@ def test_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "fdatasync", fail)
     with Spool(tmp_path, durable=True) as spool, pytest.raises(SpoolFailedError, match="EIO"):
         spool.append(domain="d")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_hard_link_that_is_refused_names_the_file_system_and_leaves_nothing(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with Spool(tmp_path) as spool:
+        for write in (
+            lambda: spool.append(domain="d"),
+            lambda: write_drop_in(tmp_path, "name", []),
+        ):
+            with pytest.raises(SpoolFailedError, match="allows hard links") as caught:
+                write()
+            assert (caught.value.path or "").endswith(".fjs")
+            assert os.listdir(tmp_path) == []
+        monkeypatch.undo()
+        spool.append(domain="d")
+    assert len(os.listdir(tmp_path)) == 1

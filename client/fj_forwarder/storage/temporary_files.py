@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import stat
 from typing import Final
 
-from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, spool_failed
+from fastjournal.errors import SpoolFailedError
+from fastjournal.spool.slots import (
+    FILE_MODE,
+    SLOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    link_slot,
+    spool_failed,
+)
 
 log = logging.getLogger("fj_forwarder")
 
 TEMPORARY_SECONDS_MAX: Final = 3600
 """A file that a killed writer was about to create is removed when it is so old; the directory is
 searched for such files as often."""
+
+_TRIAL: Final = "link-trial"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TemporaryFiles:
@@ -26,6 +37,27 @@ class TemporaryFiles:
     def __init__(self, directory: str) -> None:
         self._directory: Final = directory
         self._from_us = 0
+
+    def try_link(self) -> None:
+        """Log that no writer can create a slot, where the file system allows no hard links.
+
+        The forwarder itself makes none, and drop-ins may be renamed.
+        """
+        trial = os.path.join(self._directory, f".{_TRIAL}.{secrets.token_hex(8)}{SLOT_SUFFIX}")
+        first, second = f"{trial}.1{TEMPORARY_SUFFIX}", f"{trial}.2{TEMPORARY_SUFFIX}"
+        try:
+            os.close(os.open(first, _NEW_FILE, FILE_MODE))
+            try:
+                link_slot(first, second)
+                os.unlink(second)
+            finally:
+                os.unlink(first)
+        except SpoolFailedError as error:
+            log.error(
+                "%s; no program but one that renames a drop-in can write to this spool", error
+            )
+        except OSError as error:
+            log.warning("%s", spool_failed("try a hard link", first, error))
 
     def tidy(self, now_us: int, wall_us: int) -> None:
         """Remove the old ones, unless that was done in the last hour.

@@ -9,7 +9,7 @@ from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk
-from fastjournal.errors import ConfigError, LogFailedError
+from fastjournal.errors import LINKS_REFUSED, ConfigError, LogFailedError
 from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
 from fastjournald.wal.segment_usage import SegmentUsage
@@ -20,7 +20,7 @@ _TRIAL = "link.trial"
 
 _REFUSALS = {
     errno.EXDEV: "is on another file system than the log; the archive is hard links",
-    errno.EPERM: "its file system, or its owner, allows no hard links",
+    **dict.fromkeys(LINKS_REFUSED, "its file system, or its owner, allows no hard links"),
     errno.EACCES: "cannot be written to by this user",
     errno.EROFS: "is on a file system that is mounted read-only",
 }

@@ -31,6 +31,7 @@ from fastjournal.spool.slots import (
     FILE_MODE,
     TEMPORARY_SUFFIX,
     leads_to,
+    link_slot,
     open_slot,
     set_access,
     slot_name,
@@ -300,7 +301,7 @@ def _create(directory: str, path: str, group: int | None) -> None:
         finally:
             os.close(descriptor)
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            os.link(temporary, path)
+            link_slot(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
