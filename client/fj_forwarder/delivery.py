@@ -178,8 +178,7 @@ class Delivery:
             self._erase(record)
             return False
         if result is Disposition.DEAD:
-            code, _, sentence = error.partition(" ")
-            self._bury(record, Settled(code, sentence))
+            self._bury(record, _settled(error))
             return self._budget.is_spent
         if result is not Disposition.HOLD:
             self._delay_log.log(record.slot.path, record.offset, error)
@@ -278,14 +277,17 @@ class Delivery:
         settled = None if stretch is None else stretch.settled
         if settled is None:
             outgoing = outgoing_of(slot, piece.offset, piece.data)
-            if isinstance(outgoing, Outgoing):
+            if isinstance(outgoing, Settled):
+                settled = outgoing
+            elif refusal := self._engine.refusal_of(outgoing):
+                settled = _settled(refusal)
+            else:
                 if stretch is not None:
                     outgoing.tries, outgoing.losses = stretch.tries, stretch.losses
                     outgoing.skewed_us = stretch.skewed_us
                     if stretch.is_suspect:
                         self._suspect = outgoing
                 return outgoing
-            settled = outgoing
         tries = 0 if stretch is None else stretch.tries
         record = _PlacedRecord(slot, piece.offset, piece.data, tries)
         if settled.code:
@@ -377,3 +379,9 @@ class Delivery:
             ),
         )
         return False
+
+
+def _settled(error: str) -> Settled:
+    """Return what is known of a record that the daemon refuses for good."""
+    code, _, sentence = error.partition(" ")
+    return Settled(code, sentence)

@@ -49,7 +49,7 @@ class Function(IntEnum):
         member.declared = declared
         return member
 
-    NOP = 0, Declaration(text="nothing; success", access=None, retry=_READ)
+    NOP = 0, Declaration(text="nothing; success. META: see below", access=None, retry=_READ)
     QUIT = (
         1,
         Declaration(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal import SyncClient
 from fastjournal.protocol import Function, Reply, Request
 from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
@@ -125,14 +126,16 @@ def test_kill_of_the_forwarder_that_waits_for_poison_loses_nothing_and_doubles_n
     assert set(ledger.times_applied.values()) == {1}
 
 
-def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_path: Path) -> None:
-    """A real daemon with small values: it answers ``too-large`` and closes, each time."""
+def test_records_that_the_daemon_cannot_frame_cost_one_connection_and_go_to_dead(
+    tmp_path: Path,
+) -> None:
+    """A real daemon with small values: it answers ``too-large`` to the first one, and closes."""
     count = 200
     with Spool(tmp_path / "spool") as spool:
         for number in range(count):
             spool.append(domain="d", id=f"large-{number}", value=bytes(5000))
             spool.append(domain="d", id=f"good-{number}", value=b"good")
-    with DaemonProcess(tmp_path, "--max-value", "1000") as daemon:
+    with DaemonProcess(tmp_path, "--max-value", "1000", "--log-level", "debug") as daemon:
         line = [installed("fj-forwarder"), "--spool", str(tmp_path / "spool"), "--once"]
         done = run_program(
             [*line, "--server", daemon.address],
@@ -141,11 +144,16 @@ def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_p
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
+        assert daemon.said().count("event=connected") == 2
+        with SyncClient(daemon.address) as client:
+            assert client.domain_stats("d").entries == count
     assert spool_status(tmp_path / "spool").pending == 0
     dead = DeadDirectory(tmp_path / "spool").list()
     assert {piece.reason.code for piece in dead if piece.reason} == {"too-large"}
     assert len(dead) == count
-    assert "connection lost" not in done.stderr, "no pause: each time the daemon was well"
+    reasons = {piece.reason.reason for piece in dead if piece.reason}
+    assert reasons == {"value has 5000 bytes, over 1000"}
+    assert "connection lost" not in done.stderr, "no pause: the daemon was well"
 
 
 def test_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:

@@ -100,8 +100,11 @@ class Model(Values, Keys, Work, Scans):
             raise RefusedError("unknown-function")
         return handler(self, session, r)
 
-    def do_nop(self, _session: Hashable, _: Request) -> Reply:
-        return Reply()
+    def do_nop(self, _session: Hashable, r: Request) -> Reply:
+        if not r.flags & Bit.META:
+            return Reply()
+        limits = b'{"value_bytes_max":%d}' % self.rules.value_bytes_max
+        return Reply(pairs=[Pair(b"", ValueType.STRING, limits)])
 
     def do_auth(self, _session: Hashable, _: Request) -> Reply:
         return Reply()

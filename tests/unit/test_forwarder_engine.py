@@ -19,6 +19,7 @@ from fastjournal.protocol import (
     ErrorCode,
     Flag,
     Function,
+    Pair,
     Reply,
     Request,
     ServerConnection,
@@ -43,7 +44,7 @@ def record(number: int, *, timestamp: int = NOW, value: bytes = b"") -> Outgoing
     )
     frame = encode_request(request)
     slot: Any = "a slot"
-    return Outgoing(slot, number, frame, request.function, request.flags, timestamp)
+    return Outgoing(slot, number, frame, request.function, request.flags, timestamp, len(value))
 
 
 def has_to_leave(engine: DeliveryEngine, now_us: int) -> bool:
@@ -505,6 +506,77 @@ def test_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(cod
     assert bench.reply(sent[6]) is Disposition.DONE
     assert list(bench.sent()) == [7], "not alone"
     assert bench.delayed == []
+
+
+def told_limit(bench: Bench, data: bytes) -> dict[int, int]:
+    """Let the daemon tell its limits in its reply to the NOP; return what is sent then."""
+    bench.server.receive_data(bench.engine.take(bench.now))
+    (nop,) = bench.server.next_events()
+    assert isinstance(nop, Request)
+    assert (nop.function, nop.flags) == (Function.NOP, Flag.META)
+    assert (
+        bench.engine.receive(Reply(nop.identifier, pairs=[Pair(b"", 2, data)]), bench.now) is None
+    )
+    return bench.sent()
+
+
+def test_records_over_the_limit_of_the_daemon_are_not_sent_once_it_is_known() -> None:
+    bench = Bench(in_flight_max=8)
+    sizes = {1: 9, 2: 3, 3: 4, 4: 8, 5: 0}
+    bench.engine.offer(record(number, value=bytes(size)) for number, size in sizes.items())
+    assert bench.engine.skip(bench.now) == []
+    sent = bench.sent()
+    assert list(sent) == list(sizes), "the limit is not known"
+    assert bench.reply(sent[1], "too-large value has 9 bytes, over 3") is Disposition.DEAD
+    assert bench.lose()
+    bench.server.receive_data(bench.engine.take(bench.now))
+    (nop,) = bench.server.next_events()
+    assert isinstance(nop, Request)
+    limits = Pair(b"", 2, b'{"value_bytes_max": 3, "another": 1}')
+    assert bench.engine.receive(Reply(nop.identifier, pairs=[limits]), bench.now) is None
+    passed = bench.engine.skip(bench.now)
+    assert [(outcome.record.offset, outcome.due_us) for outcome in passed] == [
+        (3, bench.now),
+        (4, bench.now),
+    ]
+    assert [bench.engine.refusal_of(outcome.record) for outcome in passed] == [
+        "too-large value has 4 bytes, over 3",
+        "too-large value has 8 bytes, over 3",
+    ]
+    assert bench.engine.skip(bench.now) == []
+    sent = bench.sent()
+    assert list(sent) == [2]
+    assert bench.reply(sent[2]) is Disposition.DONE
+    assert list(bench.sent()) == [5]
+    assert bench.engine.refusal_of(record(6, value=bytes(3))) == ""
+
+
+def test_limit_of_a_daemon_holds_for_its_connection_only() -> None:
+    bench = Bench(in_flight_max=8)
+    large = record(1, value=bytes(9))
+    for limit, refused in ((8, True), (9, False), (100, False), (1, True)):
+        bench.offer(2)
+        bench.sent()
+        bench.lose()  # it starts again with another limit, or another one is connected
+        assert bench.engine.refusal_of(large) == ""
+        bench.now = max(bench.now, bench.engine.paused_until)
+        sent = told_limit(bench, b'{"value_bytes_max": %d}' % limit)
+        assert bool(bench.engine.refusal_of(large)) is refused
+        assert bench.reply(sent[2]) is Disposition.DONE
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[1]", b"\xff", b'{"value_bytes_max": 0}', b'{"value_bytes_max": "9"}']
+)
+def test_limit_that_a_daemon_does_not_tell_is_not_known(data: bytes) -> None:
+    bench = Bench()
+    bench.offer(1)
+    bench.sent()
+    bench.lose()
+    bench.now = bench.engine.paused_until
+    assert list(told_limit(bench, data)) == [1]
+    assert bench.engine.skip(bench.now) == []
+    assert bench.engine.refusal_of(record(2, value=bytes(1_000_000_000 // 1000))) == ""
 
 
 def test_suspects_one_after_the_other_make_records_be_passed_over() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.functions import NO_FUNCTIONS
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -209,6 +210,17 @@ def test_stats_with_data_of_a_missing_entry_is_not_found() -> None:
 def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
     reply = s.ask(request(function, value=b"token", identifier=0xFFFF))
     assert (reply.error, reply.pairs, reply.timeout, reply.ttl) == ("", None, None, None)
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("NOP: META tells the limits of the daemon")
+def test_nop_with_meta_tells_the_limits_of_the_daemon(s: Subject) -> None:
+    reply = s.ask(request(Function.NOP, flags=Flag.META))
+    assert reply.error == ""
+    assert reply.pairs is not None
+    (pair,) = reply.pairs
+    assert (pair.key, pair.value_type, pair.meta) == (b"", ValueType.STRING, None)
+    assert json.loads(pair.value) == {"value_bytes_max": 1_000_000}
 
 
 @pytest.mark.rule("Errors: `unknown-function`")

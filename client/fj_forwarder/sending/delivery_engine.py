@@ -17,6 +17,9 @@ connections. Those that had no reply when two connections ended are tried alone;
 connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
 the other, records are passed over untried, to find the good ones behind (``poison_search``).
 
+Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META),
+so the first such record costs a connection, and no other one is sent: it goes to dead/ unsent.
+
 Progress is an answered record, whole: no byte, no NOP, no refusal of everything. A daemon without
 progress for 30 s is left (``leave``). Silence blames no record: those in flight wait a moment, and
 others go before them, so that one to which the daemon never replies holds up no other.
@@ -36,9 +39,9 @@ from fastjournal.limits import (
     RETRY_PAUSE_US_MAX,
     SUSPECT_LOSSES,
 )
-from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
+from fastjournal.protocol import ErrorCode, Flag, Function, Reply, Request, encode_request
 from fj_forwarder.sending.dispositions import CLOSING, SKEW_PATIENCE_US, Disposition, disposition_of
-from fj_forwarder.sending.outgoing import Loss, Outgoing, RecordOutcome
+from fj_forwarder.sending.outgoing import Loss, Outgoing, RecordOutcome, value_limit
 from fj_forwarder.sending.poison_search import PoisonSearch
 
 PAUSE_US_MIN: Final = 100_000
@@ -55,6 +58,7 @@ PASSED_TRIES: Final = 3
 """Bound on the tries that an untried record waits for: 0.8 s."""
 
 _LISTEN: Final = int(Flag.LISTEN)
+_META: Final = int(Flag.META)
 
 
 class DeliveryEngine:
@@ -84,6 +88,10 @@ class DeliveryEngine:
         """The identifier of the NOP on its way; 0: none is."""
         self._in_doubt = False
         """The connection has to answer a NOP before any record is sent."""
+        self._value_bytes_max: int | None = None
+        """Limit of the daemon of this connection; None: it is not known."""
+        self._is_limit_new = False
+        """No record was looked at with it so far."""
         self._proven = False
         """Something was answered on this connection."""
         self._last_code = ""
@@ -131,7 +139,7 @@ class DeliveryEngine:
         self._start_clocks(now_us)
         if self._in_doubt:
             self._probe = self._next_identifier()
-            return encode_request(Request(Function.NOP, self._probe, timestamp=now_us))
+            return encode_request(Request(Function.NOP, self._probe, _META, timestamp=now_us))
         self._sort_in()
         queue, in_flight = self._queue, self._in_flight
         parts: list[bytes] = []
@@ -148,16 +156,37 @@ class DeliveryEngine:
             parts += (frame[:6], identifier.to_bytes(2), frame[8:])
         return b"".join(parts)
 
+    def refusal_of(self, record: Outgoing) -> str:
+        """Return the error that the daemon would end the connection with; empty: none is known."""
+        limit = self._value_bytes_max
+        if limit is None or record.value_bytes <= limit:
+            return ""
+        return f"{ErrorCode.TOO_LARGE} value has {record.value_bytes} bytes, over {limit}"
+
     def skip(self, now_us: int) -> list[RecordOutcome]:
-        """Return records that are passed over untried: they are put off, and leave the engine."""
+        """Return records that are passed over untried: they leave the engine.
+
+        Those in search of a good one are put off. Those that are too large for the daemon, whose
+        limit was not known when they were offered, are due at once.
+        """
         self._sort_in()
-        passed = []
+        passed = self._take_refused(now_us)
         while self._queue and self._search.skip():
             record = self._queue.popleft()
             if not record.was_suspect:  # it was not tried alone, however often it was lost
                 record.losses = min(record.losses, SUSPECT_LOSSES - 1)
             passed.append(self._put_off(record, Disposition.PASSED, "", now_us))
         return passed
+
+    def _take_refused(self, now_us: int) -> list[RecordOutcome]:
+        if not self._is_limit_new:
+            return []
+        self._is_limit_new = False
+        refused = [record for record in self._queue if self.refusal_of(record)]
+        if refused:
+            self._queue = deque(record for record in self._queue if not self.refusal_of(record))
+        self._bytes -= sum(len(record.frame) for record in refused)
+        return [RecordOutcome(record, Disposition.PASSED, "", now_us) for record in refused]
 
     def stop_skipping(self) -> None:
         """Nothing is behind what was passed over."""
@@ -175,7 +204,7 @@ class DeliveryEngine:
             return None
         if self._probe and reply.identifier == self._probe:
             self._owed_since = now_us
-            self._hear_probe(reply.code, now_us)
+            self._hear_probe(reply, now_us)
             return None
         record = self._in_flight.pop(reply.identifier, None)
         if record is None:
@@ -292,13 +321,16 @@ class DeliveryEngine:
                 return Disposition.DEAD
         return result
 
-    def _hear_probe(self, code: str, now_us: int) -> None:
+    def _hear_probe(self, reply: Reply, now_us: int) -> None:
+        code = reply.code
         self._probe = 0
         self._last_code = code
         if code and disposition_of(code, Function.NOP, 0) is Disposition.HOLD:
             self._hold(self._epoch, now_us)
             return
         self._proven, self._in_doubt = True, False
+        self._value_bytes_max = value_limit(reply)
+        self._is_limit_new = self._value_bytes_max is not None
 
     def _refused_all(self, record: Outgoing, error: str, now_us: int) -> RecordOutcome:
         """The daemon refuses everything, or perhaps this record only: then it waits alone."""
@@ -336,6 +368,8 @@ class DeliveryEngine:
         self._probe = 0
         self._proven = self._alone = False
         self._in_doubt = True
+        self._value_bytes_max = None
+        self._is_limit_new = False
         self._last_code = ""
 
     def _put_off(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
 from fastjournal.errors import ProtocolError
 from fastjournal.keys import looks_like_journal_key
 from fastjournal.limits import PRIORITY_MAX
-from fastjournal.protocol import Function, Request, decode_request
+from fastjournal.protocol import Function, Reply, Request, decode_request
 from fastjournal.spool.appending.spool_writer import WRITES
 from fj_forwarder.sending.dispositions import Disposition
 from fj_forwarder.storage.stretches import Settled
@@ -28,6 +28,8 @@ class Outgoing(msgspec.Struct, gc=False):
     flags: int
     timestamp: int
     """Timestamp of the request: when it was written, by the writer's clock."""
+    value_bytes: int = 0
+    """Length of its value, without the type byte."""
     serial: int = 0
     epoch: int = 0
     """How many pauses of all there had been when it was sent."""
@@ -41,6 +43,10 @@ class Outgoing(msgspec.Struct, gc=False):
     """How often it was refused with all others, since it was read."""
     skewed_us: int = 0
     """When it was first refused as clock-skew; 0: never."""
+
+
+class _Limits(msgspec.Struct):
+    value_bytes_max: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RecordOutcome(NamedTuple):
@@ -78,7 +84,15 @@ def outgoing_of(slot: SlotFile, offset: int, frame: bytes) -> Outgoing | Settled
     refusal = _refusal_of(request)
     if refusal is not None:
         return refusal
-    return Outgoing(slot, offset, frame, request.function, request.flags, request.timestamp)
+    return Outgoing(
+        slot,
+        offset,
+        frame,
+        request.function,
+        request.flags,
+        request.timestamp,
+        len(request.value),
+    )
 
 
 def _refusal_of(request: Request) -> Settled | None:
@@ -96,3 +110,16 @@ def _refusal_of(request: Request) -> Settled | None:
             " it",
         )
     return None
+
+
+def value_limit(reply: Reply) -> int | None:
+    """Return the largest value that a daemon takes, in bytes, by its reply to a NOP with META.
+
+    None: the reply has no such limit, as that of an older daemon.
+    """
+    if not reply.pairs:
+        return None
+    try:
+        return msgspec.json.decode(reply.pairs[0].value, type=_Limits).value_bytes_max
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # the daemon itself says then what it does not take

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import msgspec
+
 from fastjournal.limits import TOKENS_A_UNIT
-from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
+from fastjournal.protocol import (
+    ErrorCode,
+    Pair,
+    Reply,
+    Request,
+    ValueType,
+    encode_error,
+    encode_success,
+)
 from fastjournald.engine.authorization import AUTH_FAILED, AUTH_REQUIRED
 from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.arguments import META
 from fastjournald.engine.handlers.next import nothing_due
 
 _NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"
 
 
-def nop(_context: Context, _session: Hashable, _request: Request, _now: int) -> str:
-    """Do nothing, with success."""
-    return ""
+def nop(context: Context, _session: Hashable, request: Request, _now: int) -> str | Reply:
+    """Do nothing, with success; with META tell the limits, which every client may know."""
+    if not request.flags & META:
+        return ""
+    limits = {"value_bytes_max": context.settings.value_bytes_max}
+    return Reply(pairs=[Pair(b"", int(ValueType.STRING), msgspec.json.encode(limits))])
 
 
 def auth(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
