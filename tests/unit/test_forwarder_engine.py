@@ -25,7 +25,12 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_request,
 )
-from fj_forwarder.sending.delivery_engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, DeliveryEngine
+from fj_forwarder.sending.delivery_engine import (
+    IN_FLIGHT_BYTES_MAX,
+    LARGE_VALUE_BYTES,
+    PAUSE_US_MIN,
+    DeliveryEngine,
+)
 from fj_forwarder.sending.dispositions import SKEW_PATIENCE_US, Disposition, disposition_of
 from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome
 
@@ -148,9 +153,11 @@ def test_room_counts_records_and_bytes_and_comes_back() -> None:
     big = record(1, value=bytes(IN_FLIGHT_BYTES_MAX))
     bench.engine.offer([big])
     assert bench.engine.room() == (3, 0)
-    bench.engine.take(NOW)
+    assert bench.engine.take(NOW)
+    assert bench.reply(1) is None, "the NOP"
+    assert len(bench.engine.take(NOW)) > IN_FLIGHT_BYTES_MAX
     assert bench.engine.room() == (3, 0)
-    assert bench.reply(1) is Disposition.DONE
+    assert bench.reply(2) is Disposition.DONE
     assert bench.engine.room() == (4, IN_FLIGHT_BYTES_MAX)
 
 
@@ -517,6 +524,7 @@ def told_limit(bench: Bench, data: bytes) -> dict[int, int]:
     assert (
         bench.engine.receive(Reply(nop.identifier, pairs=[Pair(b"", 2, data)]), bench.now) is None
     )
+    bench.engine.skip(bench.now)
     return bench.sent()
 
 
@@ -549,6 +557,20 @@ def test_records_over_the_limit_of_the_daemon_are_not_sent_once_it_is_known() ->
     assert bench.reply(sent[2]) is Disposition.DONE
     assert list(bench.sent()) == [5]
     assert bench.engine.refusal_of(record(6, value=bytes(3))) == ""
+
+
+def test_limit_is_asked_for_before_a_large_value_is_sent() -> None:
+    bench = Bench(in_flight_max=8)
+    size = LARGE_VALUE_BYTES
+    values = {1: size, 2: size + 1, 3: 0, 4: size + 2}
+    bench.engine.offer(record(number, value=bytes(bytes_)) for number, bytes_ in values.items())
+    sent = bench.sent()
+    assert list(sent) == [1], "records before it do not wait"
+    later = told_limit(bench, b'{"value_bytes_max": %d}' % (size + 1))
+    assert list(later) == [2, 3]
+    for identifier in (*sent.values(), *later.values()):
+        assert bench.reply(identifier) is Disposition.DONE
+    assert (bench.engine.in_flight, bench.engine.waiting) == (0, 0)
 
 
 def test_limit_of_a_daemon_holds_for_its_connection_only() -> None:

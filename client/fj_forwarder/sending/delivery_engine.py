@@ -17,8 +17,10 @@ connections. Those that had no reply when two connections ended are tried alone;
 connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
 the other, records are passed over untried, to find the good ones behind (``poison_search``).
 
-Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META),
-so the first such record costs a connection, and no other one is sent: it goes to dead/ unsent.
+Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META).
+It also goes before the first value of a connection over ``LARGE_VALUE_BYTES``. A record over the
+limit is not sent: it goes to dead/. Where a daemon takes only smaller values still, the first
+record over its limit costs a connection.
 
 Progress is an answered record, whole: no byte, no NOP, no refusal of everything. A daemon without
 progress for 30 s is left (``leave``). Silence blames no record: those in flight wait a moment, and
@@ -53,6 +55,9 @@ IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 HOLDS_MAX: Final = 2
 """A record that met this many refusals of everything waits behind the others: perhaps it is only
 this one."""
+
+LARGE_VALUE_BYTES: Final = 1_024
+"""Before a larger value is sent, the limit of the daemon is asked for."""
 
 PASSED_TRIES: Final = 3
 """Bound on the tries that an untried record waits for: 0.8 s."""
@@ -90,6 +95,8 @@ class DeliveryEngine:
         """The connection has to answer a NOP before any record is sent."""
         self._value_bytes_max: int | None = None
         """Limit of the daemon of this connection; None: it is not known."""
+        self._asked_limit = False
+        """The daemon of this connection has answered a NOP, and may have told its limit."""
         self._is_limit_new = False
         """No record was looked at with it so far."""
         self._proven = False
@@ -136,14 +143,17 @@ class DeliveryEngine:
         """Return the frames to send now, in one piece; empty: none."""
         if now_us < self.paused_until or not self.waiting or self._probe:
             return b""
+        self._sort_in()
         self._start_clocks(now_us)
-        if self._in_doubt:
+        has_room = len(self._in_flight) < self._window and not self._alone
+        if self._in_doubt or (has_room and self._needs_limit()):
             self._probe = self._next_identifier()
             return encode_request(Request(Function.NOP, self._probe, _META, timestamp=now_us))
-        self._sort_in()
         queue, in_flight = self._queue, self._in_flight
         parts: list[bytes] = []
         while queue and len(in_flight) < self._window and not self._alone:
+            if self._needs_limit():
+                break
             if queue[0].losses >= SUSPECT_LOSSES:
                 if in_flight:
                     break
@@ -155,6 +165,10 @@ class DeliveryEngine:
             frame = record.frame
             parts += (frame[:6], identifier.to_bytes(2), frame[8:])
         return b"".join(parts)
+
+    def _needs_limit(self) -> bool:
+        """Whether the next record is too large to be sent to a daemon whose limit is not known."""
+        return not self._asked_limit and self._queue[0].value_bytes > LARGE_VALUE_BYTES
 
     def refusal_of(self, record: Outgoing) -> str:
         """Return the error that the daemon would end the connection with; empty: none is known."""
@@ -328,7 +342,7 @@ class DeliveryEngine:
         if code and disposition_of(code, Function.NOP, 0) is Disposition.HOLD:
             self._hold(self._epoch, now_us)
             return
-        self._proven, self._in_doubt = True, False
+        self._proven, self._in_doubt, self._asked_limit = True, False, True
         self._value_bytes_max = value_limit(reply)
         self._is_limit_new = self._value_bytes_max is not None
 
@@ -369,7 +383,7 @@ class DeliveryEngine:
         self._proven = self._alone = False
         self._in_doubt = True
         self._value_bytes_max = None
-        self._is_limit_new = False
+        self._asked_limit = self._is_limit_new = False
         self._last_code = ""
 
     def _put_off(
