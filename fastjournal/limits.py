@@ -460,7 +460,7 @@ HANDSHAKE_STEPS_A_TURN = 3
 """Steps of handshakes in one turn of the event loop, for all addresses: about a millisecond each,
 with an RSA key of 2,048 bits."""
 
-# --- daemon: HTTP, metrics, descriptors, disk ----------------------------------------------------
+# --- daemon: HTTP, log lines, metrics, descriptors, disk -----------------------------------------
 
 HTTP_CONNECTIONS_MAX = 32
 """Concurrent HTTP connections; beyond it the one with the oldest request is closed. The use is a
@@ -471,6 +471,16 @@ HTTP_HEAD_BYTES_MAX = 16 * 1024
 
 HTTP_SECONDS_MAX = 10.0
 """Time of an HTTP client to send a request, and to take the reply."""
+
+STDERR_LEVEL_BYTES_MAX = 512 * 1024
+"""Bytes of log lines of one level that wait for a reader of standard error: some 2,000 lines, with
+STDERR_LINE_OVERHEAD added to each. A line beyond it is dropped, and counted."""
+
+STDERR_LINE_OVERHEAD = 150
+"""Memory of a log line in the queue beside its text, in bytes."""
+
+STDERR_SECONDS_MAX = 1.0
+"""Time in which the last log lines are written at the end of a process; then it ends without."""
 
 METRICS_DOMAINS_MAX = 20
 """Domains with metrics of their own: each is a time series in a database."""

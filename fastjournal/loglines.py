@@ -16,11 +16,13 @@ import os
 import re
 import sys
 from ast import literal_eval
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from fastjournal.printable import safe_text
+from fastjournal.stderr_queue import QueuedStderr
 
 LogFormat: TypeAlias = Literal["text", "json"]
 
@@ -91,7 +93,30 @@ def _unquoted(text: str) -> str:
     return text
 
 
-class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg] # of a text stream
+class StderrHandler(logging.Handler):
+    """Handler that puts each record into the queue of standard error, which never waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the lines of a record; within a program that has no queue, write them."""
+        try:
+            lines = self.format(record)
+            if isinstance(sys.stderr, QueuedStderr):
+                sys.stderr.put(lines, record.levelno)
+            else:
+                sys.stderr.write(f"{lines}\n")
+        except Exception:  # noqa: BLE001 - as all handlers: a bad message is shown, and ends nothing
+            self.handleError(record)
+
+    def describe(self, dropped: Counter[int]) -> str:
+        """Return the line that says how many lines of each level were dropped."""
+        levels = sorted(dropped)
+        counts = " ".join(f"{logging.getLevelName(n).lower()}={dropped[n]}" for n in levels)
+        message = f"event=log-lines-dropped lines={dropped.total()} {counts}"
+        level = max(logging.WARNING, *levels)
+        return self.format(logging.LogRecord("stderr", level, "", 0, message, None, None))
+
+
+class JournalHandler(StderrHandler):
     """Handler for standard error that is the journal: each line begins with its priority."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -118,7 +143,8 @@ def configure_log(level: str, form: str, log_format: LogFormat = "text") -> None
         form: A format of ``logging``, for text.
         log_format: Text or JSON.
     """
-    kind = JournalHandler if is_journal(os.environ) else logging.StreamHandler
-    handler = kind(sys.stderr)
+    handler = JournalHandler() if is_journal(os.environ) else StderrHandler()
+    if isinstance(sys.stderr, QueuedStderr):
+        sys.stderr.describe = handler.describe
     handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -24,7 +24,9 @@ def prepare_stdio() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, flags), True)
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8"))
+            # as Python opens them: the descriptor outlives the object
+            stream = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - stays
+            setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import trio
@@ -21,7 +21,6 @@ from fj_cli.child import (
     open_child,
     run_child,
 )
-from fj_cli.notes import Notes
 from fj_cli.reports import CommandOutcome, Ended
 
 _START_AGAIN_S = 1.0
@@ -49,7 +48,7 @@ class JobCommand:
     Args:
         job: With its metadata.
         plan: The command.
-        notes: Takes the notes of the run.
+        note: Writes a line for people.
         stop: Once set, a command that has not begun does not begin.
         daemon: Variables by which the command reaches the daemon; see ``environment_of``.
     """
@@ -59,13 +58,13 @@ class JobCommand:
         job: Job,
         plan: CommandPlan,
         *,
-        notes: Notes,
+        note: Callable[[str], None],
         stop: trio.Event,
         daemon: Mapping[str, str],
     ) -> None:
         self._job = job
         self._plan = plan
-        self._notes = notes
+        self._note = note
         self._stop = stop
         self._daemon = daemon
         self._remark = ""
@@ -88,7 +87,7 @@ class JobCommand:
                     self._remark = self._error = remark
                     return NOT_FOUND if error.errno == errno.ENOENT else NOT_STARTED
                 if not self._remark:
-                    self._notes.add(f"{remark}; trying again")
+                    self._note(f"{remark}; trying again")
                 self._remark = remark
             else:
                 self._remark = ""

@@ -37,6 +37,10 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
 def main() -> None:
     """Run ``fj-cli`` with the arguments of the process, and exit."""
     prepare_stdio()
+    if "--exec" in sys.argv:
+        from fastjournal.stderr_queue import queue_stderr  # noqa: PLC0415 - for workers only
+
+        queue_stderr()
     code = run(sys.argv[1:])
     drop_what_fails()
     sys.exit(code)

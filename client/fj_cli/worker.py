@@ -28,7 +28,6 @@ from fastjournal.errors import (
 )
 from fastjournal.limits import DURATION_US_MAX
 from fj_cli.job import CommandPlan, JobCommand
-from fj_cli.notes import Notes
 from fj_cli.reports import CommandOutcome, Ended, Reports
 from fj_cli.shared_options import DONE, NOTHING_TO_DO
 from fj_cli.times import to_duration, to_wait
@@ -91,8 +90,7 @@ class ExecWorker:
 
     def __init__(self, plan: WorkerPlan) -> None:
         self._plan = plan
-        self._notes = Notes()
-        self._reports = Reports(self._notes, as_json=plan.as_json)
+        self._reports = Reports(as_json=plan.as_json)
         self._jobs: JobLoop | None = None
         """None before the worker is connected."""
         self._work_scope = trio.CancelScope()
@@ -116,15 +114,14 @@ class ExecWorker:
             CannotConnectError: The daemon stayed away.
             RefusedError: It delivers no work, or accepts no end of it.
         """
-        async with self._notes.writing():
-            # The signals come first: from here on, none of them ends the program by itself.
-            with trio.open_signal_receiver(*_signals()) as signals:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch, signals)
-                    with self._work_scope:
-                        await self._work()
-                    nursery.cancel_scope.cancel()
-            self._reports.summary()
+        # The signals come first: from here on, none of them ends the program by itself.
+        with trio.open_signal_receiver(*_signals()) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, signals)
+                with self._work_scope:
+                    await self._work()
+                nursery.cancel_scope.cancel()
+        self._reports.summary()
         failure = self._failure or self._lost
         if failure is not None and not self._stopped:
             raise failure
@@ -169,7 +166,7 @@ class ExecWorker:
             except CannotConnectError as error:
                 if at_start or error.code in IN_VAIN:
                     raise
-                self._notes.add(f"{error.message}; waiting for the daemon")
+                self._reports.note(f"{error.message}; waiting for the daemon")
         raise AssertionError("the second try returns or raises")
 
     async def _work_off(self, job: Job) -> None:
@@ -181,7 +178,7 @@ class ExecWorker:
         command = JobCommand(
             job,
             self._plan.command,
-            notes=self._notes,
+            note=self._reports.note,
             stop=self._ending,
             daemon=self._plan.daemon,
         )
@@ -232,7 +229,7 @@ class ExecWorker:
             if not self._stopped:
                 self._stopped = True
                 self._take_no_more()
-                self._notes.add(f"stopping: {self._running} running; once more to end them")
+                self._reports.note(f"stopping: {self._running} running; once more to end them")
             elif number != signal.SIGHUP:
                 self._end_now()
 

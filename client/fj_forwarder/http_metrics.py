@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from fastjournal.errors import ConfigError
 from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX, FORWARDER_HTTP_SECONDS_MAX
 from fastjournal.spool.forwarder_status import ForwarderStatus
+from fastjournal.stderr_queue import lines_dropped
 
 log = logging.getLogger("fj_forwarder")
 
@@ -79,7 +80,12 @@ class ForwarderMetrics(Collector):
         self._latest = latest
 
     def collect(self) -> Iterator[Metric]:
-        """Give the metrics of the last status."""
+        """Give the metrics of the last status, and of the log."""
+        yield CounterMetricFamily(
+            "fastjournal_log_lines_dropped",
+            "Log lines dropped because standard error took no more.",
+            lines_dropped(),
+        )
         status = self._latest()
         if status is None:
             return

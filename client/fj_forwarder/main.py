@@ -36,6 +36,7 @@ from fastjournal.spool.slots import (
     spool_failed,
     write_directory,
 )
+from fastjournal.stderr_queue import queue_stderr
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import stops_noted
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, ForwarderSettings
@@ -199,6 +200,7 @@ def _run(settings: ForwarderSettings, shared_by: int | None, place: HttpPlace | 
 def main() -> None:
     """Run the command and exit with its status."""
     prepare_stdio()
+    queue_stderr()
     try:
         status = command.main(standalone_mode=False)
     except click.ClickException as error:

@@ -32,6 +32,7 @@ from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournal.loglines import configure_log, field_text
 from fastjournal.options import version_option
 from fastjournal.printable import safe_text
+from fastjournal.stderr_queue import queue_stderr
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
@@ -84,6 +85,7 @@ def new_command() -> click.Command:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     prepare_stdio()
+    queue_stderr()
     try:
         status = new_command().main(args=arguments, standalone_mode=False)
     except click.ClickException as error:

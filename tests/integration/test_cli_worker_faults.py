@@ -178,7 +178,7 @@ def test_reader_of_reports_that_stands_still_holds_up_no_lease(
     fill(writing)
     worker = Program(
         [
-            *(*command_with({"fj_cli.notes._LAST_WORDS_S": 0.5}), "next", "--lease", "2s"),
+            *(installed("fj-cli"), "next", "--lease", "2s"),
             *("--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" != long ] || sleep 3'),
         ],
         stdin=subprocess.DEVNULL,

@@ -50,6 +50,12 @@ def snapshot(tmp_path: Path) -> str:
     return take_snapshot(OsDisk(), log, place, [info], START_US)
 
 
+@pytest.fixture(autouse=True)
+def plain_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave standard error of this process as it is: a queue stays until the end of a process."""
+    monkeypatch.setattr(fj_nightly, "queue_stderr", lambda **_: None)
+
+
 @pytest.fixture
 def umask() -> Iterator[None]:
     """Give this process its mask again: the command narrows it."""

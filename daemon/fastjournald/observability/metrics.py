@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastjournal.build_info import BuildInfo, build_info
+from fastjournal.stderr_queue import bytes_waiting, lines_dropped
 from fastjournald.observability.domain_totals import Totals, total
 from fastjournald.observability.entry_metrics import entry_metrics, value_metrics
 from fastjournald.observability.log_metrics import archive_metrics, log_metrics
@@ -172,6 +173,7 @@ class Metrics(Collector):
             ("inflight", runtime.memory.bytes),
             ("limits", store.rules.limits.bytes + store.rules.limits.interval_bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
+            ("log-lines", bytes_waiting()),
             ("news", subscriptions.notifications_bytes),
             ("pauses", store.rules.pauses.bytes),
             ("subscriptions", subscriptions.subscriptions_bytes),
@@ -181,6 +183,11 @@ class Metrics(Collector):
         ):
             memory.add_metric([kind], size)
         yield memory
+        yield CounterMetricFamily(
+            "fastjournal_log_lines_dropped",
+            "Log lines dropped because standard error took no more.",
+            lines_dropped(),
+        )
 
     def _event_loop(self, gauges: Mapping[str, int]) -> Iterator[Metric]:
         counters = self._runtime.counters

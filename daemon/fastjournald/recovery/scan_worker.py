@@ -34,6 +34,7 @@ from fastjournal.cmdlog.recovery.packed_segment import (
 )
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
+from fastjournal.stderr_queue import queue_stderr
 
 SLOTS = 3
 """Segments that it may have packed: one is replayed, one is ready, one is under way."""
@@ -219,6 +220,8 @@ def serve(directory: str, memory: memoryview, slot_bytes: int) -> None:
 def main() -> None:
     """Run the process."""
     directory, descriptor, slot_bytes = sys.argv[1:]
+    # the daemon waits for an answer while a traceback waits for a reader
+    queue_stderr()
     gc.disable()
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)

@@ -28,6 +28,8 @@ from fastjournal.errors import (
 from fastjournal.options import ENVIRONMENT, access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.spark.cluster.java_errors import root_cause
+from fastjournal.stderr_queue import queue_stderr
+from fastjournal.stdio import prepare_stdio
 
 _WIDTH_OF_FILES = 120
 _EXIT_USAGE = 2
@@ -142,6 +144,9 @@ def main() -> None:
     Exits with 0 done, 2 usage, 69 no daemon, Spark or Java, 74 a log or a disk, 75 another run
     works on the same tables, 1 all else.
     """
+    prepare_stdio()
+    # Spark's Java writes there, too
+    queue_stderr(with_children=True)
     try:
         command(standalone_mode=True)
     except ModuleNotFoundError as error:
