@@ -7,6 +7,7 @@ number and in time, so clients that hold them take no descriptors from slots.
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import logging
 import socket
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import Any, Final, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,13 +26,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fastjournal.errors import ConfigError
-from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX, FORWARDER_HTTP_SECONDS_MAX
+from fastjournal.limits import (
+    FORWARDER_HTTP_CONNECTIONS_MAX,
+    FORWARDER_HTTP_SECONDS_MAX,
+    HTTP_HEAD_BYTES_MAX,
+)
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.stderr_queue import lines_dropped
 
 log = logging.getLogger("fj_forwarder")
 
 _PREFIX: Final = "fastjournal_forwarder_"
+
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024
+"""Bytes behind a head that is too large which are read and discarded: a socket that is closed with
+unread bytes is reset, and the reset can overtake the answer."""
 
 GAUGES: Final = {
     "pending_records": ("Records that were read and are not done", "pending"),
@@ -203,7 +213,35 @@ def _server_class(host: str) -> type[_MetricsServer]:
 
 
 class _Handler(WSGIRequestHandler):
-    """Handler that logs at debug."""
+    """Handler that bounds the head of a request, and logs at debug."""
+
+    def handle(self) -> None:
+        """Serve a request, or refuse one whose head is too large."""
+        received = self.rfile
+        head = self._read_head()
+        if len(head) > HTTP_HEAD_BYTES_MAX:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            self.connection.shutdown(socket.SHUT_WR)
+            left = _DISCARDED_BYTES_MAX
+            while left > 0 and (data := received.read1(_DISCARDED_BYTES_MAX)):
+                left -= len(data)
+            return
+        self.rfile = io.BufferedReader(io.BytesIO(head))
+        try:
+            super().handle()
+        finally:
+            self.rfile = received
+
+    def _read_head(self) -> bytes:
+        """Return a head up to its end, or one byte more than the bound."""
+        head = b""
+        while len(head) <= HTTP_HEAD_BYTES_MAX:
+            line = self.rfile.readline(HTTP_HEAD_BYTES_MAX - len(head) + 1)
+            head += line
+            if line in (b"\r\n", b"\n", b""):
+                break
+        return head
 
     def log_message(self, format: str, *args: object) -> None:
         """Log a request."""

@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX
+from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX
 from fastjournal.spool import Spool
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
@@ -16,6 +16,11 @@ from tests.integration.test_forwarder_status import PATIENCE_S, forwarding, serv
 HELD = 40
 SPARE = 8
 """Descriptors beside HTTP: a slot, a directory, a connection that is closed just now."""
+
+
+def port_of(directory: Path) -> int:
+    said = (directory / "forwarder.err").read_text()
+    return int(said.partition("metrics: http://127.0.0.1:")[2].partition("/")[0])
 
 
 def drip(clients: list[socket.socket]) -> list[socket.socket]:
@@ -39,8 +44,7 @@ def test_connections_that_drip_end_at_their_deadline_and_delay_no_record(tmp_pat
     ):
         writer.append(domain="d", id="0")
         wait_for(spool, lambda status: status.done == 1)
-        said = (tmp_path / "forwarder.err").read_text()
-        port = int(said.partition("metrics: http://127.0.0.1:")[2].partition("/")[0])
+        port = port_of(tmp_path)
         descriptors = Path(f"/proc/{process.pid}/fd")
         bound = len(os.listdir(descriptors)) + FORWARDER_HTTP_CONNECTIONS_MAX + SPARE
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(HELD)]
@@ -62,4 +66,40 @@ def test_connections_that_drip_end_at_their_deadline_and_delay_no_record(tmp_pat
             assert time.monotonic() < deadline, "a connection that drips outlives its deadline"
             clients = drip(clients)
             time.sleep(0.1)
+    assert "Traceback" not in (tmp_path / "forwarder.err").read_text()
+
+
+def answer_to(port: int, *parts: bytes) -> bytes:
+    """Send these bytes, each part in a packet of its own, and return all that comes back."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in parts:
+            client.sendall(part)
+        answer = b""
+        while data := client.recv(65536):
+            answer += data
+    return answer
+
+
+def test_http_head_has_one_bound_however_it_is_cut(tmp_path: Path) -> None:
+    spool = tmp_path / "s"
+    begin = b"GET /metrics HTTP/1.1\r\nHost: here\r\nx: "
+    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"):
+        wait_for(spool, lambda status: status.pid)
+        port = port_of(tmp_path)
+        bound = HTTP_HEAD_BYTES_MAX
+        for size, status in ((bound, b"200"), (bound + 1, b"431"), (2 * bound, b"431")):
+            head = begin + b"y" * (size - len(begin) - 4) + b"\r\n\r\n"
+            for at in (1, len(begin), *range(size - 5, size + 1), bound - 1):
+                answer = answer_to(port, head[:at], head[at:])
+                assert answer.split(b" ", 2)[1] == status, (size, at)
+            dripped = answer_to(port, head[:-40], *(bytes([byte]) for byte in head[-40:]))
+            assert dripped.split(b" ", 2)[1] == status, size
+        for large in (
+            b"GET /" + b"x" * 900_000,
+            b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 150_000,
+            b"GET /metrics HTTP/1.1\r\nx: " + b"y" * 60_000 + b"\r\n\r\n",
+        ):
+            assert answer_to(port, large).startswith(b"HTTP/1.0 431 Request Header Fields")
+            assert served(spool)["fastjournal_log_lines_dropped_total", ""] == 0
     assert "Traceback" not in (tmp_path / "forwarder.err").read_text()

@@ -183,6 +183,41 @@ async def test_request_is_understood_however_it_is_cut() -> None:
     assert undated(await said(*(bytes([byte]) for byte in GET))) == whole
 
 
+def get_of(size: int) -> bytes:
+    """Return a request whose head has so many bytes."""
+    begin = GET[:-2] + b"x: "
+    return begin + b"y" * (size - len(begin) - 4) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
+async def test_http_head_has_one_bound_however_it_is_cut(before: bytes) -> None:
+    """A read of the server is as large as the bound: the end of a head may come with the next."""
+    bound = limits.HTTP_HEAD_BYTES_MAX
+    methods = ["GET"] * (len(before) // len(GET) + 1)
+    for size, behind, expected in (
+        (bound, b"", 200),
+        (bound, GET, 200),
+        (bound + 1, b"", 431),
+        (bound + 1, GET, 431),
+        (2 * bound, b"", 431),
+    ):
+        sent = before + get_of(size) + behind
+        end = len(before) + size
+        cuts = {1, len(before), *range(end - 6, end + 2), bound - 1, bound, bound + 1}
+        for at in sorted(at for at in cuts if at <= len(sent)):
+            answers = parsed(await said(sent[:at], sent[at:]), *methods)
+            assert answers[-1][0] == expected, (size, at)
+    for size, expected in ((bound, 200), (bound + 1, 431)):
+        pieces = re.findall(rb"(?s).{1,97}", before + get_of(size))
+        assert parsed(await said(*pieces), *methods)[-1][0] == expected
+
+
+async def test_http_head_that_is_bad_and_too_large_gets_one_answer_however_it_is_cut() -> None:
+    bad = get_of(limits.HTTP_HEAD_BYTES_MAX + 9).replace(b"\r\nx: ", b"\r\n(): ", 1)
+    for at in (1, len(bad) - 4, len(bad) - 1, len(bad)):
+        assert (await said(bad[:at], bad[at:])).startswith(b"HTTP/1.1 431 "), at
+
+
 @pytest.mark.parametrize(
     "request_", [b"GET /page HTTP/1.0\r\n\r\n", GET[:-2] + b"Connection: close\r\n\r\n"]
 )

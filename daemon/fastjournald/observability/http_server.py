@@ -1,14 +1,15 @@
 """HTTP server: hypercorn on trio serves the pages of --http, within the daemon's bounds.
 
 hypercorn and h11 do the protocol, the ASGI application (``http_app``) the pages. Here are the
-bounds that hypercorn has no options for: the number of connections, also of one address, no
-HTTP/2 and no WebSocket, and an end that no client delays. Nothing that a client does reaches the
-rest of the daemon.
+bounds that hypercorn has no options for: the number of connections, also of one address, the bytes
+of a head, no HTTP/2 and no WebSocket, and an end that no client delays. Nothing that a client does
+reaches the rest of the daemon.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -32,6 +33,11 @@ from fastjournal.printable import safe_text
 from fastjournald.admission.eviction_queue import EvictionQueue
 from fastjournald.observability.bounded_stream import BoundedStream
 from fastjournald.observability.http_app import Page, answer
+
+_HEAD_END = re.compile(rb"\n\r?\n")
+
+_PRINTABLE_MIN = 0x21
+"""First byte of a request line at least, for h11: below it, it refuses at once what it has."""
 
 LOG = logging.getLogger("fastjournald")
 
@@ -146,12 +152,38 @@ class _Http1Server(TCPServer):
         vars(self).clear()
 
 
+class _BoundedHeads(h11.Connection):
+    """HTTP/1 with one bound of heads: h11 bounds only heads whose end has not come so far."""
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event.
+
+        Raises:
+            h11.RemoteProtocolError: The client sent no HTTP, or a head that is too large.
+        """
+        if self.their_state is h11.IDLE:
+            came, _ = self.trailing_data
+            bound = limits.HTTP_HEAD_BYTES_MAX
+            if (
+                len(came) > bound
+                and came[0] >= _PRINTABLE_MIN
+                and not _HEAD_END.search(came, 0, bound)
+            ):
+                raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
+        return super().next_event()
+
+
 class _Http1Protocol(H11Protocol):
     """HTTP/1 that offers nothing else.
 
     HTTP/2 would let one read of a client cost hundreds of milliseconds (streams that are reset),
     and nobody here needs a WebSocket. RFC 9110 lets a server ignore ``Upgrade``.
     """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        bytes_max = self.config.h11_max_incomplete_size
+        self.connection = _BoundedHeads(h11.SERVER, max_incomplete_event_size=bytes_max)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Stay with HTTP/1, whatever the client offers."""
