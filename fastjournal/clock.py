@@ -2,6 +2,10 @@
 
 The timestamps of two writes decide which one wins, and two writes of one process that carry
 the same one would be taken for a repeat. So whoever stamps requests takes the stamp here.
+
+A clock may step: somebody sets it, or the machine was suspended. ``WatchedClock`` compares it with
+a steady one where the daemon reads the time: so its engine learns of a step before it gets an
+instant behind it, by which all leases would be over.
 """
 
 from __future__ import annotations
@@ -9,13 +13,22 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from fastjournal.limits import (
+    CLOCK_STEP_US_MIN,
     TIMESTAMP_AHEAD_US_MAX,
     TIMESTAMP_SLICE_US,
     TIMESTAMP_SLICES_MAX,
 )
+
+LOOK_US_MAX = 1000
+"""Two looks at CLOCK_MONOTONIC with one at the clock between are compared if they are no farther
+apart: else the process was not running meanwhile."""
+
+LOOKS_MAX = 8
+"""Looks at both clocks until the last one counts, however far apart."""
 
 
 class Clock(Protocol):
@@ -25,12 +38,74 @@ class Clock(Protocol):
         """Return the instant: microseconds since the Unix epoch."""
 
 
+class SteadyClock(Clock, Protocol):
+    """A clock that also knows how much time has passed, whatever was done to it."""
+
+    def monotonic_us(self) -> int:
+        """Return a time in microseconds that never steps; what it counts from means nothing."""
+
+
 class SystemClock:
     """The clock of the machine; it can jump when somebody sets it."""
 
     def now_us(self) -> int:
         """Return the instant: microseconds since the Unix epoch."""
         return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        """Return CLOCK_MONOTONIC in microseconds, which leaves out suspensions of the machine.
+
+        NTP slews it as it slews the clock, so their difference changes by steps only.
+        """
+        return time.monotonic_ns() // 1000
+
+
+class WatchedClock:
+    """Clock that tells of a step before it returns an instant behind it.
+
+    A look at both clocks costs as much as three at one. So one look allows the instants of a
+    second, which are read without another.
+
+    Args:
+        clock: The machine's, or a test's.
+    """
+
+    def __init__(self, clock: SteadyClock) -> None:
+        self._wall = clock.now_us
+        self.monotonic_us = clock.monotonic_us
+        """Return a time in microseconds that never steps."""
+        self.on_step: Callable[[int, int], object] = lambda _now, _step_us: None
+        """Told of each step: the instant behind it, and by how much it went ahead; negative: back.
+        """
+        self._low = self._high = 0
+        now, steady = self._both()
+        self._ahead_us = now - steady
+
+    def now_us(self) -> int:
+        """Return the instant: microseconds since the Unix epoch."""
+        now = self._wall()
+        return now if self._low <= now < self._high else self.look()
+
+    def look(self) -> int:
+        """Compare the clocks, tell of a step, and return the instant as ``now_us`` does."""
+        now, steady = self._both()
+        step_us = now - steady - self._ahead_us
+        # small steps add up
+        if abs(step_us) > CLOCK_STEP_US_MIN:
+            self._ahead_us += step_us
+            self.on_step(now, step_us)
+        self._low, self._high = now, now + CLOCK_STEP_US_MIN
+        return now
+
+    def _both(self) -> tuple[int, int]:
+        """Return an instant and the steady time of about the same moment."""
+        now = steady = 0
+        for _ in range(LOOKS_MAX):
+            steady = self.monotonic_us()
+            now = self._wall()
+            if self.monotonic_us() - steady <= LOOK_US_MAX:
+                break
+        return now, steady
 
 
 class TimestampSource:

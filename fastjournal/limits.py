@@ -53,6 +53,10 @@ ERROR_SENTENCE_BYTES_MAX = 1024
 CLOCK_SKEW_US_MAX = 60_000_000
 """Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
 
+CLOCK_STEP_US_MIN = 1_000_000
+"""A clock that is off the steady one by more than this was set, or the machine was suspended: NTP
+slews both alike, and a process that waits for its processor between two looks is not so late."""
+
 POSTPONE_US_MAX = 3600 * 1_000_000
 """Default of max-postpone: a resource that changes all the time is worked on once an hour. It
 bounds short delays only; a longer delay holds."""

@@ -239,6 +239,8 @@ class _HistorySearch:
 
 def _change(record: Record, operation: Change, key: bytes) -> HistoryEvent:
     match operation:
+        case Extend(end=end) if end:
+            return _event(record, "lease moved with the clock", key=key, until_us=end)
         case Extend():
             return _event(record, "lease renewed", key=key, until_us=operation.token)
         case Touch():

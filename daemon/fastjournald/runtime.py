@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 import trio
 
-from fastjournal.clock import Clock
+from fastjournal.clock import SteadyClock
 from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk, DiskSpace
@@ -58,6 +58,8 @@ class Counters:
         """Compactions of segments, by how they ended."""
         self.disk_space: DiskSpace | None = None
         """Free space of the file system of the log at the last look; None: there was none yet."""
+        self.clock_steps: Counter[str] = Counter({"ahead": 0, "back": 0})
+        """Steps of the clock, by direction."""
         self.compaction_freed_bytes = 0
         """Bytes by which segments became smaller, or went."""
 
@@ -70,7 +72,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     writer: LogWriter
     commit: GroupCommit
     disk: Disk
-    clock: Clock
+    clock: SteadyClock
     counters: Counters
     turns: TurnBudget
     memory: MemoryBudget

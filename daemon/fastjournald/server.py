@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
-from fastjournal.clock import Clock
+from fastjournal.clock import SteadyClock, WatchedClock
 from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
@@ -63,14 +63,14 @@ class Server:
         engine: Engine,
         writer: LogWriter,
         disk: Disk,
-        clock: Clock,
+        clock: SteadyClock,
         *,
         security: Security | None = None,
         archive: Archive | None = None,
         handed_over: ActivatedSockets = NO_SOCKETS,
     ) -> None:
         tls, engine.context.grants = security or Security()
-        self._started_us = clock.now_us()
+        self._started_us = clock.monotonic_us()
         self._handed_over = handed_over
         self.runtime = runtime = Runtime(
             config=config,
@@ -78,7 +78,7 @@ class Server:
             writer=writer,
             commit=GroupCommit(writer, SyncPolicy(config.cmdlog_sync)),
             disk=disk,
-            clock=clock,
+            clock=(watched := WatchedClock(clock)),
             counters=Counters(),
             turns=TurnBudget(engine.store),
             memory=MemoryBudget(config.max_inflight, engine.context.ration),
@@ -97,7 +97,7 @@ class Server:
         self.evictor = Evictor(runtime)
         self.scan_runner = ScanRunner(runtime, self.value_loader.fetch, self.turn_scheduler.wait)
         self.notifier = Notifier(engine, self._wake_session, self._disconnect_slow_consumer)
-        self.timers = Timers(runtime, self.notifier.wait_matched)
+        self.timers = Timers(runtime, watched, self.notifier.wait_matched)
         self.free_space = FreeSpace(runtime)
         self.archiver = Archiver(runtime)
         self.compactor = Compactor(runtime, self.archiver.archive_sealed)
@@ -289,9 +289,9 @@ class Server:
             "log_bytes": writer.log_bytes,
             "log_live_bytes": engine.journal.records.live_bytes,
             "log_segments": len(writer.sealed) + (writer.active is not None),
-            "uptime_us": now - self._started_us,
+            "uptime_us": self.runtime.clock.monotonic_us() - self._started_us,
             "read_only": int(engine.context.read_only),
-            "clock_behind_us": max(0, engine.now - now),
+            "clock_behind_us": engine.context.behind_us(now),
             "syncs": sync_us.cumulative()[-1],
             "sync_us": sync_us.total,
         }

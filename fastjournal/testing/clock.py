@@ -11,12 +11,23 @@ class ManualClock:
     """
 
     # a name that is mistyped sets no clock: an error
-    __slots__ = ("instant_us",)
+    __slots__ = ("instant_us", "stepped_us")
 
     def __init__(self, now_us: int) -> None:
         self.instant_us = now_us
         """The present instant, in microseconds since the epoch: assign it to move the clock."""
+        self.stepped_us = 0
+        """By how much ``step`` has set it in all."""
 
     def now_us(self) -> int:
         """Return the instant that was set last."""
         return self.instant_us
+
+    def monotonic_us(self) -> int:
+        """Return the instant without the steps so far, in microseconds."""
+        return self.instant_us - self.stepped_us
+
+    def step(self, by_us: int) -> None:
+        """Set the clock: no time passes; ``by_us``: microseconds, negative: back."""
+        self.instant_us += by_us
+        self.stepped_us += by_us

@@ -91,6 +91,12 @@ class Entry:
     taken: list[Any] = field(default_factory=list)
     erases: bool = False
     error: bytes | None = None
+    lease_end: int = 0
+    """End of its lease, where that is not the token."""
+
+    @property
+    def leased_until(self) -> int:
+        return self.lease_end or self.token
 
     def __post_init__(self) -> None:
         further = [self.uri, *self.links]
@@ -243,7 +249,7 @@ class Log:
                         self.met.add(start.command)
                         job = self.jobs.get(start.job_id)
                         if job is not None:
-                            job.token = fields[1]
+                            job.token, job.lease_end = fields[1], 0
                     index += fields[0]
                 elif tag == "pause":
                     self.pauses[fields[0]] = fields[1]
@@ -269,15 +275,15 @@ class Log:
             if job.superseded:
                 self._gone(job)
                 return
-            job.attempts += record.time >= job.token
-            job.first_due = max(job.not_before, min(record.time, job.token))
-            job.token = 0
+            job.attempts += record.time >= job.leased_until
+            job.first_due = max(job.not_before, min(record.time, job.leased_until))
+            job.token = job.lease_end = 0
         elif record.command == FAIL:
             if job.superseded:
                 self._gone(job)
                 return
-            job.attempts += 0 < job.token <= record.time
-            job.token = 0
+            job.attempts += 0 < job.leased_until <= record.time
+            job.token = job.lease_end = 0
             (job.reason,) = unpack(record.content)[:1]
 
     def _place(self, job_id: bytes, new: Entry) -> None:
@@ -315,7 +321,7 @@ class Log:
         if job is None:
             return
         if tag == "extend":
-            job.token = fields[1]
+            job.token, job.lease_end = [*fields[1:], 0][:2]
         elif tag == "touch":
             job.expires = fields[1]
         elif tag == "delay":
@@ -358,13 +364,13 @@ class Log:
     def advance(self, now: int) -> None:
         """Apply what time brings until an instant behind the last record."""
         for entry in list(self.jobs.values()):
-            if 0 < entry.token <= now:
+            if 0 < entry.leased_until <= now:
                 if entry.superseded:
                     self._gone(entry)
                     continue
                 entry.attempts += 1
-                entry.first_due = max(entry.not_before, entry.token)
-                entry.token = 0
+                entry.first_due = max(entry.not_before, entry.leased_until)
+                entry.token = entry.lease_end = 0
                 if parse_key(entry.key) and 0 < self.attempts_max <= entry.attempts:
                     entry.reason = b"attempts reached max-attempts"
             if not entry.token and 0 < entry.expires <= now:
@@ -382,7 +388,7 @@ class Log:
     def due_at(self, waiting: Entry) -> int:
         """Return when a waiting entry may be delivered."""
         ends = [
-            entry.token
+            entry.leased_until
             for entry in self.jobs.values()
             if entry.superseded
             and waiting.uri in entry.keys[1:]

@@ -305,6 +305,11 @@ class CompactedLog:
         self.flush()
         return sum(self.disk.size(f"{LOG}/{name}") for name in self.segments())
 
+    def step_clock(self, seconds: int) -> None:
+        """Set the clock: no time passes."""
+        self.clock.step(seconds * SECOND)
+        self.engine.clock_stepped(self.clock.instant_us, seconds * SECOND)
+
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and what ends by it, as the timers do."""
         self.clock.instant_us += round(seconds * SECOND)

@@ -141,6 +141,18 @@ class EngineMachine(RuleBasedStateMachine):
                 end = min(end, max(second - 1, self.now))
         self.now = end
 
+    @rule(seconds=st.sampled_from([2, 10, 100, -2, -2, -10, -100]))
+    def clock_is_set(self, seconds: int) -> None:
+        """No time passes; a step ahead brings what it ends, one after the other."""
+        self.wake()
+        if seconds < 0:
+            self.now += seconds * SECOND
+            self.both.step_clock(self.now, seconds * SECOND)
+            self.wake()
+        else:
+            self.both.step_clock(self.now + seconds * SECOND, seconds * SECOND)
+            self.let_pass(seconds * SECOND)
+
     @rule()
     def time_passes_to_the_next_wake(self) -> None:
         wake = self.engine.engine.next_wake()
@@ -153,9 +165,11 @@ class EngineMachine(RuleBasedStateMachine):
             self.wake()
 
     @precondition(lambda self: self.keeping != "by flag")
-    @rule()
-    def restart(self) -> None:
-        """The daemon is killed, and recovers its log."""
+    @rule(seconds=st.sampled_from([0, 0, 0, 2, 10, 100]))
+    def restart(self, seconds: int) -> None:
+        """The daemon is killed, and recovers its log; the clock may be set back meanwhile."""
+        self.now -= seconds * SECOND
+        self.both.set_back = self.both.set_back or seconds > 0
         # of too many, replay drops the oldest at its end, and so may keep one that live had dropped
         rules = self.model.rules
         few = rules.tombstones_max < 1000 or rules.tombstones_bytes_max < 1_000_000

@@ -201,6 +201,7 @@ class Model(Values, Keys, Work, Scans):
             here.not_before = min(here.not_before, first_due + bound)
         here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
         here.error = None
+        here.delayed_at = here.touched_at = 0
         here.writes += 1
         domain = here.parts.domain if here.parts and self.is_due(here) else None
         known = domain in [*self.turns, *self.pauses]
@@ -350,6 +351,7 @@ class Model(Values, Keys, Work, Scans):
             e.buried, e.reason = True, r.value
             return Reply()
         if e.parts is not None and delay is not None:
+            e.delayed_at = self.clock
             e.not_before = max(min(e.parts.not_before_us, e.not_before), self.later(delay))
         self.end_lease(e)
         return Reply()
@@ -362,7 +364,7 @@ class Model(Values, Keys, Work, Scans):
         if token is not None:
             e = self.writable(r.key, session)
             is_repeat = e.token and token in e.renews
-            if is_repeat and self.clock + r.ttl <= e.token:
+            if is_repeat and not e.moved and self.clock + r.ttl <= e.token:
                 return Reply(timeout=e.token)
             if not is_repeat:
                 e = self.leased(session, r, token)
@@ -371,7 +373,7 @@ class Model(Values, Keys, Work, Scans):
             e.renews = {token, before}
             return Reply(timeout=new)
         e = self.writable(r.key, session)
-        e.expires = self.later(r.ttl)
+        e.expires, e.touched_at = self.later(r.ttl), self.clock
         return Reply()
 
     def do_stats(self, _session: Hashable, r: Request) -> Reply:

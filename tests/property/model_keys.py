@@ -23,7 +23,7 @@ class Keys(State):
         key = second_key_of(r)
         e = self.writable(r.key, session)
         refuse("exists", self.find(key) is not None)
-        others = [o for o in self.entries if o is not e and o.token > self.clock]
+        others = [o for o in self.entries if o is not e and o.leased_until > self.clock]
         refuse("worked-on", any(key in [o.uri, *o.taken] for o in others))
         if key in e.taken:
             # it led here before

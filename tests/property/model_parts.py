@@ -77,6 +77,13 @@ class Entry:
     error: bytes | None = None
     """Error text of the last attempt that failed."""
     token: int = 0
+    moved: int = 0
+    """By how much steps of the clock moved the end of its lease."""
+    leased_at: int = 0
+    """When the record was written that tells of its lease; of others below the same."""
+    delayed_at: int = 0
+    touched_at: int = 0
+    """0: its own record tells of its expiry, or a client gave that instant."""
     token_before: int = 0
     renews: set[int] = field(default_factory=set)
     """Tokens of the same lease that a repeat of its last TOUCH may come with."""
@@ -86,6 +93,11 @@ class Entry:
     locked_until: int = 0
     writes: int = 0
     """How often its value was set."""
+
+    @property
+    def leased_until(self) -> int:
+        """When its lease ends; 0: it is not leased."""
+        return min(self.token + self.moved, U64_MAX) if self.token else 0
 
     def all_keys(self) -> list[bytes]:
         """All keys that lead here."""

@@ -113,9 +113,10 @@ class Scans(State):
     def read(self, e: Entry, r: Request) -> None:
         e.accessed = self.clock
         if r.timeout is not None and r.flags & Bit.UPDATE_TIMEOUT:
+            e.touched_at = e.touched_at if e.expires == r.timeout else 0
             e.expires = r.timeout
-        elif e.ttl and e.expires:
-            e.expires = max(e.expires, self.later(e.ttl))
+        elif e.ttl and e.expires < self.later(e.ttl) and e.expires:
+            e.expires, e.touched_at = self.later(e.ttl), self.clock
 
     # --- many keys -------------------------------------------------------------------------------
 

@@ -18,6 +18,11 @@ LIMIT_DEFAULTS = {
 """Limit of a domain to the rule that holds where the domain has none of its own."""
 
 
+def moved(instant: int, step_us: int) -> int:
+    """An instant moved by so much: it stays one, and is not 0."""
+    return min(max(instant + step_us, 1), U64_MAX)
+
+
 @dataclass
 class State:
     """Entries, tombstones, turns, pauses and who waits."""
@@ -33,6 +38,8 @@ class State:
     turns: list[bytes] = field(default_factory=list)
     pauses: dict[bytes, int] = field(default_factory=dict)
     """Domain to the instant at which its pause ends."""
+    pauses_logged: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Domain to the end in the newest record of its pause, which may be over, and its time."""
     limits: dict[bytes, dict[str, int]] = field(default_factory=dict)
     """Domain to what LIMIT has set."""
     delivered_at: dict[bytes, int] = field(default_factory=dict)
@@ -67,7 +74,7 @@ class State:
         if e.uri is None:
             return []
         others = [o for o in self.entries if o is not e and e.uri in [o.uri, *o.taken]]
-        return [o for o in others if o.token > self.clock]
+        return [o for o in others if o.leased_until > self.clock]
 
     def waits(self, e: Entry) -> bool:
         return e.parts is not None and not e.token and not e.buried
@@ -114,7 +121,7 @@ class State:
         full = 0
         jobs = self.limit(domain, "jobs")
         if jobs and len(self.worked_on_in(domain)) >= jobs:
-            full = min(e.token for e in self.worked_on_in(domain))
+            full = min(e.leased_until for e in self.worked_on_in(domain))
         return max(full, self.waits_until(domain))
 
     def note_delivery(self, entries: list[Entry], *, leased: bool) -> None:
@@ -135,9 +142,9 @@ class State:
                 continue
             apart = max(self.pauses.get(e.parts.domain, 0), self.room_at(e.parts.domain))
             if e.token and e.displaced_at is None:
-                ats.append(max(e.token, apart))
+                ats.append(max(e.leased_until, apart))
             elif self.waits(e) and not self.is_due(e):
-                work = [o.token for o in self.holders(e)]
+                work = [o.leased_until for o in self.holders(e)]
                 ats.append(max([e.not_before, e.locked_until, apart, *work]))
             elif self.waits(e) and apart:
                 ats.append(apart)
@@ -161,7 +168,7 @@ class State:
             if e.not_before > self.clock:
                 ends.append(e.not_before)
             if e.token:
-                ends.append(e.token)
+                ends.append(e.leased_until)
             if e.locked_by is not None:
                 ends.append(e.locked_until)
         return ends
@@ -181,7 +188,7 @@ class State:
             for e in self.entries:
                 if e.locked_until <= at:
                     self.unlock(e)
-            over = [e for e in self.entries if e.token and e.token <= at]
+            over = [e for e in self.entries if e.token and e.leased_until <= at]
             # what stands in no domain ends behind what happens in domains at the same instant
             outside = [e for e in over if e.parts is None or e.displaced_at is not None]
             for e in over:
@@ -219,6 +226,62 @@ class State:
         self.turns = [d for d in self.turns if d in due]
         self.turns += sorted(due.difference(self.turns))
 
+    # --- steps of the clock ----------------------------------------------------------------------
+
+    def clock_stepped(self, now: int, step_us: int) -> None:
+        """Move the ends of durations with the clock; those of instants stay."""
+        for e in self.entries:
+            if e.token:
+                e.moved, e.leased_at = moved(e.leased_until, step_us) - e.token, now
+            if e.locked_by is not None:
+                e.locked_until = moved(e.locked_until, step_us)
+        for w in self.waiters:
+            w.deadline = None if w.deadline is None else moved(w.deadline, step_us)
+        for name, at in self.delivered_at.items():
+            if step_us < 0 or self.waits_until(name):
+                self.delivered_at[name] = moved(at, step_us)
+        if step_us > 0:
+            return
+        self.now = self.clock = now
+        self.pauses = {name: moved(end, step_us) for name, end in self.pauses.items()}
+        self.pauses_logged |= {name: (end, now) for name, end in self.pauses.items()}
+        for e in self.entries:
+            if e.parts is not None and e.not_before > max(now, e.parts.not_before_us):
+                e.not_before = max(e.parts.not_before_us, e.not_before + step_us)
+                e.delayed_at = now
+            began = e.expires - e.ttl
+            if e.ttl and began > now and began in (e.accessed, e.modified):
+                e.expires, e.touched_at = e.expires + step_us, now
+        self.tombstones = {
+            key: (timestamp, min(laid, now)) for key, (timestamp, laid) in self.tombstones.items()
+        }
+        self.update_turns()
+
+    def begin_anew(self, now: int) -> None:
+        """At a start, let durations begin now that began by a clock that was ahead."""
+        self.now = self.clock = now
+        ahead = now + 1_000_000
+        for e in self.entries:
+            if e.token and e.leased_at > ahead:
+                until = moved(now, e.leased_until - e.leased_at)
+                e.moved, e.leased_at = until - e.token, now
+            elif e.token and e.moved and e.leased_until <= now:
+                # whether its worker would have renewed it, nobody knows
+                self.end_lease(e)
+            if e.parts is not None and e.delayed_at > ahead:
+                delayed = now + e.not_before - e.delayed_at
+                if e.not_before > max(now, e.parts.not_before_us):
+                    e.not_before, e.delayed_at = max(e.parts.not_before_us, delayed), now
+            if e.touched_at > ahead and e.expires > e.touched_at:
+                e.expires, e.touched_at = now + e.expires - e.touched_at, now
+            elif e.ttl and e.modified > ahead and e.expires == e.modified + e.ttl:
+                e.expires, e.touched_at = now + e.ttl, now
+        for name, (end, at) in self.pauses_logged.items():
+            if at > ahead and end:
+                self.pauses_logged[name] = (moved(now, end - at), now)
+        self.pauses = {name: end for name, (end, _) in self.pauses_logged.items() if end > now}
+        self.delivered_at = {name: min(at, now) for name, at in self.delivered_at.items()}
+
     # --- small changes ---------------------------------------------------------------------------
 
     def lay_tombstone(self, key: bytes, timestamp: int) -> None:
@@ -239,14 +302,14 @@ class State:
             e.buried, e.reason = True, b"attempts reached max-attempts"
 
     def end_lease(self, e: Entry) -> None:
-        token, e.token = e.token, 0
+        until, e.token = e.leased_until, 0
         if e.displaced_at is not None:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.displaced_at)
         elif 0 < e.expires <= self.now:
             self.entries.remove(e)
         else:
-            self.start_chain(e, min(self.now, token))
+            self.start_chain(e, min(self.now, until))
 
     def start_chain(self, e: Entry, at: int) -> None:
         """Work on it has ended, or it was kicked: it may be postponed from here on."""
@@ -271,6 +334,7 @@ class State:
                 break
         for e in entries:
             e.token = e.token_before = token
+            e.moved, e.leased_at = 0, self.clock
             e.renews = set()
         if any(e.persistent for e in entries):
             self.leases_logged = self.leases

@@ -41,6 +41,8 @@ class Work(State):
         refuse("lease-lost", token is not None and (not e.token or e.token != token))
         if e.token:
             self.end_lease(e)
+        if e.buried and e.reason != r.value:
+            e.delayed_at, e.touched_at = self.clock, 0
         e.buried, e.reason = True, r.value
         return Reply()
 
@@ -59,6 +61,8 @@ class Work(State):
             kicked = sorted(buried, key=Entry.order)[:count]
         for e in kicked:
             e.buried, e.reason = False, b""
+            # its record is a new one
+            e.delayed_at, e.touched_at = self.clock, 0
             self.start_chain(e, self.now)
         return Reply(ttl=len(kicked))
 
@@ -88,6 +92,7 @@ class Work(State):
         self.pauses.pop(r.key, None)
         if r.ttl:
             self.pauses[r.key] = self.later(r.ttl)
+        self.pauses_logged[r.key] = (self.pauses.get(r.key, 0), self.clock)
         return Reply()
 
     def do_purge(self, session: Hashable, r: Request) -> Reply:
@@ -110,7 +115,7 @@ class Work(State):
 
     def due_at(self, e: Entry) -> int:
         """The instant until which an entry is delayed."""
-        return max([e.not_before, e.locked_until, *(o.token for o in self.holders(e))])
+        return max([e.not_before, e.locked_until, *(o.leased_until for o in self.holders(e))])
 
     def do_limit(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)

@@ -44,6 +44,8 @@ class RunningClock:
         """Return the instant."""
         return START + int(trio.current_time() * 1_000_000)
 
+    monotonic_us = now_us
+
 
 class PolledServer(ServerFixture):
     """A daemon on a slow disk whose log is always far too large.

@@ -35,6 +35,8 @@ class SideBySide:
         """Tokens of all leases so far."""
         self.leases: list[tuple[int, bytes]] = []
         """The same, with the first key of each."""
+        self.set_back = False
+        """Whether the clock was, ever."""
 
     def ask(self, session: Hashable, req: Request, now: int) -> Reply | None:
         """Ask for one reply, and compare it; of a list for all its pages."""
@@ -75,13 +77,33 @@ class SideBySide:
         assert isinstance(self.subject, EngineSubject)
         self.subject.restart(now)
         self.model.restart()
+        self.model.begin_anew(now)
         self.model.advance(now)
         self.subject.advance(now)
         self.model.adopt_turns(self.subject.turns())
-        if has_all_tombstones:
+        if has_all_tombstones and not self.set_back:
             timestamps = {key: at for key, (at, _) in self.model.tombstones.items()}
             assert self.subject.tombstones(now) == timestamps
+        if self.set_back:
+            self._adopt_noted(now)
+            return
         self.model.adopt_tombstones(self.subject.tombstones(now))
+
+    def step_clock(self, now: int, step_us: int) -> None:
+        """Set the clock of both, which is ``now`` then."""
+        assert isinstance(self.subject, EngineSubject)
+        self.set_back = self.set_back or step_us < 0
+        self.model.clock_stepped(now, step_us)
+        self.subject.clock_stepped(now, step_us)
+        if step_us < 0:
+            self._adopt_noted(now)
+
+    def _adopt_noted(self, now: int) -> None:
+        """How long tombstones stand that were over, or are later than the present, is not said."""
+        assert isinstance(self.subject, EngineSubject)
+        noted = self.subject.engine.store.tombstones
+        keys = self.subject.tombstones(now)
+        self.model.tombstones = {key: noted.find(key, now) or (0, 0) for key in keys}
 
     def _expected_page(self, session: Hashable, asked: Request, got: Reply) -> Reply:
         """Return the model's reply, with as many pairs as the page that came."""

@@ -43,6 +43,8 @@ class TrioClock:
         """Return the instant."""
         return START + int(trio.current_time() * 1_000_000)
 
+    monotonic_us = now_us
+
 
 class SlowRoom(Room):
     """A server whose syncs and reads take a drawn time, and that proves the mark of each message.

@@ -33,7 +33,7 @@ from tests.door.engine import (
     fill_value,
     missing_notifications,
 )
-from tests.door.recovery import load_engine, value_limit
+from tests.door.recovery import begin_anew, load_engine, value_limit
 from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold, Unreadable
 from tests.property.model import Model
 from tests.property.model_parts import Rules
@@ -135,6 +135,8 @@ class EngineSubject:
             sealed=found.sealed,
             segment_start=self.engine.journal.log.segment_start,
         )
+        segments = [*found.sealed, *([found.active] if found.active else [])]
+        begin_anew(self.engine, found.state, segments, self.disk, LOG, now)
         self.shell = Shell(self.engine)
         self.ended: list[tuple[Hashable, Reply]] = []
         self.delivered: list[DeliveredJobs] = []
@@ -279,6 +281,10 @@ class EngineSubject:
         self.engine.advance(now)
         self.check()
 
+    def clock_stepped(self, now: int, step_us: int) -> None:
+        self.engine.clock_stepped(now, step_us)
+        self.check()
+
     def end_session(self, session: Hashable) -> None:
         self.ended = [(s, reply) for s, reply in self.ended if s != session]
         self.engine.end_session(session)
@@ -339,6 +345,11 @@ class Subject:
         target = self.target
         with target.checked_once() if isinstance(target, EngineSubject) else nullcontext():
             yield
+
+    def clock_steps(self, us: int) -> None:
+        """Set the clock: no time passes."""
+        self.now += us
+        self.target.clock_stepped(self.now, us)
 
     def later(self, us: int) -> None:
         """Move the clock."""

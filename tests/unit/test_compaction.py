@@ -781,3 +781,28 @@ def test_aborted_cleaning_leaves_nothing_that_harms() -> None:
     assert log.state() == before
     assert not log.disk.exists(f"{LOG}/{info.name}.rw")
     log.check()
+
+
+@pytest.mark.parametrize("step", [7200, -7200], ids=["ahead", "back"])
+def test_compaction_keeps_the_end_of_a_lease_that_a_step_of_the_clock_moved(step: int) -> None:
+    log = CompactedLog(cmdlog_seg_size=2048)
+    log.done(Function.SET, b"a:1:0:x", b"v")
+    token = log.ask(Function.NEXT, b"a", timeout=60 * SECOND).timeout
+    log.step_clock(step)
+    until = log.engine.store.find(b"a:1:0:x").leased_until
+    for _ in range(3):
+        log.roll()
+        for info in list(log.writer.sealed):
+            log.clean(info)
+        log.restart()
+        entry = log.engine.store.find(b"a:1:0:x")
+        assert (entry.token, entry.leased_until, entry.extra.attempts) == (token, until, 0)
+    copies = log.engine.store.find(b"a:1:0:x").job_id
+    log.roll()
+    for info in list(log.writer.sealed):
+        log.clean(info)
+    assert log.engine.store.find(b"a:1:0:x").job_id == copies, "it is not copied for ever"
+    log.pass_time(61)
+    assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1
+    log.restart()
+    assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1

@@ -255,3 +255,22 @@ def test_entry_from_a_gap_that_expires_or_is_renamed_while_it_is_leased_is_told(
     told.log.pass_time(1)
     told.log.done(Function.RELEASE, key(3), **lease)
     assert told.kinds() == ["renamed", "returned"]
+
+
+@pytest.mark.parametrize("step", [7200, -7200], ids=["ahead", "back"])
+def test_lease_that_a_step_of_the_clock_moved_is_lost_at_its_end_and_returned_before(
+    step: int,
+) -> None:
+    told = Told()
+    told.set(1, 2)
+    tokens = [told.log.ask(Function.NEXT, DOMAIN, timeout=60_000_000).timeout for _ in range(2)]
+    told.log.step_clock(step)
+    told.log.pass_time(30)
+    told.log.done(Function.RELEASE, key(1), timeout=tokens[0], flags=Flag.WORKED_ON)
+    told.log.pass_time(31)
+    events = told.events()
+    kinds = [(str(event.event), event.key) for event in events]
+    assert kinds == [
+        *(("set", key(1)), ("set", key(2)), ("leased", key(1)), ("leased", key(2))),
+        *(("returned", key(1)), ("lost", key(2))),
+    ]

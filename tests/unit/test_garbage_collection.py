@@ -12,6 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.clock import WatchedClock
+from fastjournal.testing.clock import ManualClock
 from tests.door.places import patch_module
 from tests.door.tasks import Timers
 
@@ -37,7 +39,8 @@ async def test_full_collection_waits_for_an_idle_moment_but_not_for_ever(
     monkeypatch.setattr(gc, "collect", collect)
     with trio.move_on_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Timers(runtime, trio.lowlevel.checkpoint).collect_garbage)
+            timers = Timers(runtime, WatchedClock(ManualClock(1)), trio.lowlevel.checkpoint)
+            nursery.start_soon(timers.collect_garbage)
             while trio.current_time() - begun < 15:
                 requests["SET"] += 1
                 await trio.sleep(0.1)

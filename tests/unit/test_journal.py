@@ -34,6 +34,8 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
         [(entry, 1)], NOW, tombstones=True, persist=False
     ),
     "extended": lambda journal, entry: journal.leases.extended(entry, NOW),
+    "end_moved": lambda journal, entry: journal.leases.end_moved(entry, NOW),
+    "delay_moved": lambda journal, entry: journal.leases.delay_moved(entry, NOW),
     "touched": lambda journal, entry: journal.touched(entry, NOW),
     "revalued": lambda journal, entry: journal.revalued(entry, NOW),
     "resized": lambda journal, entry: journal.resized(entry, 3, NOW),

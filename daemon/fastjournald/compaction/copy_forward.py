@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
+    Extend,
     Lease,
     Limit,
     Operation,
@@ -135,4 +136,4 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
         store.journal.log.paused(operation.domain, until, now)
     else:
         # told by the segment that is appended to, in the end, or with its entry
-        assert isinstance(operation, SegmentStart | SegmentRewritten | Lease)
+        assert isinstance(operation, SegmentStart | SegmentRewritten | Lease | Extend)

@@ -38,6 +38,7 @@ from fastjournal.cmdlog.format.layout import (
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Erasure,
+    Extend,
     Lease,
     Limit,
     Operation,
@@ -124,6 +125,8 @@ class Liveness:
         self._fixed = False
         self._copied_at = 0
         """Offset of an attempt that stays because its lease does."""
+        self._behind_copied = 0
+        """Offset behind that."""
         self._ended: set[bytes] = set()
         """Jobs that are removed here instead of changed."""
 
@@ -159,6 +162,7 @@ class Liveness:
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)
         if start == self._copied_at or (command == _FAIL and self._is_copied(start)):
+            self._behind_copied = end
             return True
         return self._change_stays(job_id, start, command)
 
@@ -203,6 +207,15 @@ class Liveness:
             return False
         self._copied_at = at
         return True
+
+    def _is_copied_end(self, moved: Extend, start: int) -> bool:
+        """Whether this is the end of a lease that stays, right behind its attempt."""
+        entry = self._amended.get(moved.job_id)
+        return (
+            entry is not None
+            and 0 < start == self._behind_copied
+            and (moved.token, moved.end) == (entry.token, entry.leased_until)
+        )
 
     # --- tombstones -----------------------------------------------------------------------------
 
@@ -270,6 +283,8 @@ class Liveness:
             return self._limit_stays(operation)
         if isinstance(operation, Rename):
             return self._rename_stays(operation, start, now)
+        if isinstance(operation, Extend) and self._is_copied_end(operation, start):
+            return True
         return self._change_stays(operation.job_id, start)
 
     def _segment_stays(self, operation: SegmentOperation) -> bool:

@@ -36,8 +36,9 @@ class TombstoneRetention:
         if tombstone is None:
             return None
         timestamp, deleted_us = tombstone
-        # where two were laid, the timestamp may be the earlier's and the instant the later's
-        if found.timestamp != timestamp and time != deleted_us:
+        # where two were laid, the timestamp may be the earlier's and the instant the later's; a
+        # clock that was set back moves that instant, and not the record
+        if found.timestamp != timestamp and (time or 0) < deleted_us:
             return None
         return tombstones.lasts_until(deleted_us, now)
 

@@ -71,7 +71,11 @@ class Context:
         )
         self.jobs = JobLifecycle(self.store, self.settings.attempts_max)
         self.now = 0
-        """The latest instant that the engine was given: time never goes back in it."""
+        """The latest instant that the engine was given: only ``clock_stepped`` goes back."""
+        self.ends_moved = 0
+        """Durations that end at another instant so far, because the clock was set."""
+        self.newest_us = 0
+        """Instant up to which the log has records, where the clock was set back since; else 0."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
@@ -113,6 +117,10 @@ class Context:
     def domains_seen(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
         """Return the ranges of names that lists of domains may show to a session."""
         return [(b"", None)] if self.grants is None else self.grants.domain_ranges(session)
+
+    def behind_us(self, now: int) -> int:
+        """Return by how much the clock is behind the latest instant of the engine and its log."""
+        return max(0, self.now - now, self.newest_us - now)
 
     # --- requests that wait ---------------------------------------------------------------------
 

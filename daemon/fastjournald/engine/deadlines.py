@@ -1,12 +1,25 @@
-"""Deadlines: what happens by time: the end of leases, delays, pauses and locks, expiry. Pure."""
+"""Deadlines: what happens by time: the end of leases, delays, pauses and locks, expiry. Pure.
+
+And what becomes of these ends where the clock steps (docs/decisions/work-scheduling.md).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead
+from fastjournal.keys import parse_journal_key
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.store import Store
+from fastjournald.engine.waiters import Waiters
 from fastjournald.tables.domain import Domain, Leases
-from fastjournald.tables.entry_states import REQUEUE
+from fastjournald.tables.domain_limits import moved
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import REQUEUE, EntryState
 from fastjournald.tables.signals import TIMER
 
 
@@ -93,3 +106,194 @@ class Deadlines:
             store.work += ENTRY_WORK
             store.enqueue(scheduler.pop_delayed(domain), now, REQUEUE)
         scheduler.round_robin.refresh(domain)
+
+
+class MovedEnds(msgspec.Struct, frozen=True, gc=False):
+    """Numbers of durations that end at another instant than before, because the clock was set."""
+
+    leases: int = 0
+    delays: int = 0
+    pauses: int = 0
+    expiries: int = 0
+
+    def total(self) -> int:
+        """Return how many there are of all kinds."""
+        return sum(msgspec.structs.astuple(self))
+
+
+class ClockSteps:
+    """Moves the ends of durations where the clock steps, or was set back before a start.
+
+    Args:
+        store: Entries.
+        jobs: Lifecycle of those whose lease ends.
+        waiters: Requests that wait for work.
+    """
+
+    def __init__(self, store: Store, jobs: JobLifecycle, waiters: Waiters) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._waiters = waiters
+
+    def step(self, now: int, step_us: int) -> MovedEnds:
+        """Let durations last as long as they would have without a step of the clock. O(n log n).
+
+        A step ahead moves leases, and durations that are in memory only. The others have passed:
+        nearly always the machine was suspended.
+
+        Args:
+            now: The present, by the clock behind its step.
+            step_us: By how much it went ahead; negative: back.
+        """
+        store = self._store
+        counts: Counter[str] = Counter()
+        store.locks.move_ends(step_us)
+        self._waiters.move_deadlines(step_us)
+        leased = list(self._leased())
+        counts["leases"] = self._move_leases(
+            [(entry, moved(entry.leased_until, step_us)) for entry in leased], now
+        )
+        store.rules.move_intervals(step_us)
+        if step_us < 0:
+            store.leases.move_begins(step_us)
+            store.tombstones.begin_anew(now)
+            for name, until in list(store.rules.pauses):
+                counts["pauses"] += self._pause(name, moved(until, step_us), now)
+            for entry in store:
+                counts["delays"] += self._set_back(entry, now, step_us)
+                if self._lives_since(entry) > now:
+                    counts["expiries"] += self._expire(entry, moved(entry.expires, step_us), now)
+        for key in list(store.locked):
+            self._requeue(key, now)
+        return self._counted(counts)
+
+    def begin_anew(
+        self, began: BeganAhead, written: Iterable[tuple[Entry, int]], now: int
+    ) -> MovedEnds:
+        """Let durations that began later than now begin now: at a start, behind replay.
+
+        And let leases whose end a step had moved, and that is over, be returned: nobody can know
+        whether their workers would have renewed them.
+
+        Args:
+            began: When those began of which a record of its own tells.
+            written: Entries with a delay of RELEASE in their own record, and when it was written.
+            now: The present.
+        """
+        counts: Counter[str] = Counter()
+        self._return_moved(began, now)
+        counts["leases"] = self._move_leases(
+            [
+                (entry, moved(now, entry.leased_until - at))
+                for entry, at in self._recorded(began.leases)
+                if entry.token
+            ],
+            now,
+        )
+        for entry, at in [*self._recorded(began.delays), *written]:
+            counts["delays"] += self._set_back(entry, now, now - at)
+        for entry, at in self._recorded(began.expiries):
+            if entry.expires > at:
+                counts["expiries"] += self._expire(entry, moved(now, entry.expires - at), now)
+        for entry in self._store if began.any else ():
+            if began.present_us < self._lives_since(entry) == entry.modified:
+                counts["expiries"] += self._expire(entry, moved(now, entry.extra.ttl), now)
+        for name, at in began.pauses.items():
+            until = self._store.rules.pauses.until(name)
+            if until > at:
+                counts["pauses"] += self._pause(name, moved(now, until - at), now)
+        self._store.tombstones.begin_anew(now)
+        return self._counted(counts)
+
+    def _return_moved(self, began: BeganAhead, now: int) -> None:
+        """Return leases that are over, and whose end a step had moved."""
+        for entry in list(self._leased()):
+            is_over = entry.token != entry.leased_until <= now
+            if is_over and entry.job_id not in began.leases:
+                # else replay would take it for one that ran out
+                self._move_leases([(entry, now + 1)], now)
+                self._jobs.release(entry, now)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _counted(self, counts: Counter[str]) -> MovedEnds:
+        ends = MovedEnds(**counts)
+        self._store.work += ENTRY_WORK * ends.total()
+        return ends
+
+    def _leased(self) -> Iterator[Entry]:
+        """Yield the entries that are leased."""
+        scheduler = self._store.scheduler
+        for domain in (scheduler.plain, *scheduler.domains.values()):
+            yield from domain.leases
+
+    def _recorded(self, began: Mapping[bytes, int]) -> Iterator[tuple[Entry, int]]:
+        """Yield the entries of jobs that live, with what stands there for each."""
+        amended = self._store.journal.records.amended
+        for job_id, at in began.items():
+            entry = amended.get(job_id)
+            if entry is not None:
+                yield entry, at
+
+    def _move_leases(self, ends: list[tuple[Entry, int]], now: int) -> int:
+        """Let leases end at other instants; return how many do."""
+        store = self._store
+        for entry, until in ends:
+            uris = store.leases.move_end(entry, until)
+            store.journal.leases.end_moved(entry, now)
+            if entry.domain.limit is not None:
+                store.scheduler.round_robin.hold_or_free(entry.domain)
+            for uri in uris:
+                self._requeue(uri, now)
+        return len(ends)
+
+    def _requeue(self, key: bytes, now: int) -> None:
+        """Let what waits under a key wait anew: what it waits for has moved."""
+        entry = self._store.find(key)
+        if entry is not None and entry.state == EntryState.DELAYED:
+            self._store.requeue(entry, now)
+
+    def _set_back(self, entry: Entry, now: int, step_us: int) -> bool:
+        """Let an entry wait by a clock that was set back; whether its delay ends earlier.
+
+        The instant of its key stays, so it waits for that once more. A delay of RELEASE ends as
+        much earlier as the clock went back.
+        """
+        store, scheduler = self._store, self._store.scheduler
+        not_before = entry.not_before
+        if not_before <= now or not entry.journal:
+            return False
+        parts = parse_journal_key(entry.key)
+        assert parts is not None
+        delayed_until = not_before
+        if not_before > parts.not_before_us:
+            delayed_until = max(parts.not_before_us, not_before + step_us)
+        is_ready = entry.state == EntryState.READY
+        if entry.state == EntryState.DELAYED or (is_ready and delayed_until > now):
+            scheduler.dequeue(entry)
+            entry.not_before = delayed_until
+            store.enqueue(entry, now, REQUEUE)
+        else:
+            with scheduler.facts_change(entry):
+                entry.not_before = delayed_until
+        if delayed_until == not_before:
+            return False
+        store.journal.leases.delay_moved(entry, now)
+        return True
+
+    @staticmethod
+    def _lives_since(entry: Entry) -> int:
+        """Return when the life of an entry began that its ttl measures; 0: an instant ends it."""
+        extra = entry.extra
+        began = extra.expires - extra.ttl
+        return began if extra.ttl and began in (entry.accessed, entry.modified) else 0
+
+    def _expire(self, entry: Entry, expires: int, now: int) -> int:
+        self._store.set_expiry(entry, expires)
+        self._store.journal.touched(entry, now)
+        return 1
+
+    def _pause(self, name: bytes, until: int, now: int) -> int:
+        self._store.rules.pause(name, until)
+        self._store.journal.log.paused(name, until, now)
+        return 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from itertools import islice, takewhile
 
+from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead
 from fastjournal.limits import ADVANCE_WORK_MAX, REQUEST_WORK, SCAN_LEASES_MAX, SERVE_WORK_MAX
 from fastjournal.protocol import (
     ErrorCode,
@@ -23,7 +24,7 @@ from fastjournal.protocol import (
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
 from fastjournald.engine.context import Context, new_journal
-from fastjournald.engine.deadlines import Deadlines
+from fastjournald.engine.deadlines import ClockSteps, Deadlines, MovedEnds
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
 from fastjournald.engine.handlers.table import (
@@ -38,6 +39,8 @@ from fastjournald.engine.notifications import Notifications
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.undelivered import DeliveredJobs, release_undelivered
 from fastjournald.tables.domain import NEVER
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.signals import TIMER
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 from fastjournald.wal.journal import Journal
 
@@ -62,13 +65,14 @@ class Engine:
         self.subscriptions = context.subscriptions
         self.counters = context.counters
         self.deadlines = Deadlines(context.store, context.jobs)
+        self._clock_steps = ClockSteps(context.store, context.jobs, context.waiters)
         self.dispatcher = Dispatcher(context)
         self.notifications = Notifications(context)
         self._requests = context.counters.requests
 
     @property
     def now(self) -> int:
-        """The latest instant that the engine was given: time never goes back in it."""
+        """The latest instant that the engine was given: only ``clock_stepped`` goes back."""
         return self.context.now
 
     # --- requests -------------------------------------------------------------------------------
@@ -307,6 +311,49 @@ class Engine:
     def advance(self, now: int) -> None:
         """Apply what time has brought up to ``now``, or where that is much, a part of it."""
         self.deadlines.advance(self._tick(now), ADVANCE_WORK_MAX)
+
+    def clock_stepped(self, now: int, step_us: int) -> MovedEnds:
+        """The clock was set, or the machine was suspended: durations last as long as they would.
+
+        Call it before the engine is given an instant behind the step: else leases have ended. O(n),
+        for leases or, where the clock was set back, for entries.
+
+        Args:
+            now: The daemon's clock behind the step, in microseconds since the Unix epoch.
+            step_us: By how much it went ahead of a steady clock; negative: back.
+
+        Returns:
+            How many durations end at another instant.
+        """
+        context = self.context
+        if step_us < 0:
+            context.newest_us = max(context.newest_us, context.now)
+            context.now = now
+        return self._moved(self._clock_steps.step(max(now, context.now), step_us))
+
+    def begin_anew(
+        self, began: BeganAhead, written: Iterable[tuple[Entry, int]], now: int, newest_us: int
+    ) -> MovedEnds:
+        """Let durations that began by a clock that was ahead, in the log, begin now.
+
+        Args:
+            began: From replay.
+            written: Entries with a delay of RELEASE in their own record, and when that was written.
+            now: The daemon's clock.
+            newest_us: Instant of the newest record of the log, where that is ahead of it; else 0.
+
+        Returns:
+            How many began anew.
+        """
+        self.context.newest_us = newest_us
+        return self._moved(self._clock_steps.begin_anew(began, written, self._tick(now)))
+
+    def _moved(self, ends: MovedEnds) -> MovedEnds:
+        self.context.ends_moved += ends.total()
+        self.signals.deadline = self.deadlines.next_instant()
+        self.signals.bits |= TIMER
+        self.deadlines.behind = False
+        return ends
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""

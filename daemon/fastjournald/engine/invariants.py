@@ -63,7 +63,7 @@ def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
     if extra is not NOTHING:
         assert not extra.superseded or state == EntryState.LEASED
         assert state == EntryState.DELAYED or not extra.waits_until
-    assert (state == EntryState.LEASED) == (extra.token != 0)
+    assert (state == EntryState.LEASED) == (extra.token != 0) == (extra.leased_until != 0)
     assert (state == EntryState.BURIED) == (extra.reason is not None)
     if entry.journal:
         assert state != EntryState.PLAIN
@@ -162,7 +162,7 @@ def _check_leases(store: Store, entries: list[Entry]) -> None:
     leased = [entry for entry in entries if entry.state == EntryState.LEASED]
     assert leases.plain_count == sum(not entry.journal for entry in leased)
     for entry in leased:
-        assert entry in leases.home(entry).leases.first_of(entry.token, store.entries)
+        assert entry in leases.home(entry).leases.first_of(entry.leased_until, store.entries)
         assert entry.uri is None or leases.by_uri.get(entry.uri) is entry
     _check_lease_holders(leases, leased)
     assert not any(entry.extra.lease for entry in entries if entry.state != EntryState.LEASED)
@@ -182,7 +182,7 @@ def _check_lease_holders(leases: LeaseTable, leased: list[Entry]) -> None:
         assert operation.number == len(entries)
         batch = operation.leased
         if isinstance(batch, LeaseBatch):
-            assert {entry.token for entry in entries} == {batch.token}
+            assert {entry.leased_until for entry in entries} == {batch.until}
             assert len(batch.domains) == len(set(batch.domains))
         else:
             assert [entry.domain for entry in entries] == [batch]

@@ -54,12 +54,12 @@ class JobLifecycle:
         """
         if self._is_dropped(entry, now):
             return
-        token = self._stop_work(entry, now)
+        until = self._stop_work(entry, now)
         if delayed:
             self._journal.leases.released_with_delay(entry, now)
         else:
             self._journal.leases.lease_over(entry, now)
-        self._wait_again(entry, token, now)
+        self._wait_again(entry, until, now)
 
     def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool, is_last: bool) -> None:
         """End a lease because the attempt failed: the entry waits again, is buried, or gone.
@@ -71,7 +71,7 @@ class JobLifecycle:
             self._journal.leases.failed_before_removal(entry, error, now)
         if self._is_dropped(entry, now):
             return
-        token = self._stop_work(entry, now)
+        until = self._stop_work(entry, now)
         extra = entry.own()
         text_before = text_bytes(entry)
         extra.error = error
@@ -81,21 +81,21 @@ class JobLifecycle:
         self._retext(entry, text_before)
         self._journal.leases.failed(entry, now, delayed=delayed)
         if not is_last:
-            self._wait_again(entry, token, now)
+            self._wait_again(entry, until, now)
 
     def run_out(self, entry: Entry, now: int) -> None:
         """End a lost lease, a failed attempt: the entry waits again, is buried, or gone."""
         self.store.leases.lost += 1
         if self._is_dropped(entry, now):
             return
-        token = self._stop_work(entry, now)
+        until = self._stop_work(entry, now)
         is_last = self.is_last_attempt(entry)
         entry.own().attempts += 1
         if is_last:
             self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now)
             return
         self._journal.leases.lease_over(entry, now)
-        self._wait_again(entry, token, now)
+        self._wait_again(entry, until, now)
 
     def attempts_max_of(self, domain: Domain) -> int:
         """Return after how many failed attempts an entry of a domain is buried; 0: never."""
@@ -122,16 +122,16 @@ class JobLifecycle:
         return False
 
     def _stop_work(self, entry: Entry, now: int) -> int:
-        """End the lease of an entry, which may expire again; return its token."""
-        token = entry.token
+        """End the lease of an entry, which may expire again; return when it would have ended."""
+        until = entry.leased_until
         self.store.end_work(entry, now)
         if entry.expires:
             self.store.watch_expiry(entry)
-        return token
+        return until
 
-    def _wait_again(self, entry: Entry, token: int, now: int) -> None:
+    def _wait_again(self, entry: Entry, until: int, now: int) -> None:
         # behind work, a URI may be put off anew from here
-        entry.own().first_due = max(entry.not_before, min(now, token))
+        entry.own().first_due = max(entry.not_before, min(now, until))
         self.store.wait_again(entry, now, END_LEASE)
 
     # --- dead letters ---------------------------------------------------------------------------

@@ -243,7 +243,7 @@ class Store:
         if entry.uri is not None:
             leased = self.leased_uris.get(entry.uri)
             if leased is not None:
-                blocked_until = leased.extra.token
+                blocked_until = leased.extra.leased_until
         if self.locked:
             lock = self.locked.get(entry.key)
             if lock is not None:

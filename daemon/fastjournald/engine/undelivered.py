@@ -55,7 +55,7 @@ def release_undelivered(
 
 
 def _release(jobs: JobLifecycle, entry: Entry, token: int, now: int) -> None:
-    if entry.token == token > now and jobs.store.find(entry.key) is entry:
+    if entry.token == token and entry.leased_until > now and jobs.store.find(entry.key) is entry:
         jobs.release(entry, now)
 
 

@@ -126,6 +126,17 @@ class Waiters:
             overdue.append(self._by_serial[serial])
         return overdue
 
+    def move_deadlines(self, step_us: int) -> None:
+        """Let all waits that end by time be over by so much later. O(n log n)."""
+        deadlines = []
+        for waiter in self._by_serial.values():
+            if waiter.deadline != NEVER:
+                waiter.deadline = min(max(waiter.deadline + step_us, 1), NEVER)
+            if waiter.deadline != NEVER:
+                deadlines.append((waiter.deadline, waiter.serial))
+        self._deadlines = SortedList(deadlines)
+        self._signals.bits |= TIMER
+
     def count_of(self, session: Hashable) -> int:
         """Return how many requests of one connection wait. O(1)."""
         return len(self._by_session.get(session, ()))

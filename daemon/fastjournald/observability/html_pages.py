@@ -168,7 +168,8 @@ class HtmlPages:
             self._context, entry, now, lambda _other: True
         )
         # the instant to the microsecond is the token of the lease
-        facts["worked_on_until"] = entry.token // page_text.SECOND_US * page_text.SECOND_US
+        ends = entry.leased_until // page_text.SECOND_US * page_text.SECOND_US
+        facts["worked_on_until"] = facts["lease_ends"] = ends
         explanation = msgspec.json.decode(msgspec.json.encode(facts), type=EntryExplanation)
         values = {
             "query": key,

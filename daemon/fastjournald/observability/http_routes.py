@@ -8,6 +8,7 @@ from http import HTTPStatus
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from fastjournal.limits import CLOCK_STEP_US_MIN
 from fastjournald.observability.html_pages import HtmlPages
 from fastjournald.observability.http_app import Page, PageRequest, PageResponse
 from fastjournald.observability.metrics import Metrics
@@ -35,7 +36,11 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
         return _state("the log has failed" if runtime.writer.failed else "")
 
     async def readyz(_: PageRequest) -> PageResponse:
-        return _state(unready())
+        behind_us = runtime.engine.context.behind_us(runtime.clock.now_us())
+        note = ""
+        if behind_us > CLOCK_STEP_US_MIN:
+            note = f", but the clock is {behind_us // 1_000_000} s behind the newest record"
+        return _state(unready(), note)
 
     return {
         "/metrics": metrics,
@@ -45,7 +50,8 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
     }
 
 
-def _state(trouble: str) -> PageResponse:
+def _state(trouble: str, note: str = "") -> PageResponse:
+    """Return the answer to whether all is well; ``note``: what is to be known where it is."""
     if trouble:
         return PageResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
-    return PageResponse(HTTPStatus.OK, b"ok\n")
+    return PageResponse(HTTPStatus.OK, f"ok{note}\n".encode())

@@ -216,8 +216,19 @@ class Metrics(Collector):
         )
         yield GaugeMetricFamily(
             "fastjournal_clock_behind_seconds",
-            "Time until the clock, which stepped back, has caught up: no lease or delay ends.",
+            "Time by which the clock, which was set back, is behind the newest record of the log.",
             gauges["clock_behind_us"] / 1e6,
+        )
+        yield labelled_counter(
+            "fastjournal_clock_steps",
+            "Steps of the clock by more than a second, by direction: ahead, or back.",
+            ["direction"],
+            (((direction,), count) for direction, count in sorted(counters.clock_steps.items())),
+        )
+        yield CounterMetricFamily(
+            "fastjournal_clock_moved_ends",
+            "Leases, delays, pauses and expiries that end at another instant because it was set.",
+            self._runtime.engine.context.ends_moved,
         )
         yield GaugeMetricFamily(
             "fastjournal_uptime_seconds",

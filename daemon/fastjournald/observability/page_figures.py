@@ -117,7 +117,7 @@ def row(entry: Entry) -> EntryRow:
         domain=entry.domain.name,
         due=entry.not_before,
         # whole seconds: the instant to the microsecond is the token of the lease
-        until=(extra.token or entry.delayed_until) // SECOND_US * SECOND_US,
+        until=(extra.leased_until or entry.delayed_until) // SECOND_US * SECOND_US,
         since=0 if lease is None else lease.since,
         worker="" if lease is None else lease.holder.name,
         gone=lease is not None and not lease.holder.connected,
@@ -155,8 +155,8 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[EntryRow], boo
 def first_leased(store: Store, domain: Domain, number_max: int) -> list[EntryRow]:
     """Return entries of a domain that are leased, those whose lease ends first."""
     found: list[Entry] = []
-    for token in domain.leases.tokens():
-        found += domain.leases.first_of(token, number_max - len(found))
+    for until in domain.leases.ends():
+        found += domain.leases.first_of(until, number_max - len(found))
         if len(found) >= number_max:
             break
     return [row(entry) for entry in found]

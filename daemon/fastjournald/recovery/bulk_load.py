@@ -227,6 +227,7 @@ class _Loading:
             changed=job.changed,
             seen=job.changed,
             token=job.token,
+            leased_until=job.leased_until,
             starts=job.starts,
             expires=more.expires,
             ttl=more.ttl,

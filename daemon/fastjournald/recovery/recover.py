@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from fastjournal.clock import Clock
+from fastjournal.clock import SteadyClock
+from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
+from fastjournal.cmdlog.format.records import decode_record, decode_time
 from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -17,6 +19,7 @@ from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk, lacks_room
 from fastjournal.errors import LogFailedError
+from fastjournal.keys import parse_journal_key
 from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
 from fastjournald.engine.context import new_journal
@@ -26,6 +29,7 @@ from fastjournald.engine.value_memory import evict_values
 from fastjournald.recovery.bulk_load import load_store
 from fastjournald.recovery.scan_worker import start_scan_worker
 from fastjournald.tables.domain_limits import DomainLimit
+from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.record_encoder import Append
 
@@ -43,7 +47,7 @@ def recover_engine(
     disk: Disk,
     config: Config,
     settings: Settings,
-    clock: Clock,
+    clock: SteadyClock,
     *,
     seed: bytes,
     on_progress: Callable[[Progress], None] | None = None,
@@ -64,8 +68,8 @@ def recover_engine(
         LogCorruptError: Damage inside the log, and no ``repair``; nothing was changed.
         LogFailedError: The disk failed.
     """
-    started_us = clock.now_us()
-    recovered = _replay(disk, config, settings, started_us, on_progress, worker=worker)
+    started_us = clock.monotonic_us()
+    recovered = _replay(disk, config, settings, clock.now_us(), on_progress, worker=worker)
     state = recovered.state
     _report(recovered)
     archives = bool(config.archive_dir)
@@ -84,6 +88,8 @@ def recover_engine(
     _restore_usage(engine, writer, state)
     _tell_segments(engine, state.chain, sealed, active, clock.now_us())
     _remove_orphans(engine, state, clock.now_us())
+    segments = [*sealed, *([active] if active else [])]
+    begin_anew(engine, state, segments, disk, config.cmdlog_path, clock.now_us())
     while evict_values(engine.store, writer.durable_at, EVICTED_MAX):
         pass
     LOG.info(
@@ -91,7 +97,7 @@ def recover_engine(
         state.records,
         engine.store.entries,
         len(sealed) + (active is not None),
-        (clock.now_us() - started_us) // 1000,
+        (clock.monotonic_us() - started_us) // 1000,
     )
     return engine, writer
 
@@ -239,6 +245,62 @@ def _tell_segments(
             engine.journal.log.segment_rewritten(
                 info.number, info.bytes, info.crc32c, now, done=True
             )
+
+
+def begin_anew(
+    engine: Engine,
+    state: ReplayState,
+    segments: list[SegmentInfo],
+    disk: Disk,
+    directory: str,
+    now: int,
+) -> None:
+    """Let durations of the log begin anew that began by a clock that was ahead.
+
+    Args:
+        engine: As loaded; what changes is written to its log.
+        state: From replay.
+        segments: Those of the log.
+        disk: Where the log is.
+        directory: Directory of the log.
+        now: The present.
+    """
+    newest_us = max((info.max_us or info.last_us or 0 for info in segments), default=0)
+    written: list[tuple[Entry, int]] = []
+    began = state.began_ahead
+    began.any = newest_us > began.present_us
+    if began.any:
+        written = list(_delays_written_ahead(engine, state, disk, directory))
+    else:
+        newest_us = 0
+    ends = engine.begin_anew(began, written, now, newest_us)
+    if ends.total():
+        LOG.warning(
+            "event=begun-anew leases=%d delays=%d pauses=%d expiries=%d seconds=%.1f "
+            "what='the clock was ahead when they began, and was set back by this time'",
+            *(ends.leases, ends.delays, ends.pauses, ends.expiries),
+            (newest_us - now) / 1_000_000,
+        )
+
+
+def _delays_written_ahead(
+    engine: Engine, state: ReplayState, disk: Disk, directory: str
+) -> Iterator[tuple[Entry, int]]:
+    """Yield entries whose own record has a delay of RELEASE, and is from a clock that was ahead."""
+    present_us = state.began_ahead.present_us
+    for entry in engine.store:
+        parts = parse_journal_key(entry.key) if entry.not_before > present_us else None
+        if parts is None or entry.not_before <= parts.not_before_us:
+            continue
+        segment, offset = unpack_position(entry.position)
+        path = f"{directory}/{segment_name(segment)}"
+        record, _ = decode_record(disk.read_slice(path, offset, entry.record_bytes))
+        time = decode_time(record.time) or 0
+        if time <= present_us or not is_ours(record.payload):
+            continue
+        if unpack_envelope(record.payload).not_before == entry.not_before:
+            # else a later record has the delay
+            yield entry, time
 
 
 def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:

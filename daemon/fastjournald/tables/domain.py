@@ -30,56 +30,56 @@ _Entry: TypeAlias = Any
 
 
 class Leases:
-    """Leased entries by token, which is the instant at which their lease ends."""
+    """Leased entries by the instant at which their lease ends: the token, as it was leased."""
 
-    __slots__ = ("_groups", "_tokens")
+    __slots__ = ("_ends", "_groups")
 
     def __init__(self) -> None:
         self._groups: dict[int, dict[bytes, _Entry]] = {}
-        self._tokens: SortedList = SortedList()
+        self._ends: SortedList = SortedList()
 
-    def add(self, token: int, entry: _Entry) -> bool:
-        """Add an entry; whether it is the first of its token. O(1) for all others."""
-        group = self._groups.get(token)
+    def add(self, until: int, entry: _Entry) -> bool:
+        """Add an entry; whether it is the first that ends then. O(1) for all others."""
+        group = self._groups.get(until)
         if group is None:
-            self._groups[token] = {entry.key: entry}
-            self._tokens.add(token)
+            self._groups[until] = {entry.key: entry}
+            self._ends.add(until)
             return True
         group[entry.key] = entry
         return False
 
-    def discard(self, token: int, entry: _Entry) -> bool:
-        """Take an entry out; whether it was the last of its token. O(1) for all others."""
-        group = self._groups[token]
+    def discard(self, until: int, entry: _Entry) -> bool:
+        """Take an entry out; whether it was the last that ends then. O(1) for all others."""
+        group = self._groups[until]
         del group[entry.key]
         if group:
             return False
-        del self._groups[token]
-        self._tokens.remove(token)
+        del self._groups[until]
+        self._ends.remove(until)
         return True
 
-    def rename(self, token: int, old: bytes, entry: _Entry) -> None:
-        """The entry's primary key was ``old``; it keeps its place. O(entries of the token)."""
-        group = self._groups[token]
-        self._groups[token] = {
+    def rename(self, until: int, old: bytes, entry: _Entry) -> None:
+        """The entry's primary key was ``old``; it keeps its place. O(entries that end then)."""
+        group = self._groups[until]
+        self._groups[until] = {
             entry.key if key == old else key: leased for key, leased in group.items()
         }
 
     def first(self) -> int:
-        """Return the earliest token, ``NEVER`` where there is none. O(1)."""
-        return self._tokens[0] if self._tokens else NEVER
+        """Return the earliest end, ``NEVER`` where there is none. O(1)."""
+        return self._ends[0] if self._ends else NEVER
 
-    def tokens(self) -> Iterator[int]:
-        """Tokens in ascending order: the lease that ends first comes first."""
-        return iter(self._tokens)
+    def ends(self) -> Iterator[int]:
+        """Ends in ascending order."""
+        return iter(self._ends)
 
-    def first_of(self, token: int, number_max: int) -> list[_Entry]:
-        """Return the entries of one token in the order of leasing, at most so many."""
-        return list(islice(self._groups[token].values(), number_max))
+    def first_of(self, until: int, number_max: int) -> list[_Entry]:
+        """Return the entries whose lease ends then in the order of leasing, at most so many."""
+        return list(islice(self._groups[until].values(), number_max))
 
-    def number_of(self, token: int) -> int:
-        """Return how many entries have this token. O(1)."""
-        return len(self._groups.get(token, ()))
+    def number_of(self, until: int) -> int:
+        """Return how many leases end then. O(1)."""
+        return len(self._groups.get(until, ()))
 
     def __iter__(self) -> Iterator[_Entry]:
         for group in self._groups.values():
@@ -149,11 +149,11 @@ class Domain:
         """How many entries are leased: those that are nowhere else. O(1)."""
         return self.entries - len(self.ready) - len(self.delayed) - self.buried
 
-    def has_leased(self, token: int) -> bool:
+    def has_leased(self, until: int) -> bool:
         """Whether an entry of it is leased until this instant. O(1)."""
         superseded = self.superseded
-        return self.leases.number_of(token) > 0 or (
-            superseded is not None and superseded.number_of(token) > 0
+        return self.leases.number_of(until) > 0 or (
+            superseded is not None and superseded.number_of(until) > 0
         )
 
     def is_full(self) -> bool:

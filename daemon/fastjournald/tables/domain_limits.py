@@ -19,6 +19,11 @@ from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.limits import INSTANT_MAX, INTERVAL_BYTES, LIMIT_BYTES
 
 
+def moved(instant: int, step_us: int) -> int:
+    """Return an instant moved by so much: it stays one, and is not 0."""
+    return min(max(instant + step_us, 1), INSTANT_MAX)
+
+
 class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Limits of one domain; 0: the daemon's default, or in the default: no limit."""
 
@@ -147,6 +152,14 @@ class DomainLimits:
     def first_end(self) -> tuple[int, bytes] | None:
         """Return which interval ends first, and when. O(1)."""
         return self._ends[0] if self._ends else None
+
+    def move_intervals(self, step_us: int) -> None:
+        """Let all deliveries whose intervals run have been by so much later. O(n log n)."""
+        self._last = {
+            name: (moved(delivered_at, step_us), moved(end, step_us))
+            for name, (delivered_at, end) in self._last.items()
+        }
+        self._ends = SortedList((end, name) for name, (_, end) in self._last.items())
 
     def end_interval(self, name: bytes) -> None:
         """Let the interval of a domain be over."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fastjournal.limits import INTERVALS_BYTES_MAX, INTERVALS_MAX
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.domain_limits import DomainLimit
+from fastjournald.tables.domain_limits import DomainLimit, moved
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
@@ -86,6 +86,19 @@ class DomainRules:
             first = limits.first_end()
             assert first is not None
             self.end_hold(first[1], first[0])
+
+    def move_intervals(self, step_us: int) -> None:
+        """Let intervals that run end by so much later, negative: earlier. O(n log n).
+
+        No last delivery is later than the present: back, those whose interval is over move too.
+        """
+        self.limits.move_intervals(step_us)
+        for domain in self._scheduler.domains.values():
+            if domain.waits_until or (domain.delivered_at and step_us < 0):
+                domain.delivered_at = moved(domain.delivered_at, step_us)
+            domain.waits_until = self.limits.waits_until(domain.name)
+            if domain.limit is not None:
+                self._scheduler.round_robin.hold_or_free(domain)
 
     # --- deadlines and recovery -----------------------------------------------------------------
 

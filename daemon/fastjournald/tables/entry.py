@@ -64,7 +64,9 @@ class Extra(msgspec.Struct, gc=False):
     seen: int = 0
     """When it was last read or delivered; 0: not since it was created."""
     token: int = 0
-    """Worked on until this instant, which is the lease token; 0: nobody works on it."""
+    """Lease token: the instant until which it was leased; 0: nobody works on it."""
+    leased_until: int = 0
+    """When its lease ends: at the token, unless a step of the clock moved that; 0: no lease."""
     token_before: int = 0
     """The token of the lease before, which a lease must not repeat."""
     starts: int = 0
@@ -219,8 +221,13 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def token(self) -> int:
-        """Worked on until this instant, which is the lease token; 0: nobody works on it."""
+        """Lease token; 0: nobody works on it."""
         return self.extra.token
+
+    @property
+    def leased_until(self) -> int:
+        """When its lease ends: at the token, unless a step of the clock moved that; 0: no lease."""
+        return self.extra.leased_until
 
     @property
     def expires(self) -> int:

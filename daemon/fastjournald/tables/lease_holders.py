@@ -75,6 +75,20 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
         else:
             operation.following.previous = operation
 
+    def move_begins(self, step_us: int) -> None:
+        """Let its leases have begun by so much later; those of unknown begin stay. O(n)."""
+        operations = list(self.inherited or ())
+        link = self.first
+        while link is not None:
+            operations.append(link)
+            link = link.following
+        inherited, self.inherited = self.inherited, None
+        for operation in operations:
+            if operation.since:
+                operation.since = max(operation.since + step_us, 1)
+        if inherited is not None:
+            self.inherited = SortedKeyList(inherited, key=_begin)
+
     def has_linked(self, operation: LeaseOperation) -> bool:
         """Whether a lease operation of it stands in the linked list. O(1)."""
         return operation.previous is not None or self.first is operation
@@ -100,7 +114,8 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
 class LeaseBatch(msgspec.Struct, eq=False, gc=False):
     """Entries of a lease operation that has leased several."""
 
-    token: int
+    until: int
+    """When their leases end."""
     domains: list[Domain]
     """Domains that may have some of them."""
 
@@ -123,14 +138,14 @@ class LeaseOperation(msgspec.Struct, eq=False, gc=False):
     def domain(self) -> Domain | None:
         """Return the domain of one of its entries; None: it is not known. O(domains), amortized.
 
-        Where other leases of the domain have the same token by chance, it may be of these.
+        Where other leases of the domain end at the same instant by chance, it may be of these.
         """
         batch = self.leased
         if not isinstance(batch, LeaseBatch):
             return batch
         while batch.domains:
             domain = batch.domains[0]
-            if domain.has_leased(batch.token):
+            if domain.has_leased(batch.until):
                 return domain
             del batch.domains[0]
         return None
@@ -141,7 +156,7 @@ class LeaseOperation(msgspec.Struct, eq=False, gc=False):
         if not isinstance(batch, LeaseBatch):
             self.leased = domain
             return
-        if before in batch.domains and not before.has_leased(batch.token):
+        if before in batch.domains and not before.has_leased(batch.until):
             batch.domains.remove(before)
         if domain not in batch.domains:
             batch.domains.append(domain)

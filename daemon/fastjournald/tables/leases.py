@@ -1,8 +1,9 @@
 """Leases (visibility timeouts) by token (fencing token); superseded entries. Pure.
 
-A lease ends at its token, which is another one than that of the entry's lease before. One worker
-has a URI. Leases stand by domain, grouped by token; those of superseded entries, whose URI leads to
-a newer entry already, come back to no queue, and stand with the plain ones.
+A lease ends at its token, which is another one than that of the entry's lease before, unless a step
+of the clock moved its end. One worker has a URI. Leases stand by domain, grouped by end; those of
+superseded entries, whose URI leads to a newer entry already, come back to no queue, and stand with
+the plain ones.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class LeaseTable:
                 extra = entry.extra = Extra()
             elif type(extra) is not Extra:
                 extra = entry.own()
-            extra.token = token
+            extra.token = extra.leased_until = token
             extra.seen = now
             extra.lease = operation
             domain = entry.domain
@@ -155,7 +156,7 @@ class LeaseTable:
         entry.move_to(EntryState.LEASED, LOAD)
         self.count += 1
         self.plain_count += not entry.journal
-        self.home(entry).leases.add(entry.token, entry)
+        self.home(entry).leases.add(entry.leased_until, entry)
         if entry.superseded:
             self._note_superseded(entry)
         if entry.uri is not None:
@@ -231,8 +232,8 @@ class LeaseTable:
 
     def _move(self, entry: Entry, home: Domain, other: Domain) -> None:
         """Let the lease of an entry stand in another domain. O(log n)."""
-        home.leases.discard(entry.token, entry)
-        other.leases.add(entry.token, entry)
+        home.leases.discard(entry.leased_until, entry)
+        other.leases.add(entry.leased_until, entry)
         self._round_robin.refresh(home)
 
     def extend(self, entry: Entry, token: int, session: Hashable, *, shown: int) -> Sequence[bytes]:
@@ -243,20 +244,39 @@ class LeaseTable:
         Returns:
             The URIs for which it is leased: work on them has to wait for that.
         """
-        home = self.home(entry)
         extra = entry.own()
         self._renew_operation(entry, session, shown)
-        home.leases.discard(extra.token, entry)
-        if extra.superseded:
-            self._discard_superseded(entry)
         extra.token_before = extra.token
         extra.token = token
-        home.leases.add(token, entry)
+        return self.move_end(entry, token)
+
+    def move_end(self, entry: Entry, until: int) -> Sequence[bytes]:
+        """Let the lease of an entry end at that instant, whatever its token is. O(log n).
+
+        Returns:
+            As ``extend``.
+        """
+        home = self.home(entry)
+        extra = entry.own()
+        home.leases.discard(extra.leased_until, entry)
+        if extra.superseded:
+            self._discard_superseded(entry)
+        extra.leased_until = until
+        home.leases.add(until, entry)
         if extra.superseded:
             self._note_superseded(entry)
+        operation: LeaseOperation | None = extra.lease
+        if operation is not None and isinstance(operation.leased, LeaseBatch):
+            # all of its entries move alike
+            operation.leased.until = until
         self._round_robin.refresh(home)
-        self._signals.wake_at(token)
+        self._signals.wake_at(until)
         return self._uris_of(entry)
+
+    def move_begins(self, step_us: int) -> None:
+        """Let all leases that stand have begun by so much later. O(n)."""
+        for holder in self.holding:
+            holder.move_begins(step_us)
 
     def end(self, entry: Entry) -> Sequence[bytes]:
         """End the lease of an entry; its next state is up to the caller.
@@ -267,8 +287,8 @@ class LeaseTable:
         extra = entry.extra
         domain = entry.domain
         home = self._plain if extra.superseded else domain
-        token = extra.token
-        if home.leases.discard(token, entry) and token == home.wake:
+        until = extra.leased_until
+        if home.leases.discard(until, entry) and until == home.wake:
             self._round_robin.refresh(home)
         operation = extra.lease
         if operation is not None:
@@ -284,8 +304,8 @@ class LeaseTable:
             self.plain_count -= 1
         if extra.superseded:
             self._discard_superseded(entry)
-        extra.token_before = token
-        extra.token = 0
+        extra.token_before = extra.token
+        extra.token = extra.leased_until = 0
         if extra.superseded:
             uris = self._uris_of(entry)
             for uri in uris:
@@ -314,32 +334,32 @@ class LeaseTable:
         if domain is not self._plain:
             if domain.superseded is None:
                 domain.superseded = Leases()
-            domain.superseded.add(entry.token, entry)
+            domain.superseded.add(entry.leased_until, entry)
             if domain.held:
                 self._round_robin.held.refresh(domain)
 
     def _discard_superseded(self, entry: Entry) -> None:
         superseded = entry.domain.superseded
         if superseded is not None:
-            superseded.discard(entry.token, entry)
+            superseded.discard(entry.leased_until, entry)
 
     def rekey(self, entry: Entry, old: bytes, before: Domain) -> int:
         """Let the lease of an entry follow that had a primary key and a domain before.
 
         Returns:
-            How many entries have its token, which is how much there was to do.
+            How many leases end with its own, which is how much there was to do.
         """
         self.plain_count += (entry.domain is self._plain) - (before is self._plain)
         home = self._plain if entry.superseded else before
-        number = home.leases.number_of(entry.token)
-        home.leases.rename(entry.token, old, entry)
+        number = home.leases.number_of(entry.leased_until)
+        home.leases.rename(entry.leased_until, old, entry)
         if self.home(entry) is not home:
             self._move(entry, home, entry.domain)
             self._round_robin.refresh(entry.domain)
         if entry.superseded:
             if before.superseded is not None:
-                before.superseded.rename(entry.token, old, entry)
-                before.superseded.discard(entry.token, entry)
+                before.superseded.rename(entry.leased_until, old, entry)
+                before.superseded.discard(entry.leased_until, entry)
             self._note_superseded(entry)
         if entry.domain.limit is not None:
             self._round_robin.hold_or_free(entry.domain)

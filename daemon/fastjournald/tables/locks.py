@@ -11,6 +11,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from fastjournald.tables.domain import NEVER
+from fastjournald.tables.domain_limits import moved
 
 LOCK_BYTES = 320
 """Memory of a lock; its key is the one of the locked entry."""
@@ -97,6 +98,12 @@ class Locks:
     def first_end(self) -> int:
         """Return when a lock ends next, ``NEVER`` where there is none. O(1)."""
         return self._ends[0][0] if self._ends else NEVER
+
+    def move_ends(self, step_us: int) -> None:
+        """Let all of them end by so much later. O(n log n)."""
+        for lock in self.by_key.values():
+            lock.until = moved(lock.until, step_us)
+        self._ends = SortedList((lock.until, key) for key, lock in self.by_key.items())
 
     def drop_over(self, now: int, number_max: int) -> int:
         """Drop locks whose time is over, at most so many; return how many. O(log n) each."""

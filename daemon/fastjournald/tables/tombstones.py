@@ -56,6 +56,12 @@ class Tombstones:
         oldest = next(iter(items.values()))[1]
         return deleted_us + min(self.ttl_us, max(now - oldest, 0))
 
+    def begin_anew(self, now: int) -> None:
+        """Let those that were noted later than now, by a clock that was ahead, begin now. O(n)."""
+        for key, (timestamp, noted) in self._items.items():
+            if noted > now:
+                self._items[key] = timestamp, now
+
     def put(self, key: bytes, timestamp: int, now: int) -> None:
         """Leave a tombstone; a later one that stands there already stays. O(1)."""
         items = self._items

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from fastjournal.limits import REPLIES_BYTES_MAX
+from fastjournal.clock import WatchedClock
+from fastjournal.limits import CLOCK_STEP_US_MIN, REPLIES_BYTES_MAX
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import NEVER
 
@@ -19,9 +20,6 @@ SLEEP_SECONDS_MAX = 1.0
 
 CLOCK_SECONDS = 0.25
 """Between two looks at the clock."""
-
-CLOCK_BEHIND_US = 1_000_000
-"""A clock that is set back by more than this is worth a message: leases and delays stop."""
 
 COLLECTION_SECONDS = 0.2
 """Between two garbage collections of young objects. One takes the longer, the more lists and
@@ -38,17 +36,24 @@ class Timers:
     """Wakes the engine when its next instant has come.
 
     Args:
-        runtime: Engine, commit and clock.
+        runtime: Engine and commit.
+        clock: The runtime's.
         wait_matched: Returns when no longer so many changes wait to be matched that no more should
             come.
     """
 
-    def __init__(self, runtime: Runtime, wait_matched: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, runtime: Runtime, clock: WatchedClock, wait_matched: Callable[[], Awaitable[None]]
+    ) -> None:
         self._runtime = runtime
+        self._clock = clock
+        clock.on_step = self._stepped
         self._wait_matched = wait_matched
         self._sleeping_until = NEVER
         self._sooner = trio.Event()
         self._behind = False
+        self._has_moved = False
+        """A step of the clock has moved ends of durations."""
 
     def look(self) -> None:
         """The engine changed: wake sooner if its next instant is sooner."""
@@ -102,17 +107,36 @@ class Timers:
             else:
                 gc.collect(1)
 
-    def check_clock(self) -> None:
-        """Tell, once, that the machine's clock was set back.
+    def _stepped(self, now: int, step_us: int) -> None:
+        """The clock was set, or the machine was suspended: durations do not notice."""
+        runtime = self._runtime
+        ends = runtime.engine.clock_stepped(now, step_us)
+        ahead = step_us > 0
+        runtime.counters.clock_steps["ahead" if ahead else "back"] += 1
+        LOG.warning(
+            "event=clock-stepped seconds=%+.1f leases=%d delays=%d pauses=%d expiries=%d what=%r",
+            step_us / 1_000_000,
+            *(ends.leases, ends.delays, ends.pauses, ends.expiries),
+            "it was set ahead, or the machine was suspended: leases end as much later"
+            if ahead
+            else "it was set back: what lasts for a time ends as much earlier by it",
+        )
+        self._has_moved = ends.total() > 0
+        self._sooner.set()
 
-        Until it has caught up, the engine's time stops: no lease, delay or life ends.
+    def check_clock(self) -> None:
+        """Tell, once, that the clock was set back, and once that it has caught up.
+
+        Meanwhile instants that clients have given come once more, and records of the log are later
+        than the present.
         """
-        behind = self._runtime.engine.now - self._runtime.clock.now_us()
-        if behind > CLOCK_BEHIND_US and not self._behind:
+        context = self._runtime.engine.context
+        behind = context.behind_us(self._clock.look())
+        if behind > CLOCK_STEP_US_MIN and not self._behind:
             self._behind = True
             LOG.warning(
-                "event=clock-behind seconds=%.1f "
-                "what='the clock was set back: no lease or delay ends until it has caught up'",
+                "event=clock-behind seconds=%.1f what='the clock was set back: the log has later "
+                "records, and what waits for an instant waits until the clock has come there'",
                 behind / 1_000_000,
             )
         elif behind <= 0 and self._behind:
@@ -120,10 +144,19 @@ class Timers:
             LOG.info("event=clock-caught-up")
 
     async def watch_clock(self) -> None:
-        """Look at the clock, and measure how late the event loop wakes this task."""
+        """Look at the clock, and measure how late the event loop wakes this task.
+
+        Raises:
+            LogFailedError: The log failed.
+        """
+        runtime = self._runtime
         while True:
             self.check_clock()
+            if self._has_moved:
+                # no client waits for their records
+                self._has_moved = False
+                await runtime.commit.wait_settled(runtime.writer.appended)
             asleep_until = trio.current_time() + CLOCK_SECONDS
             await trio.sleep_until(asleep_until)
             lag = trio.current_time() - asleep_until
-            self._runtime.counters.lag_us.add(round(lag * 1_000_000))
+            runtime.counters.lag_us.add(round(lag * 1_000_000))

@@ -140,15 +140,19 @@ class Journal:
         """Compaction writes a live entry anew: no record about it from before matters any more."""
         old = entry.job_id
         leased, buried = bool(entry.token), entry.reason is not None
-        self._append_operation(Batch(2 + 2 * leased + buried), now)
+        moved = entry.leased_until != entry.token
+        others = 2 * leased + moved + buried
+        self._append_operation(Batch(2 + others), now)
         self.stored(entry, now, taken)
         if taken is not None:
             self.records.superseded[entry.job_id] = True
         if leased:
             self.leases.copied_forward(entry, now)
+        if moved:
+            self.leases.end_moved(entry, now)
         if buried:
             self.buried(entry, now)
-        self.removed_before(old, now, 1 + 2 * leased + buried)
+        self.removed_before(old, now, 1 + others)
 
     def completed(
         self,
@@ -303,10 +307,10 @@ class Journal:
 
     # --- other changes --------------------------------------------------------------------------
 
-    def touched(self, entry: Entry, now: int) -> None:
-        """The expiry moved."""
+    def touched(self, entry: Entry, now: int, *, is_instant: bool = False) -> None:
+        """The expiry moved; ``is_instant``: to one that a client gave."""
         if entry.run is not None:
-            self._amend(entry, Touch(entry.job_id, entry.expires), now)
+            self._amend(entry, Touch(entry.job_id, entry.expires, is_instant), now)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""

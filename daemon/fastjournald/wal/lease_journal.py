@@ -131,6 +131,17 @@ class LeaseJournal:
         self._append_operation(Extend(entry.job_id, entry.token), now)
         self.last_token = entry.token
 
+    def end_moved(self, entry: Entry, now: int) -> None:
+        """A step of the clock moved the end of the lease, and left its token."""
+        if entry.run is not None:
+            moved = Extend(self._records.amend(entry), entry.token, entry.leased_until)
+            self._append_operation(moved, now)
+
+    def delay_moved(self, entry: Entry, now: int) -> None:
+        """A step of the clock moved the instant until which a RELEASE has delayed the entry."""
+        if entry.run is not None:
+            self._append_operation(Delay(self._records.amend(entry), entry.not_before), now)
+
     # --- parts ----------------------------------------------------------------------------------
 
     def _begin(self, parts: list[bytes], entries: list[Entry], lease: Lease, now: int) -> None:

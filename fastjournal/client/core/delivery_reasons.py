@@ -92,7 +92,7 @@ def _leased(entry: EntryExplanation) -> Iterator[DeliveryReason]:
         code="leased",
         text=text,
         since_us=entry.worked_on_since_us or None,
-        until_us=entry.worked_on_until_us,
+        until_us=entry.lease_ends_us or entry.worked_on_until_us,
         advice=(
             "wait for its worker, or for the end of the lease",
             f"{_IF_GONE} fj-cli release {key} {entry.worked_on_until_us}",

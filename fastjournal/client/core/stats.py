@@ -128,6 +128,8 @@ class EntryStats(msgspec.Struct, frozen=True):
     """0: never."""
     worked_on_until_us: int = msgspec.field(default=0, name="worked_on_until")
     """0: nobody works on it; else the lease token."""
+    lease_ends_us: int = msgspec.field(default=0, name="lease_ends")
+    """End of the lease: the lease token, unless a step of the daemon's clock moved it; 0: none."""
     locked_until_us: int = msgspec.field(default=0, name="locked_until")
     """0: nobody has locked it."""
     value_bytes: int = 0

@@ -132,10 +132,15 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
 
 
 class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
-    """TOUCH with a token: the lease of that job now ends at ``token``."""
+    """TOUCH with a token: the lease of that job now ends at ``token``.
+
+    Or a step of the clock moved its end, and left its token.
+    """
 
     job_id: bytes
     token: _Number
+    end: _Number = 0
+    """When the lease ends, where a step of the clock moved that; 0: at its token."""
 
 
 class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
@@ -143,6 +148,8 @@ class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
 
     job_id: bytes
     expires: _Number
+    is_instant: bool = False
+    """Whether a client gave that instant: else it is a duration from the time of the record on."""
 
 
 class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):

@@ -43,9 +43,10 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         state.limit(operation, segment)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
-        if isinstance(operation, Extend):
+        if isinstance(operation, Extend) and not operation.end:
             state.last_token = operation.token
         if job is not None:
+            state.note_begin(operation, time)
             _change(state, job, operation, time)
         elif isinstance(operation, Rename) and operation.old:
             # compaction has removed the job, but what came of it for the two keys stands
@@ -58,7 +59,7 @@ def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -
     more.amended = True
     more.erases |= isinstance(change, Rename)
     if isinstance(change, Extend):
-        job.token = change.token
+        job.token, more.lease_end = change.token, change.end
     elif isinstance(change, Touch):
         more.expires = change.expires
     elif isinstance(change, Delay):

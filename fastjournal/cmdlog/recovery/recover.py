@@ -27,7 +27,12 @@ from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk, lacks_room
 from fastjournal.errors import LogCorruptError, LogFailedError
-from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_BYTES_MAX, TOMBSTONES_MAX
+from fastjournal.limits import (
+    CLOCK_STEP_US_MIN,
+    TOMBSTONE_TTL_US,
+    TOMBSTONES_BYTES_MAX,
+    TOMBSTONES_MAX,
+)
 
 __all__ = ["Diagnostic", "Progress", "Recovered", "recover", "verify"]
 
@@ -62,7 +67,8 @@ def recover(
     Args:
         disk: Where the log is.
         directory: Directory of the log; the caller holds its append lock.
-        now_us: The present, in microseconds since the Unix epoch: names what is kept aside.
+        now_us: The present, in microseconds since the Unix epoch: names what is kept aside, and
+            durations that began more than ``CLOCK_STEP_US_MIN`` later are noted.
         repair: Take out damage, keeping its bytes aside, instead of refusing it.
         tombstones_max: Most tombstones; the oldest go first.
         tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
@@ -79,7 +85,8 @@ def recover(
     """
 
     def inspect() -> LogInspection:
-        state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
+        present_us = now_us + CLOCK_STEP_US_MIN
+        state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max, present_us)
         return inspect_log(disk, directory, state, on_progress, limit, start_packer)
 
     inspection = inspect()

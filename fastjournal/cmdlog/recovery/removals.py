@@ -116,7 +116,7 @@ def _stands(
     if command == Command.DELETE:
         return True
     # by another entry with its URI, which takes nothing from one that is worked on
-    return job.token <= time and (job.uri is not None or bool(job.more.links))
+    return job.leased_until <= time and (job.uri is not None or bool(job.more.links))
 
 
 class UnappliedRemovals:

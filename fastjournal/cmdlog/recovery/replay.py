@@ -290,9 +290,12 @@ class Replay:
             if self.cut is not None:
                 return head
         delivered_at = 0
+        time = instant_at(data, run.offset(head))
+        began = state.began_ahead
+        notes_begin = time > began.present_us or bool(began.leases)
         if not lease.again:
             state.last_token = lease.token
-            delivered_at = instant_at(data, run.offset(head))
+            delivered_at = time
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
@@ -305,8 +308,8 @@ class Replay:
                 continue
             if delivered_at:
                 state.note_delivery(job.key, delivered_at)
-            if superseded:
-                state.lease(job, lease.token, instant_at(data, run.offset(head)))
+            if superseded or notes_begin or job.more.lease_end:
+                state.lease(job, lease.token, time)
             else:
                 job.token = lease.token
                 job.starts += 1

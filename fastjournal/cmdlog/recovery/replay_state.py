@@ -8,11 +8,12 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.cmdlog.format.operation_records import Limit
-from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
+from fastjournal.cmdlog.format.operation_records import Change, Delay, Extend, Limit, Touch
+from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead, ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
 from fastjournal.keys import moved_not_before, split_journal_key
 from fastjournal.limits import (
+    INSTANT_MAX,
     INTERVALS_MAX,
     KEY_BYTES_MAX,
     PAUSE_BYTES,
@@ -65,6 +66,7 @@ class ReplayState:
         tombstones_max: Most tombstones; the oldest go at the end of each replay.
         tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
         tombstones_bytes_max: The same as ``tombstones_max`` for what they take in memory.
+        present_us: The present; later records are from a clock that was ahead.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class ReplayState:
         tombstones_max: int = TOMBSTONES_MAX,
         tombstone_ttl_us: int = TOMBSTONE_TTL_US,
         tombstones_bytes_max: int = TOMBSTONES_BYTES_MAX,
+        present_us: int = INSTANT_MAX,
     ) -> None:
+        self.began_ahead = BeganAhead(present_us)
         self.tombstones_max = tombstones_max
         self.tombstones_bytes_max = tombstones_bytes_max
         self.tombstone_ttl_us = tombstone_ttl_us
@@ -181,13 +185,30 @@ class ReplayState:
     def lease(self, job: ReplayedEntry, token: int, time: int) -> None:
         """Lease a job: other work on its URI is over, even if the end of that was lost."""
         job.token = token
+        if job.more.lease_end:
+            job.more.lease_end = 0
         job.starts += 1
+        self.note_lease(job, time)
         if job.uri in self.superseded and self.superseded[job.uri] is not job:
             dropped = self.superseded[job.uri]
-            if not 0 < dropped.token <= time:
+            if not 0 < dropped.leased_until <= time:
                 # else it had ended, and the daemon had not come to writing that yet
                 self.odd["work that began before that of an older entry had ended"] += 1
             self.replace(dropped, dropped.superseded, time)
+
+    def note_lease(self, job: ReplayedEntry, time: int) -> None:
+        """Note when the lease of a job began, if that is ahead."""
+        self.began_ahead.note(self.began_ahead.leases, job.job_id, time)
+
+    def note_begin(self, change: Change, time: int) -> None:
+        """Note when a duration began that a change of a job sets, if that is ahead."""
+        began = self.began_ahead
+        if isinstance(change, Extend):
+            began.note(began.leases, change.job_id, time)
+        elif isinstance(change, Delay):
+            began.note(began.delays, change.job_id, time)
+        elif isinstance(change, Touch):
+            began.note(began.expiries, change.job_id, 0 if change.is_instant else time)
 
     def drop_superseded(self, job: ReplayedEntry, deleted_us: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""
@@ -199,18 +220,18 @@ class ReplayState:
         if job.superseded:
             self.drop_superseded(job, time)
             return
-        more = job.own()
-        if time >= job.token:
+        more, end = job.own(), job.leased_until
+        if time >= end:
             more.attempts += 1
-        more.first_due = max(job.not_before, min(time, job.token))
-        job.token = 0
+        more.first_due = max(job.not_before, min(time, end))
+        job.token = more.lease_end = 0
 
     def bury(self, job: ReplayedEntry, reason: bytes, time: int) -> None:
         """Make a job a dead letter, which ends its lease."""
         more = job.own()
-        if 0 < job.token <= time:
+        if 0 < job.leased_until <= time:
             more.attempts += 1
-        job.token = 0
+        job.token = more.lease_end = 0
         more.reason = reason
         more.amended = True
 
@@ -313,6 +334,7 @@ class ReplayState:
 
     def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
         """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""
+        self.began_ahead.note(self.began_ahead.pauses, domain, time)
         paused = self.paused_until.setdefault(segment, {})
         name = pause_name(domain)
         paused[name] = max(paused.get(name, 0), until)

@@ -1,4 +1,7 @@
-"""Replayed entry: a live job of the command log, as its records leave it. Times in microseconds."""
+"""Replayed entry: a live job of the command log, as its records leave it. Times in microseconds.
+
+And the begins of its durations that are later than the present.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ class ColdFields(msgspec.Struct, gc=False):
     """Failures after which a foreign job has failed; 0: no limit."""
     priority_cut: bool = False
     """Whether the priority of a foreign job is beyond those of an entry."""
+    lease_end: int = 0
+    """When its lease ends, where a step of the clock moved that; 0: at its token."""
 
 
 class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc] # frozen
@@ -61,7 +66,7 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
     changed: int = 0
     """When it was modified; 0: not since it was created."""
     token: int = 0
-    """Worked on until this instant; 0: not worked on."""
+    """Lease token; 0: not worked on."""
     starts: int = 0
     """Start-attempt records under its id, which workq counts as attempts."""
     superseded: int = 0
@@ -113,6 +118,11 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
         return self.more.attempts
 
     @property
+    def leased_until(self) -> int:
+        """When its lease ends: at the token, unless a step of the clock moved that; 0: none."""
+        return self.more.lease_end or self.token
+
+    @property
     def reason(self) -> bytes | None:
         """Buried, with this reason; None: not buried."""
         return self.more.reason
@@ -121,6 +131,31 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
     def first_due(self) -> int:
         """When the work on its URI was first due that SETs put off since."""
         return self.more.first_due
+
+
+class BeganAhead(msgspec.Struct):
+    """Durations that began later than the present: by a clock that was ahead, and was set right.
+
+    By job id, or by domain, the instant at which each began.
+    """
+
+    present_us: int
+    """The present; what began later is noted."""
+    any: bool = False
+    """Whether the log has any records that are later; recovery notes it."""
+    leases: dict[bytes, int] = {}
+    delays: dict[bytes, int] = {}
+    """Those of RELEASE."""
+    expiries: dict[bytes, int] = {}
+    """Those that TOUCH or a read moved."""
+    pauses: dict[bytes, int] = {}
+
+    def note(self, began: dict[bytes, int], name: bytes, time: int) -> None:
+        """Note when a duration began, if that is ahead, in the place of one before."""
+        if time > self.present_us:
+            began[name] = time
+        elif began:
+            began.pop(name, None)
 
 
 def _taken(entry: Envelope) -> tuple[bytes, ...]:

@@ -63,7 +63,7 @@ class LiveJob(msgspec.Struct, gc=False):
     attempts: int = 0
     """Failed attempts."""
     token: int = 0
-    """Lease token: the instant at which the lease ends; 0: it is not leased."""
+    """Instant at which the lease ends: its token, unless a step moved it; 0: it is not leased."""
     lease_start: int = 0
     buried: bool = False
 

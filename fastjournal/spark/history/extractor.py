@@ -290,8 +290,10 @@ class EventExtractor:
 
     def _changed(self, record: EventRecord, change: Change, job: LiveJob) -> Iterator[EventRow]:
         if isinstance(change, Extend):
-            job.token = change.token
-            yield event_of(record, EventKind.EXTENDED, job)
+            job.token = change.end or change.token
+            if not change.end:
+                # else a step of the clock moved its end
+                yield event_of(record, EventKind.EXTENDED, job)
         elif isinstance(change, Delay):
             job.not_before = change.not_before
         elif isinstance(change, Failed):

@@ -73,6 +73,6 @@ def entry_to_change(
         return ErrorCode.NOT_FOUND.value
     if store.locks.locked_to(entry.key, session, now):
         return LOCKED
-    if token is not None and (entry.token != token or token <= now):
+    if token is not None and (entry.token != token or entry.leased_until <= now):
         return ErrorCode.LEASE_LOST.value
     return entry

@@ -51,7 +51,7 @@ def bury(
     entry = entry_to_change(context, session, key, now, token)
     if isinstance(entry, str):
         return entry
-    if token is None and 0 < entry.token <= now:
+    if token is None and 0 < entry.leased_until <= now:
         # its end was not applied yet, and counts as an attempt
         context.jobs.run_out(entry, now)
         left = store.find(key)

@@ -41,7 +41,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     if store.locked and store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if token is not None:
-        if entry.extra.token != token or token <= now:
+        if entry.extra.token != token or entry.extra.leased_until <= now:
             return ErrorCode.LEASE_LOST.value
         # A tombstone from a clock far ahead would refuse new work until that time has come.
         timestamp = max(now if skewed else timestamp, timestamp_of(entry.facts)[0])
@@ -76,7 +76,7 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
             entry is None
             or token is None
             or entry.extra.token != token
-            or token <= now
+            or entry.extra.leased_until <= now
             or request.flags & _TOKEN_OR_ALL_TRACE != WORKED_ON
             or timestamp > latest
             # the record of its tombstone would come between others

@@ -111,7 +111,8 @@ def _lease_on_uri(
 ) -> dict[str, object]:
     """Return the lease for which an entry waits; of one that is hidden only whole seconds.
 
-    The exact end of a lease is its token, and an entry that waits for it is delayed until then.
+    The exact end of a lease is its token, if no step of the clock has moved it, and an entry that
+    waits for it is delayed until then.
     """
     if leased is None:
         return {"uri_leased_by": None, "uri_leased_since_us": 0, "uri_leased_until_us": 0}
@@ -119,13 +120,13 @@ def _lease_on_uri(
     facts: dict[str, object] = {
         "uri_leased_by": _key_for(leased, may_see),
         "uri_leased_since_us": since,
-        "uri_leased_until_us": leased.token,
+        "uri_leased_until_us": leased.leased_until,
     }
     if not may_see(leased):
-        until = -(-leased.token // _SECOND_US) * _SECOND_US
+        until = -(-leased.leased_until // _SECOND_US) * _SECOND_US
         facts["uri_leased_since_us"] = since // _SECOND_US * _SECOND_US
         facts["uri_leased_until_us"] = until
-        if entry.delayed_until == leased.token and entry.state == EntryState.DELAYED:
+        if entry.delayed_until == leased.leased_until and entry.state == EntryState.DELAYED:
             facts["delayed_until_us"] = until
     return facts
 

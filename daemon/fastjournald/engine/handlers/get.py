@@ -102,7 +102,7 @@ def _get_key(
         store.begin_work([entry], token, session, now)
         store.rules.note_delivery(entry.domain, now)
     elif moved and (writes or not context.read_only):
-        context.journal.touched(entry, now)
+        context.journal.touched(entry, now, is_instant=writes)
     reply = store.pair_reply(entry, key, flags, now)
     if flags & LISTEN:
         context.subscriptions.begin(session, request.identifier, key)

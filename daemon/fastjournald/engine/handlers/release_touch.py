@@ -115,10 +115,12 @@ def _repeated(
     """
     entry = context.store.find(request.key)
     leases = context.store.leases
-    if entry is None or entry.token <= now or not leases.is_renewed_from(entry, token):
+    if entry is None or entry.leased_until <= now or not leases.is_renewed_from(entry, token):
         return ErrorCode.LEASE_LOST.value
     assert request.ttl is not None, "checked before"
     deadline = now + request.ttl
-    if deadline <= entry.token or context.has_hung_up(session):
+    # the worker takes the end of its lease from the token: one that a step left behind would lie
+    lasts = deadline <= entry.token == entry.leased_until
+    if lasts or context.has_hung_up(session):
         return Reply(timeout=entry.token)
     return _renew(context, session, entry, token, deadline, now)

@@ -226,6 +226,7 @@ def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
         "first_due": entry.extra.first_due,
         "expires": entry.expires,
         "worked_on_until": entry.token,
+        "lease_ends": entry.leased_until,
         "locked_until": 0 if lock is None else lock.until,
         "value_bytes": len(entry.value),
         "job_id": entry.job_id.hex(),

@@ -39,6 +39,6 @@ class Reading:
         asked = request.timeout
         moved = context.store.move_expiry(entry, asked, now)
         if moved and (asked is not None or not context.read_only):
-            context.journal.touched(entry, now)
+            context.journal.touched(entry, now, is_instant=asked is not None)
         page.add(context, entry, key, now)
         return TakeResult.WITH_EXPIRY if moved else TakeResult.YES
