@@ -11,7 +11,7 @@ one place to change when a figure gets better; tests/docs/test_structure.py hold
   functions count.
 - *Modules in no layer*, *names in contracts*: read from the import contracts in pyproject.toml.
 - *Long functions*: over 60 lines of code, without docstrings, comments and blank lines.
-- *Modules over 400 lines*: all lines count; ``LONG_MODULES`` has those that stay, with the reason.
+- *Modules over 600 lines*: all lines count; ``LONG_MODULES`` has those that stay, with the reason.
 - *Names of two classes*: in one program, which is a package and the modules of the library that it
   imports; ``_Name`` is no other name than ``Name``.
 - *Terms*: terms of the glossary that are missing at their place: see glossary.py.
@@ -75,7 +75,7 @@ MEASURES: dict[str, Measure] = {
     "names of modules in import contracts": Measure(source_measures.contract_mentions, 33, 32),
     "long functions": Measure(source_measures.long_functions, 0, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
-    "modules over 400 lines": Measure(source_measures.long_modules, 0, 0),
+    "modules over 600 lines": Measure(source_measures.long_modules, 0, 0),
     "names of two classes of a program": Measure(source_measures.classes_of_one_name, 0, 0),
     "terms that do not lead to their place": Measure(glossary.terms_without_place, 0, 0),
     "decision pages": Measure(source_measures.decision_page_names, 20, 20),
