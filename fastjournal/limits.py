@@ -76,6 +76,10 @@ TOMBSTONES_BYTES_MAX = 512 * 1024 * 1024
 TOMBSTONE_BYTES = 320
 """Memory of a tombstone, besides its key."""
 
+TOMBSTONES_DROPPED_MAX = 1000
+"""Tombstones whose time is over that are dropped at one look at the clock: a millisecond. So those
+of a quiet hour go in a while without any further request."""
+
 # --- daemon: connections and admission control ---------------------------------------------------
 
 CONNECTIONS_MAX = 10_000

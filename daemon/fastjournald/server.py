@@ -16,6 +16,7 @@ from fastjournal.disk import Disk
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
+from fastjournald.compaction.policy import live_bytes
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
@@ -287,7 +288,7 @@ class Server:
         return {
             "connections": len(self.connections.transports),
             "log_bytes": writer.log_bytes,
-            "log_live_bytes": engine.journal.records.live_bytes,
+            "log_live_bytes": live_bytes(engine.store),
             "log_segments": len(writer.sealed) + (writer.active is not None),
             "uptime_us": self.runtime.clock.monotonic_us() - self._started_us,
             "read_only": int(engine.context.read_only),

@@ -10,5 +10,10 @@ from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.key_runs import KEY_BYTES, KeyRuns
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
 from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries
-from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
+from fastjournald.tables.tombstones import (
+    COMPLETION_BYTES,
+    TOMBSTONE_RECORD_BYTES,
+    TOMBSTONES_DROPPED,
+    Tombstones,
+)
 from fastjournald.tables.value_cache import ENTRY_BYTES, TEXT_BYTES, VALUE_BYTES, Unreadable, Values

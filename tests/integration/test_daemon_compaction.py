@@ -249,6 +249,39 @@ def test_snapshot_during_compaction_has_all_that_was_acknowledged_before(
             assert copy.stop() == 0
 
 
+def test_compaction_counts_standing_tombstones_as_live_in_stats_and_metrics_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    number = 5000
+    options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50", "--http", "127.0.0.1:0")
+
+    def live_share(daemon: DaemonProcess, client: RawClient) -> float:
+        found = statistics(client)
+        http = re.findall(r"http=(\S+)", daemon.said())[-1]
+        with urllib.request.urlopen(f"http://{http}/metrics") as reply:
+            metrics = reply.read().decode()
+        assert f"\nfastjournal_log_live_bytes {float(found['log_live_bytes'])!r}\n" in metrics
+        # the log has no other records than tombstones, but for a few of its segments
+        assert found["entries"] == 0
+        return float(found["log_live_bytes"] / found["log_bytes"])
+
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with RawClient(daemon.address) as client:
+            for function, flags in ((Function.SET, Flag.PERSIST), (Function.DELETE, 0)):
+                for at in range(0, number, 100):
+                    keys = (b"d:128:0:%08d" % (at + n) for n in range(100))
+                    client.send(*(build(function, key, b"v", flags=flags) for key in keys))
+                    assert all(client.reply().code == "" for _ in range(100))
+            while live_share(daemon, client) < 0.9:
+                time.sleep(0.05)
+        assert daemon.stop() == 0
+        daemon.start()
+        with RawClient(daemon.address) as client:
+            while not 0.9 <= live_share(daemon, client) <= 1:
+                time.sleep(0.05)
+        assert daemon.stop() == 0
+
+
 def test_compaction_is_off_with_0(tmp_path: Path) -> None:
     churn = Churn()
     options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "0")

@@ -15,7 +15,7 @@ import pytest
 
 from fastjournal.limits import UNDERSIZED_SEGMENTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.compaction import TIERS, Backpressure, bytes_usual, candidates
+from tests.door.compaction import TIERS, Backpressure, bytes_usual, candidates, live_bytes
 from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 
@@ -27,8 +27,6 @@ LOOK_STEPS = 100
 ALL_IS_OVER_S = 2 * 3600
 """Longer than tombstones, pauses and leases of the loads last."""
 USUAL_US = 300 * SECOND
-TOMBSTONE_BYTES = 110
-"""Least size of the record of a tombstone: a completion with its key."""
 
 
 class Load:
@@ -218,13 +216,12 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
         log.pass_time(0.01)
         if load.number % LOOK_STEPS:
             continue
-        live = log.engine.journal.records.live_bytes
+        live = live_bytes(log.engine.store)
         large = log.log_bytes() > 2 * live + 2 * SEGMENT_BYTES
         if large or log.clock.instant_us >= cleaned_at + USUAL_US:
             cleaned_at = log.clock.instant_us
             log.clean_all()
         if load.number > STEPS // 3:
-            live += TOMBSTONE_BYTES * len(log.engine.store.tombstones)
             assert log.log_bytes() <= 2.5 * live + 2 * SEGMENT_BYTES
             files = len(log.segments())
             assert files <= 8 * live / SEGMENT_BYTES + UNDERSIZED_SEGMENTS_MAX + 5
@@ -292,8 +289,8 @@ class Saturated:
         self.log.pass_time(0.01)
         if self.log.writer.appended >= self.pressure.look_at:
             self.pressure.look()
-        journal, writer = self.log.engine.journal, self.log.writer
-        live = journal.records.live_bytes + TOMBSTONE_BYTES * len(self.log.engine.store.tombstones)
+        writer = self.log.writer
+        live = live_bytes(self.log.engine.store)
         size = writer.log_bytes / (live + writer.segment_bytes_max)
         self.factor = max(self.factor, size)
 

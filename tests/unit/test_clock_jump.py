@@ -112,3 +112,20 @@ def test_clock_that_is_set_ahead_and_back_is_told_once_and_again_when_it_has_cau
     figures = subject.figures()
     assert figures["fastjournal_clock_steps_total{ahead}"] == 1
     assert figures["fastjournal_clock_steps_total{back}"] == 2
+
+
+def test_tombstones_whose_time_is_over_go_without_a_further_request_a_part_at_a_look() -> None:
+    subject = Subject()
+    store = subject.engine.store
+    for at in range(1500):
+        store.tombstones.put(b"%d" % at, 1, subject.clock.instant_us)
+    timers = subject.server.timers
+    timers.drop_tombstones()
+    assert len(store.tombstones) == 1500
+    subject.clock.instant_us += store.tombstones.ttl_us
+    before = store.work
+    timers.drop_tombstones()
+    assert len(store.tombstones) == 500
+    assert store.work - before == 1000
+    timers.drop_tombstones()
+    assert subject.figures()["fastjournal_tombstones"] == 0

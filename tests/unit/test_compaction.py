@@ -23,8 +23,9 @@ from fastjournal.errors import LogFailedError
 from fastjournal.limits import COMPACTION_RETRY_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import READ, _write_pieces, candidates
+from tests.door.compaction import READ, _write_pieces, candidates, live_bytes
 from tests.door.places import patch_module
+from tests.door.tables import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
@@ -806,3 +807,89 @@ def test_compaction_keeps_the_end_of_a_lease_that_a_step_of_the_clock_moved(step
     assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1
     log.restart()
     assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1
+
+
+# --- live bytes -----------------------------------------------------------------------------------
+
+LIVE_RECORDS = {
+    "entries": lambda log, at: log.done(Function.SET, b"d:1:0:%04d" % at, b"v"),
+    "completes": lambda log, at: (
+        log.done(Function.SET, b"d:1:0:%04d" % at, b"v"),
+        log.done(Function.DELETE, b"d:1:0:%04d" % at),
+    ),
+    "tombstones": lambda log, at: log.ask(Function.DELETE, b"gone/%04d" % at),
+    "pauses": lambda log, at: log.done(Function.PAUSE, b"d%04d" % at, ttl=10**6 * SECOND),
+    "limits": lambda log, at: log.done(
+        Function.LIMIT, b"d%04d" % at, b'{"interval_us":50000000}', kind=ValueType.STRING
+    ),
+}
+"""Kinds of records that compaction keeps, and how one of each comes into the log."""
+
+
+@pytest.mark.parametrize("kind", LIVE_RECORDS)
+def test_live_bytes_are_those_of_the_records_that_compaction_keeps(kind: str) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=3600)
+    for at in range(500):
+        LIVE_RECORDS[kind](log, at)
+    log.clean_settled()
+    # a hundred bytes of the first record of each segment, and of those about segments
+    kept = log.log_bytes() - 300 * len(log.segments())
+    assert 0.92 * kept < live_bytes(log.engine.store) <= log.log_bytes()
+    log.restart()
+    assert 0.92 * kept < live_bytes(log.engine.store) <= log.log_bytes()
+
+
+def test_live_bytes_of_a_deletion_are_the_size_of_its_record() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.done(Function.SET, KEY, b"v")
+    # by the default lease, the job of a tombstone is two bytes longer
+    for key, size in ((KEY, COMPLETION_BYTES), (OTHER, TOMBSTONE_RECORD_BYTES + 2)):
+        before = log.writer.appended
+        log.ask(Function.DELETE, key)
+        assert log.writer.appended - before == size + len(key)
+
+
+def test_live_bytes_of_tombstones_follow_a_move_to_the_end_of_the_log() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=3600)
+    for at in range(400):
+        LIVE_RECORDS["completes"](log, at)
+        if at % 50 == 49:
+            log.roll()
+    for _ in range(20):
+        if not log.clean_all():
+            break
+    assert Command.COMPLETE not in commands(log, log.roll())
+    assert 0.9 * log.log_bytes() < live_bytes(log.engine.store) <= log.log_bytes()
+
+
+def test_live_bytes_are_none_where_entries_are_in_memory_only_and_where_tombstones_are_over() -> (
+    None
+):
+    log = CompactedLog(tombstone_ttl=3600)
+    empty = live_bytes(log.engine.store)
+    for at in range(50):
+        key = b"d:1:0:%d" % at
+        log.done(Function.SET, key, b"v", persist=False)
+        log.done(Function.DELETE, key, persist=False)
+    assert live_bytes(log.engine.store) == empty == 0
+    for at in range(50):
+        log.ask(Function.DELETE, b"k%d" % at)
+    assert live_bytes(log.engine.store) > 50 * 100
+    log.pass_time(3600)
+    log.engine.store.tombstones.drop_expired(log.clock.instant_us, 1000)
+    assert live_bytes(log.engine.store) == 0
+
+
+def test_live_bytes_of_leased_and_buried_entries_are_more_than_those_of_waiting_ones() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    for at in range(100):
+        LIVE_RECORDS["entries"](log, at)
+    waiting = live_bytes(log.engine.store)
+    log.done(Function.BURY, b"d:1:0:0099")
+    leased = log.ask(Function.NEXT, b"d", count=99, timeout=10**6 * SECOND)
+    assert leased.pairs is not None
+    assert waiting + 100 * 37 == live_bytes(log.engine.store) <= log.log_bytes()
+    for pair in leased.pairs:
+        log.done(Function.RELEASE, pair.key, flags=Flag.WORKED_ON, timeout=leased.timeout)
+    log.clean_settled()
+    assert live_bytes(log.engine.store) <= log.log_bytes()

@@ -153,6 +153,10 @@ def live_bytes_are_too_many(store: Store) -> None:
     store.journal.records.live_bytes += 1
 
 
+def tombstone_records_are_too_many(store: Store) -> None:
+    store.tombstones.record_bytes += 1
+
+
 def live_bytes_are_in_another_segment(store: Store) -> None:
     found = entry(store, b"plain")
     found.move_record(found.position + (1 << OFFSET_BITS))
@@ -173,7 +177,7 @@ FAULTS = (
     *(domain_counts_too_few_buried, ready_order_misses_one, delayed_order_is_by_an_older_key),
     *(wake_is_too_late, turn_is_lost, domain_has_no_entries, lease_is_lost, uri_is_not_leased),
     *(expiry_is_lost, live_bytes_are_too_many, live_bytes_are_in_another_segment),
-    *(trimmed_to_more_than_it_has, lock_without_an_end),
+    *(tombstone_records_are_too_many, trimmed_to_more_than_it_has, lock_without_an_end),
     *(lease_operation_is_of_another_domain, lease_holder_counts_too_many),
     *(lease_holder_has_lost_a_lease, lease_holder_is_in_no_list),
 )

@@ -17,7 +17,7 @@ from collections import deque
 import trio
 
 from fastjournal.cmdlog.writer import LogWriter
-from fastjournald.compaction.policy import bytes_slowed
+from fastjournald.compaction.policy import bytes_slowed, live_bytes
 from fastjournald.engine.engine import Engine
 
 LOG = logging.getLogger("fastjournald")
@@ -167,7 +167,7 @@ class Backpressure:
     def _close(self, size: int) -> None:
         self._needed.set()
         if not self.closed:
-            live = self._engine.journal.records.live_bytes
+            live = live_bytes(self._engine.store)
             LOG.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
             self.closed = True
             self._granted = self._gone = self._asked

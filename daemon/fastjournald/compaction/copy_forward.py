@@ -98,6 +98,7 @@ def copy_tombstone(store: Store, key: bytes, now: int) -> None:
     if found is not None:
         timestamp, deleted_us = found
         store.journal.log.tombstone(key, timestamp, now, deleted_us=deleted_us)
+        store.tombstones.recorded_again(key)
 
 
 def _copy_entry(store: Store, entry: Entry, now: int) -> None:

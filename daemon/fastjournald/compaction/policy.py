@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.limits import TOMBSTONE_BYTES, UNDERSIZED_SEGMENTS_MAX
+from fastjournal.limits import LIMIT_BYTES, PAUSE_BYTES, UNDERSIZED_SEGMENTS_MAX
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
@@ -31,8 +31,11 @@ GARBAGE_SLOWED = 3
 """From so many times its live bytes and so many segments on, writers are slowed down: with what is
 on its way then, the log stays under four times and four segments."""
 
-TOMBSTONE_RECORD_BYTES = 80
-"""Bytes of the record of a tombstone, besides its key."""
+DOMAIN_RECORD_BYTES = 96
+"""Bytes of the smallest record of a pause or a limit, besides the name of its domain."""
+
+CHANGE_RECORD_BYTES = 37
+"""Bytes of the smallest record that a changed entry has besides its own: that of an attempt."""
 
 TURNED_OVER = 1 / 2
 """Share of the bytes of a log that is too large: when so many were appended since a segment was
@@ -106,9 +109,23 @@ def candidates(
     ]
 
 
+def live_bytes(store: Store) -> int:
+    """Return the live bytes of the log, those of records that compaction keeps. O(1).
+
+    Records of entries and deletions are counted exactly, the others by their smallest size, and the
+    leases, burials and other changes of an entry as one record: compaction writes it anew.
+    """
+    pauses, limits = store.rules.pauses, store.rules.limits
+    domains = pauses.bytes + (DOMAIN_RECORD_BYTES - PAUSE_BYTES) * len(pauses)
+    domains += limits.bytes + (DOMAIN_RECORD_BYTES - LIMIT_BYTES) * len(limits)
+    records = store.journal.records
+    changes = CHANGE_RECORD_BYTES * len(records.amended)
+    return records.live_bytes + store.tombstones.record_bytes + domains + changes
+
+
 def bytes_usual(store: Store, writer: LogFigures) -> int:
     """Return the bytes from which on a log is too large. O(1)."""
-    return GARBAGE_MAX * store.journal.records.live_bytes + 2 * writer.segment_bytes_max
+    return GARBAGE_MAX * live_bytes(store) + 2 * writer.segment_bytes_max
 
 
 def excess(store: Store, writer: LogFigures) -> float:
@@ -118,10 +135,7 @@ def excess(store: Store, writer: LogFigures) -> float:
 
 def bytes_slowed(store: Store, writer: LogFigures) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
-    tombstones = store.tombstones
-    told = TOMBSTONE_RECORD_BYTES - TOMBSTONE_BYTES
-    live = store.journal.records.live_bytes + tombstones.bytes + told * len(tombstones)
-    return round(GARBAGE_SLOWED * (live + writer.segment_bytes_max))
+    return round(GARBAGE_SLOWED * (live_bytes(store) + writer.segment_bytes_max))
 
 
 def awaited_most(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> int:

@@ -204,6 +204,7 @@ def _check_lease_holders(leases: LeaseTable, leased: list[Entry]) -> None:
 
 
 def _check_journal(store: Store, entries: list[Entry]) -> None:
+    store.tombstones.check()
     records, live_bytes = store.journal.records, store.journal.usage.live
     live: dict[int, int] = {}
     for entry in entries:

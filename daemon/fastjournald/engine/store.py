@@ -23,7 +23,7 @@ from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
-from fastjournald.tables.tombstones import Tombstones
+from fastjournald.tables.tombstones import COMPLETION_BYTES, Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 
@@ -203,7 +203,7 @@ class Store:
                 self.values.discard(entry)
             entry.move_to(_ABSENT, REMOVE)
             scheduler.leave(entry.domain)
-            put_tombstone(entry.key, timestamp, now)
+            put_tombstone(entry.key, timestamp, now, 0 if entry.run is None else COMPLETION_BYTES)
         self.entries -= len(replaced)
 
     def put_key(self, key: bytes, entry: Entry) -> None:
@@ -232,7 +232,7 @@ class Store:
     def replace_by_uri(self, entry: Entry, timestamp: int, now: int, replaced: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""
         self.remove(entry, now)
-        self.tombstones.put(entry.key, timestamp, now)
+        self.tombstones.put_for(entry, timestamp, now)
         self.journal.completed(entry, timestamp, now, replaced)
 
     # --- queues and locks -----------------------------------------------------------------------

@@ -38,7 +38,7 @@ def log_metrics(runtime: Runtime, gauges: Mapping[str, int]) -> Iterator[Metric]
     )
     for name, text in (
         ("log_bytes", "Bytes of all segments of the log."),
-        ("log_live_bytes", "Bytes of the records in the log that carry live entries."),
+        ("log_live_bytes", "Bytes of the live records in the log: those that compaction keeps."),
         ("log_segments", "Segments of the log."),
         ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
     ):

@@ -30,6 +30,7 @@ from fastjournald.recovery.bulk_load import load_store
 from fastjournald.recovery.scan_worker import start_scan_worker
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.record_encoder import Append
 
@@ -222,7 +223,8 @@ def load_engine(
         store.rules.restore_delivery(name, delivered_at, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
-        store.tombstones.put(key, tomb.timestamp, tomb.deleted_us)
+        record_bytes = TOMBSTONE_RECORD_BYTES if tomb.operation else COMPLETION_BYTES
+        store.tombstones.put(key, tomb.timestamp, tomb.deleted_us, record_bytes)
     engine.journal.leases.last_token = state.last_token
     for job_id, number in state.begins:
         engine.journal.usage.begins(job_id, number)

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from fastjournal.limits import TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
+from fastjournald.tables.entry import Entry
+
+COMPLETION_BYTES = 53
+"""Bytes of the log record of a deletion with a tombstone, besides the key: a complete."""
+
+TOMBSTONE_RECORD_BYTES = 105
+"""Bytes of the log record that is only a tombstone, besides its key: two more where the default
+lease is long."""
 
 TOMBSTONES_DROPPED = 4
 """Tombstones whose time is over, dropped for each one that is laid: so they go faster than new ones
@@ -14,11 +22,11 @@ come."""
 class Tombstones:
     """Tombstones by key, so that a late repeat of a SET is recognised; the oldest go first.
 
-    Each holds the timestamp of the deletion and the instant at which it was noted; they are
-    bounded in time, number and bytes.
+    Each holds the timestamp of the deletion, the instant at which it was noted, and the bytes of
+    its log record besides the key; they are bounded in time, number and bytes.
     """
 
-    __slots__ = ("_items", "bytes", "bytes_max", "number_max", "ttl_us")
+    __slots__ = ("_items", "bytes", "bytes_max", "number_max", "record_bytes", "ttl_us")
 
     def __init__(self, ttl_us: int, number_max: int, bytes_max: int = TOMBSTONES_BYTES_MAX) -> None:
         self.ttl_us = ttl_us
@@ -26,14 +34,16 @@ class Tombstones:
         self.bytes_max = bytes_max
         self.bytes = 0
         """Memory that they take."""
-        self._items: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self.record_bytes = 0
+        """Bytes of their log records: live ones. Those of entries in memory only have none."""
+        self._items: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def items(self) -> list[tuple[bytes, int]]:
         """Return keys and timestamps, oldest first, and also those whose time is over. O(n)."""
-        return [(key, timestamp) for key, (timestamp, _) in self._items.items()]
+        return [(key, timestamp) for key, (timestamp, *_) in self._items.items()]
 
     def get(self, key: bytes, now: int) -> int | None:
         """Return the timestamp that stands under a key, None where none does any more. O(1)."""
@@ -45,7 +55,7 @@ class Tombstones:
     def find(self, key: bytes, now: int) -> tuple[int, int] | None:
         """Return timestamp and the instant at which it was noted; None as ``get``. O(1)."""
         found = self._items.get(key)
-        return None if found is None or found[1] + self.ttl_us <= now else found
+        return None if found is None or found[1] + self.ttl_us <= now else found[:2]
 
     def lasts_until(self, deleted_us: int, now: int) -> int:
         """Return until when about a tombstone stands that was noted at that instant. O(1)."""
@@ -58,42 +68,89 @@ class Tombstones:
 
     def begin_anew(self, now: int) -> None:
         """Let those that were noted later than now, by a clock that was ahead, begin now. O(n)."""
-        for key, (timestamp, noted) in self._items.items():
+        for key, (timestamp, noted, record_bytes) in self._items.items():
             if noted > now:
-                self._items[key] = timestamp, now
+                self._items[key] = timestamp, now, record_bytes
 
-    def put(self, key: bytes, timestamp: int, now: int) -> None:
-        """Leave a tombstone; a later one that stands there already stays. O(1)."""
+    def put(self, key: bytes, timestamp: int, now: int, record_bytes: int = 0) -> None:
+        """Leave a tombstone; a later one that stands there already stays. O(1).
+
+        Args:
+            key: Its key.
+            timestamp: Timestamp of the deletion.
+            now: The present.
+            record_bytes: Bytes of its log record besides the key; 0: there is none.
+        """
         items = self._items
         found = items.get(key)
         if found is not None:
             if found[1] + self.ttl_us > now:
                 timestamp = max(timestamp, found[0])
             items.move_to_end(key)
+            self._count_record(key, -found[2])
         else:
             self.bytes += TOMBSTONE_BYTES + len(key)
-        items[key] = (timestamp, now)
+        items[key] = (timestamp, now, record_bytes)
+        if record_bytes:
+            self.record_bytes += record_bytes + len(key)
         # for the longest key some ten of short keys go
         while len(items) > self.number_max or self.bytes > self.bytes_max:
             self._drop_oldest()
         if items and next(iter(items.values()))[1] + self.ttl_us <= now:
-            self._drop_expired(now)
+            self.drop_expired(now, TOMBSTONES_DROPPED)
 
-    def _drop_expired(self, now: int) -> None:
+    def put_for(self, entry: Entry, timestamp: int, now: int, *, persist: bool = False) -> None:
+        """Leave the tombstone of an entry that is removed. O(1).
+
+        Args:
+            entry: Which.
+            timestamp: Timestamp of the tombstone.
+            now: The present.
+            persist: Its tombstone is persistent, also if the entry is not.
+        """
+        if entry.run is None:
+            record_bytes = TOMBSTONE_RECORD_BYTES if persist else 0
+        else:
+            # a dead letter has a record for its deletion, and one for the tombstone
+            record_bytes = COMPLETION_BYTES if entry.reason is None else TOMBSTONE_RECORD_BYTES
+        self.put(entry.key, timestamp, now, record_bytes)
+
+    def recorded_again(self, key: bytes) -> None:
+        """Compaction has written the tombstone under a key anew, which stands there. O(1)."""
+        timestamp, deleted_us, before = self._items[key]
+        self._count_record(key, -before)
+        self._count_record(key, TOMBSTONE_RECORD_BYTES)
+        self._items[key] = timestamp, deleted_us, TOMBSTONE_RECORD_BYTES
+
+    def drop_expired(self, now: int, number_max: int) -> None:
+        """Drop the oldest ones whose time is over, at most so many. O(their number)."""
         # not all at once: after a quiet hour a million are over
         items = self._items
-        for _ in range(TOMBSTONES_DROPPED):
+        for _ in range(number_max):
             if not items or next(iter(items.values()))[1] + self.ttl_us > now:
                 break
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        key, _ = self._items.popitem(last=False)
+        key, (_, _, record_bytes) = self._items.popitem(last=False)
         self.bytes -= TOMBSTONE_BYTES + len(key)
+        self._count_record(key, -record_bytes)
+
+    def _count_record(self, key: bytes, record_bytes: int) -> None:
+        if record_bytes:
+            self.record_bytes += record_bytes + (len(key) if record_bytes > 0 else -len(key))
 
     def discard(self, key: bytes) -> bool:
         """Remove what stands under a key; whether something did. O(1)."""
-        if self._items.pop(key, None) is None:
+        found = self._items.pop(key, None)
+        if found is None:
             return False
         self.bytes -= TOMBSTONE_BYTES + len(key)
+        self._count_record(key, -found[2])
         return True
+
+    def check(self) -> None:
+        """Assert that the bytes are right. O(n), for tests."""
+        items = self._items.items()
+        assert self.bytes == sum(TOMBSTONE_BYTES + len(key) for key, _ in items)
+        assert self.record_bytes == sum(size + len(key) for key, (_, _, size) in items if size)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from fastjournal.clock import WatchedClock
-from fastjournal.limits import CLOCK_STEP_US_MIN, REPLIES_BYTES_MAX
+from fastjournal.limits import CLOCK_STEP_US_MIN, REPLIES_BYTES_MAX, TOMBSTONES_DROPPED_MAX
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import NEVER
 
@@ -143,6 +143,13 @@ class Timers:
             self._behind = False
             LOG.info("event=clock-caught-up")
 
+    def drop_tombstones(self) -> None:
+        """Drop tombstones whose time is over, a part of them: a deletion drops a few only."""
+        engine = self._runtime.engine
+        tombstones, before = engine.store.tombstones, len(engine.store.tombstones)
+        tombstones.drop_expired(self._runtime.clock.now_us(), TOMBSTONES_DROPPED_MAX)
+        engine.store.work += before - len(tombstones)
+
     async def watch_clock(self) -> None:
         """Look at the clock, and measure how late the event loop wakes this task.
 
@@ -156,6 +163,7 @@ class Timers:
                 # no client waits for their records
                 self._has_moved = False
                 await runtime.commit.wait_settled(runtime.writer.appended)
+            self.drop_tombstones()
             asleep_until = trio.current_time() + CLOCK_SECONDS
             await trio.sleep_until(asleep_until)
             lag = trio.current_time() - asleep_until

@@ -34,7 +34,7 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         segment: Number of its segment.
     """
     if isinstance(operation, Tombstone):
-        state.leave_tombstone(operation.key, operation.timestamp, time)
+        state.leave_tombstone(operation.key, operation.timestamp, time, operation=True)
     elif isinstance(operation, Erasure):
         state.tombstones.pop(operation.key, None)
     elif isinstance(operation, Pause):
@@ -51,7 +51,7 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         elif isinstance(operation, Rename) and operation.old:
             # compaction has removed the job, but what came of it for the two keys stands
             state.tombstones.pop(operation.key, None)
-            state.leave_tombstone(operation.old, operation.timestamp, time)
+            state.leave_tombstone(operation.old, operation.timestamp, time, operation=True)
 
 
 def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -> None:

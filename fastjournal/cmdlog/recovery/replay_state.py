@@ -35,6 +35,8 @@ class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
     """Writes under its key with a smaller timestamp lose."""
     deleted_us: int
     """When the record that left it was written: from then on its lifetime counts."""
+    operation: bool = False
+    """Whether that is an operation (``tombstone``, ``rename``), and no complete."""
 
 
 class _Implied(msgspec.Struct, frozen=True, gc=False):
@@ -316,9 +318,11 @@ class ReplayState:
         job.changed = deleted_us
         keys[key] = job
         self.tombstones.pop(key, None)
-        self.leave_tombstone(before or old, timestamp, deleted_us)
+        self.leave_tombstone(before or old, timestamp, deleted_us, operation=True)
 
-    def leave_tombstone(self, key: bytes, timestamp: int, deleted_us: int) -> None:
+    def leave_tombstone(
+        self, key: bytes, timestamp: int, deleted_us: int, *, operation: bool = False
+    ) -> None:
         """Leave a tombstone under a primary key, as the newest one.
 
         The later timestamp of this and of one that still stands there counts.
@@ -330,7 +334,7 @@ class ReplayState:
         before = self.tombstones.pop(key, None)
         if before is not None and before.deleted_us + self.tombstone_ttl_us > deleted_us:
             timestamp = max(timestamp, before.timestamp)
-        self.tombstones[key] = ReplayedTombstone(timestamp, deleted_us)
+        self.tombstones[key] = ReplayedTombstone(timestamp, deleted_us, operation)
 
     def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
         """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""

@@ -18,6 +18,7 @@ from fastjournald.engine.handlers.arguments import (
     WORKED_ON,
     token_of,
 )
+from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 
 _TOKEN_OR_ALL_TRACE = WORKED_ON | OVERWRITE
 
@@ -52,8 +53,8 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     if request.flags & OVERWRITE:
         context.journal.deleted(entry, now, reason)
         return ""
-    store.tombstones.put(entry.key, timestamp, now)
     persist = bool(request.flags & PERSIST)
+    store.tombstones.put_for(entry, timestamp, now, persist=persist)
     context.journal.completed(entry, timestamp, now, reason, persist=persist)
     return ""
 
@@ -86,7 +87,7 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
             break
         timestamp = max(timestamp, timestamp_of(entry.facts)[0])
         remove(entry, now)
-        put_tombstone(entry.key, timestamp, now)
+        put_tombstone(entry.key, timestamp, now, 0 if entry.run is None else COMPLETION_BYTES)
         completed.append((entry, timestamp))
     if completed:
         context.journal.completed_all(completed, now)
@@ -103,7 +104,9 @@ def _mark_deleted(context: Context, request: Request, now: int) -> str:
     if context.read_only and request.flags & PERSIST:
         # its record frees nothing, and whoever asks may name any number of keys
         return READ_ONLY
-    tombstones.put(request.key, request.timestamp, now)
-    if request.flags & PERSIST:
+    persist = request.flags & PERSIST
+    record_bytes = TOMBSTONE_RECORD_BYTES if persist else 0
+    tombstones.put(request.key, request.timestamp, now, record_bytes)
+    if persist:
         context.journal.log.tombstone(request.key, request.timestamp, now)
     return ErrorCode.NOT_FOUND.value

@@ -19,6 +19,7 @@ from fastjournald.engine.handlers.arguments import (
 )
 from fastjournald.engine.rename import rename_entry
 from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.tombstones import TOMBSTONE_RECORD_BYTES
 
 _NO_SECOND_KEY = f"{ErrorCode.BAD_REQUEST} a second key is needed"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
@@ -114,6 +115,8 @@ def rename(context: Context, session: Hashable, request: Request, now: int) -> s
     if target is not None:
         store.remove(target, now)
     store.tombstones.discard(key)
-    store.tombstones.put(old, timestamp, now)
-    context.journal.renamed(entry, old, target, now, tombstone=bool(request.flags & PERSIST))
+    persist = bool(request.flags & PERSIST)
+    record_bytes = TOMBSTONE_RECORD_BYTES if persist or entry.persistent else 0
+    store.tombstones.put(old, timestamp, now, record_bytes)
+    context.journal.renamed(entry, old, target, now, tombstone=persist)
     return ""

@@ -102,7 +102,7 @@ def next_work(
     if request.flags & OVERWRITE:
         for entry in entries:
             store.remove(entry, now, popped=True)
-            store.tombstones.put(entry.key, entry.timestamp, now)
+            store.tombstones.put_for(entry, entry.timestamp, now)
         journal.popped(entries, now)
         token = 0
     else:

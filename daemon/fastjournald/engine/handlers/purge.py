@@ -33,6 +33,7 @@ def purge(context: Context, session: Hashable, request: Request, now: int) -> st
     # beside the entries: their links, and the bytes of their keys
     work_over = store.work + ENTRY_WORK * count + ASIDE_WORK_MAX
     leaves_tombstones = not request.flags & OVERWRITE
+    persist = bool(request.flags & PERSIST)
     purged: list[tuple[Entry, int]] = []
     for entry in list(islice(_unlocked(context, session, name, now), count)):
         if store.work > work_over:
@@ -40,11 +41,9 @@ def purge(context: Context, session: Hashable, request: Request, now: int) -> st
         store.remove(entry, now)
         purged.append((entry, max(timestamp, entry.timestamp)))
         if leaves_tombstones:
-            store.tombstones.put(entry.key, purged[-1][1], now)
+            store.tombstones.put_for(entry, purged[-1][1], now, persist=persist)
         store.work += ENTRY_WORK + len(entry.key) // WRITTEN_BYTES_A_UNIT
-    context.journal.purged(
-        purged, now, tombstones=leaves_tombstones, persist=bool(request.flags & PERSIST)
-    )
+    context.journal.purged(purged, now, tombstones=leaves_tombstones, persist=persist)
     return Reply(ttl=len(purged))
 
 
