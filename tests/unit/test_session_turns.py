@@ -11,11 +11,17 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal.limits import BATCH_WORK, HANG_UP_WORK, TURN_WORK
-from fastjournal.protocol.constants import Function
+from fastjournal.limits import (
+    BATCH_WORK,
+    CALL_WORK_MAX,
+    HANG_UP_WORK,
+    NEXT_ENTRIES_MAX,
+    TURN_WORK,
+)
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.admission import Share
-from tests.door.engine import Scan
-from tests.property.subject import START, request
+from tests.door.engine import Scan, Store
+from tests.property.subject import SECOND, START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP
 
@@ -46,6 +52,23 @@ class Turns(trio.abc.Instrument):
             return call(*arguments)
 
         return counting
+
+
+class WorkOfRounds(trio.abc.Instrument):
+    """Counts the work of each turn of the event loop.
+
+    Args:
+        store: Counts the work.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.work: list[int] = []
+        self._store = store
+        self._before = store.work
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.work.append(self._store.work - self._before)
+        self._before = self._store.work
 
 
 @pytest.mark.parametrize("what", ["request", "hang-up"])
@@ -131,3 +154,74 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
             nursery.start_soon(scan, "little", Share())
         background.cancel_scope.cancel()
     assert ended == ["little", "much"]
+
+
+# --- work that comes at one instant --------------------------------------------------------------
+
+WAITS = 60
+"""NEXTs that wait, each for a call's worth of entries."""
+
+
+def resume(room: Room) -> None:
+    room.engine.handle("admin", request(Function.PAUSE, b"d", ttl=0), room.clock.instant_us)
+
+
+def let_delays_end(room: Room) -> None:
+    room.clock.instant_us += SECOND
+    # as the clock of the event loop does, which stands still here
+    room.server.timers._sooner.set()
+
+
+def lift_limit(room: Room) -> None:
+    asked = request(Function.LIMIT, b"d", b'{"jobs":0}', kind=ValueType.STRING)
+    room.engine.handle("admin", asked, room.clock.instant_us)
+
+
+@pytest.mark.parametrize("release", [resume, let_delays_end, lift_limit])
+async def test_turn_budget_bounds_the_work_before_a_request_while_a_domain_comes_free(
+    release: Callable[[Room], None], autojump_clock: MockClock
+) -> None:
+    room = Room()
+    engine, limits, began = room.engine, b'{"jobs":1}', START
+    if release is resume:
+        engine.handle("admin", request(Function.PAUSE, b"d", ttl=1000 * SECOND), began)
+    elif release is lift_limit:
+        engine.handle("x", request(Function.SET, b"d:1:0:first", b"v"), began)
+        asked = request(Function.LIMIT, b"d", limits, kind=ValueType.STRING)
+        engine.handle("admin", asked, began)
+        engine.handle("x", request(Function.NEXT, b"d", timeout=1000 * SECOND), began)
+    begins = began + SECOND if release is let_delays_end else 0
+    for number in range(WAITS * NEXT_ENTRIES_MAX):
+        key = b"d:1:%d:%06d" % (begins, number)
+        engine.handle("x", request(Function.SET, key, b"v"), began)
+    async with room.open(), trio.open_nursery() as background:
+        worker, other = room.connect_in_memory(), room.connect_in_memory()
+        waits = [
+            request(Function.NEXT, b"d", flags=Flag.LISTEN, identifier=at, count=NEXT_ENTRIES_MAX)
+            for at in range(WAITS)
+        ]
+        await worker.send(*waits)
+        await other.ask(NOP)
+        assert len(engine.waiters) == WAITS
+        background.start_soon(room.server.turn_scheduler.run)
+        background.start_soon(room.server.timers.run)
+        await trio.testing.wait_all_tasks_blocked()
+        rounds = WorkOfRounds(engine.store)
+        trio.lowlevel.add_instrument(rounds)
+        await other.ask(NOP)
+        alone = len(rounds.work)
+        release(room)
+        room.server.timers.look()
+        rounds.work.clear()
+        most = 0
+        while engine.waiters:
+            before = len(rounds.work)
+            await other.ask(NOP)
+            most = max(most, len(rounds.work) - before)
+        trio.lowlevel.remove_instrument(rounds)
+        background.cancel_scope.cancel()
+    # far more than a request may wait for
+    assert sum(rounds.work) > 10 * CALL_WORK_MAX
+    assert max(rounds.work) <= CALL_WORK_MAX + TURN_WORK
+    assert sum(rounds.work) <= TURN_WORK * len(rounds.work) + CALL_WORK_MAX
+    assert most <= alone + 6

@@ -186,6 +186,11 @@ class TurnBudget:
         """Whether the queue holds anybody."""
         return bool(self._queue)
 
+    @property
+    def contended(self) -> bool:
+        """Whether a client waits for its turn, or has been woken for it. O(clients woken last)."""
+        return bool(self._queue) or any(waiting.share is not None for waiting in self._woken)
+
     def rest(self) -> None:
         """Nobody waited since: virtual time advances by itself from here on only."""
         self._aged = self._store.work

@@ -12,6 +12,7 @@ from fastjournal.clock import WatchedClock
 from fastjournal.limits import CLOCK_STEP_US_MIN, REPLIES_BYTES_MAX, TOMBSTONES_DROPPED_MAX
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import NEVER
+from fastjournald.tasks.turn_scheduler import pay_back
 
 LOG = logging.getLogger("fastjournald")
 
@@ -73,15 +74,16 @@ class Timers:
             now = runtime.clock.now_us()
             instant = engine.next_wake()
             if instant is not None and instant <= now:
+                before = engine.store.work
                 engine.advance(now)
                 runtime.deliver(engine.serve_waiters(now))
+                work = engine.store.work - before
                 runtime.wake_tasks()
                 await self._wait_matched()
                 unsettled = writer.appended - writer.settled
                 if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.deadlines.behind):
                     await runtime.commit.wait_settled(writer.appended)
-                else:
-                    await trio.lowlevel.checkpoint()
+                await pay_back(runtime.turns, work)
                 continue
             seconds = SLEEP_SECONDS_MAX
             if instant is not None:

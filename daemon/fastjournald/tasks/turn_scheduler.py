@@ -6,6 +6,7 @@ Which clients these are is decided by ``admission.turn_budget``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from time import perf_counter
 from typing import Protocol
 
@@ -22,6 +23,18 @@ class SettledLog(Protocol):
     @property
     def settled(self) -> int:
         """Bytes that are as safe as the sync policy asks."""
+
+
+async def pay_back(budget: TurnBudget, work: int) -> None:
+    """Let clients have their turns behind the work of a task, which asks for no turn itself.
+
+    It returns behind as many turns as that work takes, or sooner where no client waits: so a task
+    that has much to do leaves turns to clients, and clients cannot keep it waiting.
+    """
+    for _ in range(max(1, ceil(work / TURN_WORK))):
+        await trio.lowlevel.checkpoint()
+        if budget.open and not budget.contended:
+            break
 
 
 class TurnScheduler(trio.abc.Instrument):

@@ -22,6 +22,7 @@ from fastjournald.engine.value_memory import fill_value
 from fastjournald.runtime import Runtime
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
+from fastjournald.tasks.turn_scheduler import pay_back
 
 LOG = logging.getLogger("fastjournald")
 
@@ -170,6 +171,7 @@ class ValueLoader:
             unreadable = await self.fetch(missing)
             engine.dispatcher.values_read()
             # now, whatever others have to do: no later serving knows which reads failed
+            before = engine.store.work
             runtime.deliver(engine.serve_waiters(runtime.clock.now_us(), unreadable))
             runtime.wake_tasks()
-            await trio.lowlevel.checkpoint()
+            await pay_back(runtime.turns, engine.store.work - before)
