@@ -355,6 +355,9 @@ MATCH_STEPS_MAX = 500
 """Steps of matching in one pass: about a millisecond of work, except an expression that alone takes
 longer."""
 
+MATCH_SLICE_WORK = 2000
+"""Work of matching in a turn of the event loop; beside it clients have their turns."""
+
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
 """Changed keys that wait for the lookup in the indexes of subscriptions, some 50,000. Beyond it the
 connections with most of that work, and more than their share, lose their subscriptions."""
@@ -363,13 +366,21 @@ CHANGES_STOP_BYTES = 4 * CHANGES_BYTES_MAX
 """Bytes of waiting changed keys from which on no requests are read until there are fewer. Only many
 changes in one round of the event loop reach it, not subscriptions."""
 
-MATCH_WORK_MAX = 100_000
-"""Steps of matching for one connection while changes wait without a break, 0.1 to 0.2 s of work.
-Beyond it the share of the connection counts (MATCH_WORK_A_CHANGE)."""
+MATCH_WORK_MAX = 400_000
+"""Work of matching and notifications for one connection that is not paid back, 0.2 to 0.8 s: a
+burst, as of 30 changes that 1,000 ranges contain. Beyond it its subscriptions end."""
 
 MATCH_WORK_A_CHANGE = 16
-"""Steps for each matched change that are the share of a connection: a client that subscribes to
-everything, even by several ranges that overlap, needs one for each."""
+"""Work for one connection that each matched change pays back: as much as a SET takes, and a
+notification of it."""
+
+MATCH_TIME_PARTS = 10
+"""Microseconds that pay back a unit of this work: a tenth of a processor, or 1,000 expressions
+without a literal prefix for 300 changes a second."""
+
+EXPRESSION_STEPS_A_UNIT = 4
+"""Steps of matching expressions that are a unit of this work: steps are those of the worst keys,
+and beside a SET, usual keys take an eighth (tests/bench/bench_pubsub.py)."""
 
 SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX = 4 * 1024 * 1024
 """Keys that wait for the expressions of one connection, some 10,000; beyond it these subscriptions

@@ -97,7 +97,7 @@ class Server:
         self.value_loader = ValueLoader(runtime)
         self.evictor = Evictor(runtime)
         self.scan_runner = ScanRunner(runtime, self.value_loader.fetch, self.turn_scheduler.wait)
-        self.notifier = Notifier(engine, self._wake_session, self._disconnect_slow_consumer)
+        self.notifier = Notifier(runtime, self._wake_session, self._disconnect_slow_consumer)
         self.timers = Timers(runtime, watched, self.notifier.wait_matched)
         self.free_space = FreeSpace(runtime)
         self.archiver = Archiver(runtime)

@@ -55,7 +55,7 @@ PLACES = {
     "fastjournald.tables.domain_rules": "tables.INTERVALS_MAX tables.INTERVALS_BYTES_MAX",
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.free_space": "SPACE_SECONDS",
-    "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
+    "fastjournald.tasks.notifier": "MATCH_SLICE_WORK",
     "fastjournald.tasks.timers": "FULL_COLLECTION_SECONDS FULL_COLLECTION_SECONDS_MAX",
 }
 """Names by module. A name of two modules, or of no telling word, has a qualifier of its own."""

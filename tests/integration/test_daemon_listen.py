@@ -168,3 +168,60 @@ def test_budget_of_matching_ends_costly_expressions_and_nobody_else_waits(tmp_pa
         assert {reply.identifier for reply in ended} == set(range(200))
         assert all(reply.code == "busy" and reply.flags & Flag.LISTEN for reply in ended)
         assert heavy.ask(build(Function.NOP)).code == ""
+
+
+def test_budget_ends_subscriptions_that_take_most_of_a_writers_rate(tmp_path: Path) -> None:
+    """Two clients that read all the time, and a writer that waits for each window of 32 SETs."""
+    regex = Query.REGEX << QUERY_SHIFT | Flag.LISTEN
+    with (
+        DaemonProcess(tmp_path) as daemon,
+        RawClient(daemon.address) as expressions,
+        RawClient(daemon.address) as ranges,
+        RawClient(daemon.address) as usual,
+        RawClient(daemon.address) as writer,
+    ):
+        for number in range(1000):
+            asked = build(Function.GET, b"item%d.*[a-f]+x" % number, flags=regex, identifier=number)
+            assert expressions.ask(asked).code == ""
+            last = b"z%d" % number
+            asked = build(
+                Function.GET, b"", uri=last, count=0, flags=Flag.LISTEN, identifier=number
+            )
+            assert ranges.ask(asked).code == ""
+        asked = build(Function.GET, b"", uri=b"z", count=0, flags=Flag.LISTEN, identifier=7)
+        assert usual.ask(asked).code == ""
+        ended: dict[str, set[int]] = {"expressions": set(), "ranges": set()}
+        heard: set[bytes] = set()
+
+        def read(client: RawClient, told: set[int]) -> None:
+            while len(told) < 1000:
+                reply = client.reply()
+                if reply.code == "busy":
+                    assert not reply.pairs
+                    told.add(reply.identifier)
+
+        def follow() -> None:
+            while b"end" not in heard:
+                reply = usual.reply()
+                assert reply.pairs, "the subscriptions of others end, not this one"
+                heard.add(reply.pairs[0].key)
+
+        readers = [
+            threading.Thread(target=read, args=(expressions, ended["expressions"])),
+            threading.Thread(target=read, args=(ranges, ended["ranges"])),
+            threading.Thread(target=follow),
+        ]
+        for reader in readers:
+            reader.start()
+        number = 0
+        while any(len(told) < 1000 for told in ended.values()):
+            keys = [b"example.org:128:0:%07d" % (number + n) for n in range(32)]
+            number += len(keys)
+            writer.send(*(build(Function.SET, key, b"v" * 100) for key in keys))
+            assert all(writer.reply().code == "" for _ in keys)
+        assert writer.ask(set_request(b"end")).code == ""
+        for reader in readers:
+            reader.join()
+        assert len(heard) == number + 1
+        for client in (expressions, ranges):
+            assert client.ask(build(Function.NOP)).code == ""

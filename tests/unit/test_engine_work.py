@@ -406,6 +406,23 @@ def forget_of_a_session_with_locks(d: Daemon) -> Call:
     return lambda: d.engine.end_session("s")
 
 
+@case()
+def end_of_a_session_with_subscriptions(d: Daemon) -> Call:
+    for query in (Query.RANGE, Query.REGEX):
+        for at in range(limits.SUBSCRIPTIONS_PER_CONNECTION_MAX // 2):
+            identifier = at + int(query) * 1000
+            flags = int(Flag.LISTEN) | query << QUERY_SHIFT
+            bounds = (b"^k%04d.*x" % at, b"k%04d" % at if query == Query.RANGE else None)
+            asked = Request(Function.GET, identifier, flags, NOW, *bounds, count=1)
+            scan = d.engine.handle("s", asked, NOW)
+            while isinstance(scan, Scan):
+                scan = d.engine.step(scan, NOW) or scan
+    assert len(d.engine.subscriptions) == limits.SUBSCRIPTIONS_PER_CONNECTION_MAX
+    # others still listen, so ranges are taken out later
+    d.ask(Function.SET, b"other", session="t", flags=Flag.LISTEN, value_type=1, value=b"v")
+    return lambda: d.engine.end_session("s")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
     daemon = Daemon()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any
 
 import trio
 import trio.testing
 
 from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
+from tests.door.admission import TurnBudget
 from tests.door.engine import Engine
 from tests.door.tasks import Notifier
 from tests.property.subject import START, request
@@ -24,6 +27,11 @@ class Rounds(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         self.number += 1
+
+
+def runtime_of(engine: Engine) -> Any:
+    """Return what the notifier takes of the daemon."""
+    return SimpleNamespace(engine=engine, turns=TurnBudget(engine.store))
 
 
 def most_in_two(rounds: list[int]) -> int:
@@ -43,7 +51,7 @@ async def test_notifier_wakes_few_sessions_in_one_round_and_all_in_the_end() -> 
     def wake(session: Hashable) -> None:
         woken[session] = rounds.number
 
-    notifier = Notifier(engine, wake, woken.pop)
+    notifier = Notifier(runtime_of(engine), wake, woken.pop)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notifier.run)
         nursery.start_soon(notifier.pace)
@@ -58,7 +66,7 @@ async def test_notifier_wakes_few_sessions_in_one_round_and_all_in_the_end() -> 
 
 
 async def test_notifier_lets_few_sessions_send_in_one_round_and_none_waits_for_ever() -> None:
-    notifier = Notifier(Engine(), lambda _: None, lambda _: None)
+    notifier = Notifier(runtime_of(Engine()), lambda _: None, lambda _: None)
     told: list[int] = []
     rounds = Rounds()
     trio.lowlevel.add_instrument(rounds)

@@ -242,6 +242,133 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
     engine.check()
 
 
+# --- the share of writers -----------------------------------------------------------------------
+
+WINDOW = 32
+"""SETs that a client sends before it waits for their replies: the daemon has nothing to do then."""
+
+
+def listen_often(engine: Engine, session: Hashable, query: Query, *forms: bytes) -> None:
+    for identifier, form in enumerate(forms):
+        bounds = [b"", form] if query == Query.RANGE else [form]
+        listen(engine, session, identifier, query, *bounds)
+
+
+def with_expressions(engine: Engine, number: int = 1000) -> None:
+    forms = (b"item%d.*[a-f]+x" % at for at in range(number))
+    listen_often(engine, "expressions", Query.REGEX, *forms)
+
+
+def with_expressions_that_match(engine: Engine) -> None:
+    forms = (b"exam.*[0-9]%d$" % at for at in range(500))
+    listen_often(engine, "expressions", Query.REGEX, *forms)
+
+
+def with_ranges(engine: Engine) -> None:
+    listen_often(engine, "ranges", Query.RANGE, *(b"z%d" % at for at in range(1000)))
+
+
+def with_ranges_and_expressions(engine: Engine) -> None:
+    with_ranges(engine)
+    with_expressions(engine)
+
+
+def with_few(engine: Engine) -> None:
+    """Subscriptions of usual clients, which stay."""
+    listen_often(engine, "range", Query.RANGE, b"z")
+    with_expressions(engine, 20)
+    for at in range(1000):
+        key = b"other%05d" % at
+        listen(engine, "ranges", at, Query.RANGE, key, key)
+
+
+class Writing:
+    """A client that sends windows of SETs, and subscribers that read all the time.
+
+    Args:
+        engine: It, with subscriptions.
+        pause_us: Time between two windows, beside that of the work.
+    """
+
+    def __init__(self, engine: Engine, pause_us: int = 0) -> None:
+        self.engine = engine
+        self.ended: set[int] = set()
+        self.told = 0
+        self._pause_us = pause_us
+        self._at = 0
+        self._number = 0
+
+    def window(self) -> None:
+        """Send a window; time passes as work is done."""
+        engine, before = self.engine, self.engine.store.work
+        for _ in range(WINDOW):
+            self._number += 1
+            change(engine, b"example.org:128:0001790000000000:%07d" % self._number, self._at)
+        match_all(engine)
+        for session in list(engine.subscriptions.subscribers):
+            while engine.notifications.has_notifications(session):
+                for reply in replies(engine.notifications.pop(session, START)):
+                    self.told += bool(reply.pairs)
+                    if not reply.pairs:
+                        self.ended.add(reply.identifier)
+        self._at += engine.store.work - before + self._pause_us
+
+
+COSTLY = (
+    with_expressions,
+    with_expressions_that_match,
+    with_ranges,
+    with_ranges_and_expressions,
+)
+
+
+def work_of_a_set(subscribe: Callable[[Engine], object]) -> tuple[int, int]:
+    """Return the lines for a SET beside subscribers, and how many subscriptions are left."""
+    engine = Engine()
+    subscribe(engine)
+    writing = Writing(engine)
+    for _ in range(500):
+        writing.window()
+    engine.check()
+    return lines_of(writing.window), len(engine.subscriptions)
+
+
+@pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
+@pytest.mark.parametrize("subscribe", COSTLY)
+def test_budget_leaves_a_writer_that_waits_for_its_replies_half_of_its_rate(
+    subscribe: Callable[[Engine], object],
+) -> None:
+    alone, _ = work_of_a_set(lambda _: None)
+    beside, left = work_of_a_set(subscribe)
+    assert beside <= 2 * alone
+    assert left == 0
+
+
+def test_budget_leaves_the_subscriptions_of_usual_clients_beside_a_writer_at_full_speed() -> None:
+    engine = Engine()
+    with_few(engine)
+    writing = Writing(engine)
+    for _ in range(1000):
+        writing.window()
+    assert len(engine.subscriptions) == 1021
+    assert writing.told == 1000 * WINDOW
+    assert not writing.ended
+
+
+@pytest.mark.parametrize("subscribe", COSTLY)
+def test_budget_ends_no_subscription_where_changes_come_with_time_between_them(
+    subscribe: Callable[[Engine], object],
+) -> None:
+    engine = Engine()
+    subscribe(engine)
+    writing = Writing(engine, pause_us=WINDOW * 120_000)
+    before = len(engine.subscriptions)
+    for _ in range(20):
+        writing.window()
+    assert len(engine.subscriptions) == before
+    assert not writing.ended
+
+
 # --- told so ------------------------------------------------------------------------------------
 
 
@@ -304,22 +431,26 @@ def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
 def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "MATCH_WORK_MAX", 1000)
+    patch_module(monkeypatch, "MATCH_WORK_MAX", 10_000)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
-    for identifier in range(10):
-        listen(s.engine, LIGHT, identifier, Query.RANGE, b"", b"z%d" % identifier)
-    for number in range(5):
-        # with a pause in between it is not too much
-        change(s.engine, b"k%d" % number)
+    listen(s.engine, LIGHT, 1, Query.RANGE, b"", b"")
+    for number in range(100):
+        # with as much time in between it is not too much
+        change(s.engine, b"k%d" % number, at=number * 10_000)
         s.match()
-    assert len(s.engine.subscriptions) == 110
+        s.engine.check()
+    assert len(s.engine.subscriptions) == 101
+    assert len(s.notifications(HEAVY)) == 100 * 100
+    assert len(s.notifications(LIGHT)) == 100
     for number in range(200):
-        change(s.engine, b"k%d" % number, at=1)
+        # pauses alone are no excuse
+        change(s.engine, b"k%d" % number, at=1_000_000)
+        s.match()
     assert ended(s, HEAVY) == dict.fromkeys(range(100), "busy")
-    assert len(s.notifications(LIGHT)) == 10 * 200
-    assert len(s.engine.subscriptions) == 10
+    assert len(s.notifications(LIGHT)) == 200
+    assert len(s.engine.subscriptions) == 1
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
@@ -454,7 +585,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
                 naive.pop((session, identifier), None)
             case 3:
                 if subscriptions:
-                    subscriptions.match(steps_max, None)
+                    subscriptions.match(steps_max, None, 0)
             case 4 if running:
                 # meanwhile much may have happened
                 found = running.pop()
@@ -472,7 +603,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
         if chance.random() < 0.1:
             take_notifications(subscriptions, session, naive)
     while subscriptions and (subscriptions.unmatched() or subscriptions.expressions.next_long()):
-        subscriptions.match(steps_max, None)
+        subscriptions.match(steps_max, None, 0)
         long = subscriptions.expressions.next_long()
         if long is not None:
             subscriptions.expressions.take_long(long, long.run())
@@ -499,7 +630,7 @@ def test_pubsub_match_counts_all_steps_that_it_does() -> None:
         change(engine, b"k%d" % number)
     subscriptions, changes = engine.subscriptions, engine.store.changes
     before = len(changes)
-    subscriptions.match(200, None)
+    subscriptions.match(200, None, START)
     looked_up = before - len(changes)
     queued = subscriptions.expressions.bytes
     notified = len(subscriptions.upcoming(LIGHT, before))

@@ -201,7 +201,7 @@ async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)
-    patch_module(monkeypatch, "notifier.SLICE_SECONDS", 0.0)
+    patch_module(monkeypatch, "MATCH_SLICE_WORK", 0)
     patch_module(monkeypatch, "MATCH_STEPS_MAX", 1)
     waits = 0
     wait_matched = Notifier.wait_matched

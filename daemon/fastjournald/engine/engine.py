@@ -273,7 +273,7 @@ class Engine:
         if store.unlock_all(session, self.now):
             # waiting NEXTs may get work now
             self.signals.wake_at(self.now)
-        self.subscriptions.end_all(session)
+        store.work += self.subscriptions.end_all(session)
 
     def replace_grants(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
         """Let other tokens count from here on.

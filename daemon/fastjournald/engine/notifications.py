@@ -59,7 +59,7 @@ class Notifications:
         """
         may_know = None if self._context.grants is None else self._may_know
         steps = self._subscriptions.steps
-        found = self._subscriptions.match(MATCH_STEPS_MAX, may_know)
+        found = self._subscriptions.match(MATCH_STEPS_MAX, may_know, self._context.now)
         self._store.work += self._subscriptions.steps - steps
         return found
 
@@ -88,12 +88,13 @@ class Notifications:
         now = max(now, context.now)
         notifications: list[bytes] = []
         room = NOTIFICATIONS_TURN_BYTES
+        evicts = self._store.values is not None
         while room > 0 and (ended := subscriptions.next_ended(session)) is not None:
             data = encode_reply(Reply(ended, LISTEN, now, error=TOO_COSTLY))
             room -= len(data)
             notifications.append(data)
         while room > 0:
-            if missing_notifications(context, session, unreadable, 1) is not None:
+            if evicts and missing_notifications(context, session, unreadable, 1) is not None:
                 break
             pending = subscriptions.next_notification(session)
             if pending is None:

@@ -134,7 +134,7 @@ class Store:
     def insert_new(self, entries: list[Entry], now: int) -> None:
         """Bulk insert: put entries into their indexes that stand under their keys already.
 
-        They have no links and do not expire, and nobody listens to changes.
+        They have no links and do not expire. The caller has noted the changes of their keys.
         """
         if self.values is not None:
             for entry in entries:
@@ -190,8 +190,8 @@ class Store:
     def remove_replaced(self, replaced: list[tuple[Entry, int]], now: int) -> None:
         """Bulk removal of waiting entries, each by a SET with this timestamp that took its URI.
 
-        They have no links and are not locked, and nobody listens to changes. Their records have
-        been removed from the log already.
+        They have no links and are not locked. Their records have been removed from the log already,
+        and the changes of their keys are noted.
         """
         scheduler, keys, put_tombstone = self.scheduler, self.keys, self.tombstones.put
         for entry, timestamp in replaced:

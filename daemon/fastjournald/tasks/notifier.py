@@ -9,35 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from itertools import islice
-from time import perf_counter
 
 import trio
 
-from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
-from fastjournald.engine.engine import Engine
-
-SLICE_SECONDS = 0.002
-"""So long are changes matched before others have their turn."""
+from fastjournal.limits import MATCH_SLICE_WORK, NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
+from fastjournald.runtime import Runtime
+from fastjournald.tasks.turn_scheduler import pay_back
 
 
 class Notifier:
     """Matches what changed with the subscriptions, while others are served.
 
     Args:
-        engine: Where changes are noted.
+        runtime: Engine, where changes are noted, and budget of the turns.
         wake: Called with a session that has notifications.
         disconnect: Called with a slow consumer: its notifications take too much memory.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        runtime: Runtime,
         wake: Callable[[Hashable], None],
         disconnect: Callable[[Hashable], None],
     ) -> None:
-        self._engine = engine
+        self._engine = runtime.engine
         self._wake = wake
         self._disconnect = disconnect
+        self._turn_budget = runtime.turns
         self._some = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
         self._to_wake: dict[Hashable, None] = {}
@@ -65,7 +63,7 @@ class Notifier:
             if not engine.notifications.unmatched:
                 self._some = trio.Event()
                 await self._some.wait()
-            slice_over = perf_counter() + SLICE_SECONDS
+            before = engine.store.work
             while engine.notifications.unmatched:
                 woken, slow_consumers = engine.notifications.match()
                 for session in slow_consumers:
@@ -73,12 +71,12 @@ class Notifier:
                 if woken:
                     self._to_wake.update(dict.fromkeys(woken))
                     self._busy.set()
-                if perf_counter() > slice_over:
+                if engine.store.work > before + MATCH_SLICE_WORK:
                     break
             if not engine.notifications.behind:
                 self._room.unpark_all()
             self._some_long.set()
-            await trio.lowlevel.checkpoint()
+            await pay_back(self._turn_budget, engine.store.work - before)
 
     async def match_long(self) -> None:
         """Match in a thread, again and again, what takes long: RE2 lets others go on meanwhile."""

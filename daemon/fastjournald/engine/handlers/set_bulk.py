@@ -17,6 +17,7 @@ from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import LISTEN, PERSIST
 from fastjournald.engine.handlers.set import place_of, postponed, validate
+from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.entry import Entry, Extra
 from fastjournald.tables.entry_states import EntryState
 
@@ -32,8 +33,9 @@ def set_waiting(
     refused: ``set_`` carries that out.
     """
     store = context.store
-    if context.read_only or store.changes.wanted:
+    if context.read_only:
         return 0
+    changes = store.changes
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
@@ -69,6 +71,8 @@ def set_waiting(
                 break
             entry = moved
             replaced.append((holder, request.timestamp))
+        if changes.wanted:
+            _note(changes, key, uri, holder)
         # at once: the next one may have the same keys
         add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)
@@ -83,6 +87,16 @@ def set_waiting(
     if replaced:
         store.remove_replaced(replaced, now)
     return len(entries)
+
+
+def _note(changes: ChangeSet, key: bytes, uri: bytes | None, holder: Entry | None) -> None:
+    """Note the keys that an entry takes, of which another one may hold the URI and goes."""
+    owner = None if holder is None else holder.key
+    if owner is not None:
+        changes.note(owner, owner)
+    changes.note(key, None)
+    if uri is not None:
+        changes.note(uri, owner)
 
 
 def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry | None:

@@ -24,16 +24,20 @@ class Deliveries:
         """Memory of what is pending, and of the delivery dedupe. O(1)."""
         return self._bytes + self.early.bytes
 
-    def queue(self, subscriber: Subscriber, one: Subscription, change: ChangedKey) -> None:
-        """Queue a notification, if the change was not shown so far. O(1)."""
+    def queue(self, subscriber: Subscriber, one: Subscription, change: ChangedKey) -> bool:
+        """Queue a notification, if the change was not shown so far; whether there is one more.
+
+        O(1).
+        """
         item = one, change.key
         if self.early.showed(item, change.number):
-            return
+            return False
         had_some = bool(subscriber.notifications)
         added = subscriber.notifications.add(item)
         self._bytes += added
         if added and not had_some:
             self._woken.append(subscriber.session)
+        return added > 0
 
     def queue_ends(self, subscriber: Subscriber, identifiers: Iterable[int]) -> None:
         """Queue the ends of subscriptions that cost too much. O(their number)."""

@@ -7,10 +7,13 @@ a session whose next match may take long waits for a thread (``LongMatch``), if 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import chain
+from math import ceil
 from typing import NamedTuple
 
 from fastjournal.limits import (
+    EXPRESSION_STEPS_A_UNIT,
     SEARCH_QUEUE_BYTES_MAX,
     SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX,
     SEARCH_QUEUE_TURN_STEPS,
@@ -78,15 +81,25 @@ class ExpressionFanOut:
         self._ready.pop(subscriber, None)
         self._long.pop(subscriber, None)
 
-    def run(self, left: int, on_hit: OnHit) -> int:
-        """Match, as long as steps are left; return how many are."""
+    def run(self, left: int, on_hit: OnHit, on_work: Callable[[Subscriber, int], object]) -> int:
+        """Match, as long as steps are left; return how many are.
+
+        Args:
+            left: Steps, each about a microsecond.
+            on_hit: Called with each subscription that a change concerns.
+            on_work: Called with a session and the work of a turn, that of threads included.
+        """
         while left > 0 and self._ready:
-            left -= self._turn(min(left, SEARCH_QUEUE_TURN_STEPS), on_hit)
+            subscriber = next(iter(self._ready))
+            done = self._turn(subscriber, min(left, SEARCH_QUEUE_TURN_STEPS), on_hit)
+            left -= done
+            queue = subscriber.expressions
+            thread_work, queue.thread_work = queue.thread_work, 0
+            on_work(subscriber, ceil((done + thread_work) / EXPRESSION_STEPS_A_UNIT))
         return left
 
-    def _turn(self, steps: int, on_hit: OnHit) -> int:
+    def _turn(self, subscriber: Subscriber, steps: int, on_hit: OnHit) -> int:
         """Carry on with the session whose turn it is; return in how many steps."""
-        subscriber = next(iter(self._ready))
         queue = subscriber.expressions
         done = 0
         while done < steps and queue:

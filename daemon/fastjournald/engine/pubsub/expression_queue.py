@@ -21,7 +21,7 @@ _Item: TypeAlias = tuple[ExpressionSearch, bytes]
 class ExpressionQueue:
     """Searches and the keys that they have not looked at yet, the next one first."""
 
-    __slots__ = ("_found", "_found_in", "_items", "_parts", "bytes", "waits_long")
+    __slots__ = ("_found", "_found_in", "_items", "_parts", "bytes", "thread_work", "waits_long")
 
     def __init__(self) -> None:
         self._items: OrderedDict[_Item, ChangedKey] = OrderedDict()
@@ -31,6 +31,8 @@ class ExpressionQueue:
         """Parts of the first search that are left; None: it has not begun."""
         self.waits_long = False
         """Whether the next match takes long, and its result is not there."""
+        self.thread_work = 0
+        """Work of long matches for which nobody was charged so far."""
         self._found: dict[CompiledSet, list[int]] = {}
         """Results of long matches,"""
         self._found_in = b""
@@ -121,6 +123,7 @@ class ExpressionQueue:
         self.waits_long = False
         self._found_in = key
         self._found = found
+        self.thread_work += sum(compiled.work(key) for compiled in found)
 
     def check(self) -> None:
         """Assert that the bytes are right. O(n), for tests."""

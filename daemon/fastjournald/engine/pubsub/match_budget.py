@@ -1,7 +1,9 @@
-"""Matching budget: steps that a session may cost in a busy period. Pure.
+"""Matching budget: work that the subscriptions of a session may cost. Pure.
 
-A busy period ends when nothing waits to be matched. A session whose subscriptions cost far more
-than their share in it loses them and gets an error.
+All work for a session is a debt: hits of the indexes, matches of its expressions, notifications.
+Each change that is matched pays back a share of it, and so does time: a part of the processor. The
+debt outlives pauses, so a client that writes in windows, and waits for each, is protected as well.
+A session whose debt becomes too large loses its subscriptions and gets an error.
 """
 
 from __future__ import annotations
@@ -9,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import nlargest
 
-from fastjournal.limits import CHANGES_BYTES_MAX, MATCH_WORK_A_CHANGE, MATCH_WORK_MAX
+from fastjournal.limits import (
+    CHANGES_BYTES_MAX,
+    MATCH_TIME_PARTS,
+    MATCH_WORK_A_CHANGE,
+    MATCH_WORK_MAX,
+)
 from fastjournald.engine.pubsub.subscriber import Subscriber
 
 ENDED_AT_A_TIME = 2
@@ -20,38 +27,39 @@ ENDED_EACH = 1000
 
 
 class MatchBudget:
-    """Work of matching in the busy period."""
+    """Debts of the sessions."""
 
     def __init__(self) -> None:
-        self._period = 0
-        """Number of the busy period."""
+        self.now = 0
+        """The present instant, as the engine knows it."""
         self.matched = 0
-        """Changes that were matched in it."""
+        """Changes that were matched so far."""
         self._ended_at = -ENDED_EACH
         """So many were when the costliest subscriptions ended last."""
 
     def charge(self, subscriber: Subscriber, work: int) -> bool:
-        """Count steps for a session; return whether these are far more than its share. O(1)."""
-        if subscriber.period != self._period:
-            subscriber.period, subscriber.work = self._period, 0
+        """Count work for a session; return whether its debt is too large. O(1)."""
+        self._pay_back(subscriber)
         subscriber.work += work
-        return subscriber.work > MATCH_WORK_MAX and self._is_costly(subscriber)
+        return subscriber.work > MATCH_WORK_MAX
 
     def costliest(self, subscribers: Iterable[Subscriber], pending_bytes: int) -> list[Subscriber]:
-        """Return sessions that cost more than their share, where too much waits. O(sessions)."""
+        """Return the sessions with the largest debts, where too much waits. O(sessions)."""
         if pending_bytes <= CHANGES_BYTES_MAX or self.matched < self._ended_at + ENDED_EACH:
             return []
         self._ended_at = self.matched
-        costly = (subscriber for subscriber in subscribers if self._is_costly(subscriber))
-        return nlargest(ENDED_AT_A_TIME, costly, key=lambda subscriber: subscriber.work)
+        indebted = []
+        for subscriber in subscribers:
+            self._pay_back(subscriber)
+            if subscriber.work > MATCH_WORK_A_CHANGE:
+                indebted.append(subscriber)
+        return nlargest(ENDED_AT_A_TIME, indebted, key=lambda subscriber: subscriber.work)
 
-    def end_period(self) -> None:
-        """Begin anew: nothing waits to be matched."""
-        self._period += 1
-        self.matched = 0
-        self._ended_at = -ENDED_EACH
-
-    def _is_costly(self, subscriber: Subscriber) -> bool:
-        return subscriber.period == self._period and (
-            subscriber.work > MATCH_WORK_A_CHANGE * self.matched
-        )
+    def _pay_back(self, subscriber: Subscriber) -> None:
+        matched = self.matched - subscriber.matched
+        microseconds = (self.now - subscriber.paid_us) // MATCH_TIME_PARTS
+        if matched or microseconds:
+            paid = MATCH_WORK_A_CHANGE * matched + microseconds
+            subscriber.work = max(0, subscriber.work - paid)
+            subscriber.matched = self.matched
+            subscriber.paid_us += microseconds * MATCH_TIME_PARTS

@@ -17,7 +17,7 @@ class Subscriber:
     """
 
     __slots__ = (
-        *("bytes", "expressions", "notifications", "period", "searches", "session"),
+        *("bytes", "expressions", "matched", "notifications", "paid_us", "searches", "session"),
         *("subscriptions", "work"),
     )
 
@@ -32,8 +32,11 @@ class Subscriber:
         self.expressions = ExpressionQueue()
         self.notifications = NotificationQueue()
         self.work = 0
-        """Steps of matching for its sake in the busy period ``period``."""
-        self.period = 0
+        """Work for its sake that is not paid back (``match_budget``)."""
+        self.matched = 0
+        """Changes that have paid back their share so far,"""
+        self.paid_us = 0
+        """and the instant up to which time has."""
 
     def add(self, one: Subscription) -> None:
         """Add a subscription."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
+from fastjournal.limits import REQUEST_WORK
 from fastjournal.protocol import ErrorCode
 from fastjournald.engine.pubsub.change_set import ChangedKey, ChangeSet
 from fastjournald.engine.pubsub.deliveries import Deliveries
@@ -130,12 +131,14 @@ class Subscriptions:
         self._switch_off_if_idle()
         return was_there
 
-    def end_all(self, session: Hashable) -> None:
-        """End all subscriptions of a session. O(their number)."""
+    def end_all(self, session: Hashable) -> int:
+        """End all subscriptions of a session; return how many. O(their number)."""
         subscriber = self.subscribers.get(session)
-        if subscriber is not None:
-            self._drop(subscriber)
+        if subscriber is None:
+            return 0
+        self._drop(subscriber)
         self._switch_off_if_idle()
+        return len(subscriber.subscriptions)
 
     def _end(self, session: Hashable, identifier: int) -> bool:
         subscriber = self.subscribers.get(session)
@@ -193,7 +196,7 @@ class Subscriptions:
         return len(self._fan_out) + len(self.expressions) + (len(self._index.retired) > 0)
 
     def match(
-        self, steps_max: int, may_know: MayKnow | None
+        self, steps_max: int, may_know: MayKnow | None, now: int
     ) -> tuple[list[Hashable], list[Hashable]]:
         """Match changed keys with subscriptions, in about ``steps_max`` steps.
 
@@ -202,12 +205,14 @@ class Subscriptions:
         Args:
             steps_max: How many steps are worth one go.
             may_know: Rights; None: all sessions may know of all keys.
+            now: The present.
 
         Returns:
             Sessions that have notifications and had none before, and slow consumers: their
             subscriptions have ended, and their connection has to.
         """
         self._may_know = may_know
+        self._budget.now = now
         if self._index.retired:
             self._index.sweep(RETIRED_AT_A_TIME)
             steps_max //= 2
@@ -216,31 +221,34 @@ class Subscriptions:
         # expressions have half of the time, where there is something to do besides
         for_index = steps_max // 2 if self.expressions else steps_max
         left = self._fan_out.run(for_index, self._on_hit, self._on_search)
-        left = self.expressions.run(left + steps_max - for_index, self._on_hit)
+        left = self.expressions.run(left + steps_max - for_index, self._notify, self.charge)
         self.steps += steps_max - left
         if not self.unmatched() and self.expressions.is_idle:
             self._deliveries.early.clear()
-            self._budget.end_period()
         slow, self._slow = self._slow, []
         self._switch_off_if_idle()
         return self._deliveries.take_woken(), slow
 
     def _on_hit(self, one: Subscription, change: ChangedKey) -> None:
+        """Charge a session for a hit of the indexes, and notify it."""
+        if one.live and change.number > one.since:
+            self.charge(self.subscribers[one.session], 1)
+            self._notify(one, change)
+
+    def _notify(self, one: Subscription, change: ChangedKey) -> None:
         """Queue a notification, if the change is new to the session and it may know of it."""
         if not one.live or change.number <= one.since:
             return
         subscriber = self.subscribers[one.session]
-        if self._budget.charge(subscriber, 1):
-            self._end_costly(subscriber)
-            if not one.live:
-                return
         may_know = self._may_know
         if (
             may_know is None
             or (one, change.key) in self._deliveries.early
             or may_know(one.session, change.key, change.owner)
         ):
-            self._deliveries.queue(subscriber, one, change)
+            if self._deliveries.queue(subscriber, one, change):
+                # it is made and sent later, if the client reads: changes that fold cost less
+                self.charge(subscriber, REQUEST_WORK)
             slow = self._deliveries.slow_consumer(subscriber, self.subscribers.values())
             if slow is not None:
                 self._slow.append(slow.session)
@@ -251,14 +259,18 @@ class Subscriptions:
         subscriber = self.subscribers.get(search.session)
         if subscriber is None or not search:
             return
-        if self._budget.charge(subscriber, 1):
-            self._end_costly(subscriber)
-            if not search:
-                return
+        self.charge(subscriber, 1)
+        if not search:
+            return
         self.expressions.add(subscriber, search, change)
         costly = self.expressions.beyond_limit(subscriber)
         if costly is not None:
             self._end_costly(costly)
+
+    def charge(self, subscriber: Subscriber, work: int) -> None:
+        """Count work for a session, whose subscriptions end where that is too much."""
+        if self._budget.charge(subscriber, work):
+            self._end_costly(subscriber)
 
     def _end_costly(self, subscriber: Subscriber) -> None:
         """End the subscriptions of a session to ranges and expressions, or if it has none, all."""
