@@ -34,7 +34,8 @@ PAIRS_MAX = 0xFFFF
 """Pairs in one reply, and count of a request: the count field is u16."""
 
 FAILED_ATTEMPTS_MAX = 0xFFFF
-"""Largest max-attempts of a worker: the count field of its RELEASE is u16."""
+"""Largest max-attempts of a worker: workers know attempts from the metadata block, where they are
+u16."""
 
 VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
@@ -176,6 +177,9 @@ LIMIT_MAX = (1 << 63) - 1
 LIMIT_VALUE_BYTES_MAX = 4096
 """Bytes of the JSON object of a LIMIT: some twenty times what all of its names need. A value of
 max-value takes 6 ms to decode."""
+
+NEXT_VALUE_BYTES_MAX = 4096
+"""Bytes of the JSON object of a NEXT, which is kept while the request waits."""
 
 LIMITED_DOMAINS_MAX = 100_000
 """Domains with limits of their own at a time, with entries or without. Others have the default."""

@@ -191,8 +191,7 @@ class Function(IntEnum):
         13,
         Declaration(
             text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl. "
-            "With a value (string, at most 4,096 bytes) the attempt failed; COUNT: max-attempts "
-            "of the worker. See below",
+            "With a value (string, at most 4,096 bytes) the attempt failed. See below",
             access=RequiredRights(Right.NEXT, Scope.KEY),
             retry=_done("lease-lost", "not-found"),
             log=LogEffect.SHRINKS_WITHOUT_VALUE,

@@ -93,6 +93,8 @@ class Entry:
     error: bytes | None = None
     lease_end: int = 0
     """End of its lease, where that is not the token."""
+    lease_attempts_max: int = 0
+    """Bound of the lease; no field of the envelope."""
 
     @property
     def leased_until(self) -> int:
@@ -250,6 +252,7 @@ class Log:
                         job = self.jobs.get(start.job_id)
                         if job is not None:
                             job.token, job.lease_end = fields[1], 0
+                            job.lease_attempts_max = fields[3] if fields[3:] else 0
                     index += fields[0]
                 elif tag == "pause":
                     self.pauses[fields[0]] = fields[1]
@@ -277,13 +280,13 @@ class Log:
                 return
             job.attempts += record.time >= job.leased_until
             job.first_due = max(job.not_before, min(record.time, job.leased_until))
-            job.token = job.lease_end = 0
+            job.token = job.lease_end = job.lease_attempts_max = 0
         elif record.command == FAIL:
             if job.superseded:
                 self._gone(job)
                 return
             job.attempts += 0 < job.leased_until <= record.time
-            job.token = job.lease_end = 0
+            job.token = job.lease_end = job.lease_attempts_max = 0
             (job.reason,) = unpack(record.content)[:1]
 
     def _place(self, job_id: bytes, new: Entry) -> None:
@@ -370,11 +373,17 @@ class Log:
                     continue
                 entry.attempts += 1
                 entry.first_due = max(entry.not_before, entry.leased_until)
-                entry.token = entry.lease_end = 0
-                if parse_key(entry.key) and 0 < self.attempts_max <= entry.attempts:
+                bounds = (self._attempts_max_of(entry), entry.lease_attempts_max)
+                entry.token = entry.lease_end = entry.lease_attempts_max = 0
+                if parse_key(entry.key) and any(0 < most <= entry.attempts for most in bounds):
                     entry.reason = b"attempts reached max-attempts"
             if not entry.token and 0 < entry.expires <= now:
                 self._gone(entry)
+
+    def _attempts_max_of(self, entry: Entry) -> int:
+        parts = parse_key(entry.key)
+        limits = self.limits.get(parts[0]) if parts else None
+        return (limits[3] if limits else 0) or self.attempts_max
 
     def waiting(self) -> list[Entry]:
         """Return the entries that wait in a queue, in the order of work in each domain."""

@@ -12,7 +12,7 @@ import pytest
 from fastjournal.client import SyncClient
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
-from fastjournal.protocol import Function, Meta, Pair, Reply, Request
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -344,6 +344,24 @@ def test_failed_job_is_buried_with_the_reason_after_enough_attempts(
     assert cli("next", "d", "--exec", "true").returncode == 0
 
 
+def test_job_that_kills_its_worker_is_buried_after_enough_attempts(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    key = build_journal_key("po", "1")
+    client.set(key, "v")
+    worker = ("next", "po", "--lease", "1s", "--max-attempts", "2", "--wait", "60s", "--exec")
+    for attempts in range(2):
+        assert client.entry_stats(key).attempts == attempts
+        assert cli(*worker, "sh", "-c", "kill -9 $PPID").returncode == -signal.SIGKILL
+        # the bound is that of the lease, for a daemon that was killed too
+        daemon.kill()
+        daemon.start()
+        wait_until(lambda wanted=attempts + 1: client.entry_stats(key).attempts == wanted)
+    stats = client.entry_stats(key)
+    assert (stats.state, stats.buried_reason) == ("buried", "attempts reached max-attempts")
+    assert cli("next", "po").returncode == NOTHING_TO_DO
+
+
 def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> None:
     handed_out: list[Request] = []
 
@@ -361,4 +379,5 @@ def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> 
         )
     assert results(done.stderr) == ["lost"]
     (end,) = (r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY))
-    assert (end.timeout, end.value, end.count) == (77, b"exit 9", 3)
+    assert (end.timeout, end.value, end.count) == (77, b"exit 9", None)
+    assert (handed_out[0].value_type, handed_out[0].value) == (ValueType.STRING, b'{"attempts":3}')

@@ -541,6 +541,35 @@ def test_loop_refuses_at_once_options_that_it_cannot_keep(
             client.jobs("d", **wrong)
 
 
+SUICIDES = {
+    "sync": """
+with SyncClient(address) as client:
+    for job in client.jobs("d", lease=1, attempts_max=1):
+        os.kill(os.getpid(), signal.SIGKILL)
+""",
+    "async": """
+async def work():
+    async with Client(address) as client:
+        async for job in client.jobs("d", lease=1, attempts_max=1):
+            os.kill(os.getpid(), signal.SIGKILL)
+trio.run(work)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", SUICIDES)
+def test_job_that_kills_its_worker_is_buried_at_the_bound_of_the_lease(
+    daemon: DaemonProcess, producer: SyncClient, kind: str
+) -> None:
+    producer.delete(key_of("2"))
+    begin = "import os, signal, sys, trio\nfrom fastjournal import Client, SyncClient\n"
+    script = f"{begin}address = sys.argv[1]\n{SUICIDES[kind]}"
+    worker = subprocess.run([sys.executable, "-c", script, daemon.address], check=False)
+    assert worker.returncode == -signal.SIGKILL
+    wait_until(lambda: producer.entry_stats(key_of("1")).state == "buried")
+    assert producer.entry_stats(key_of("1")).attempts == 1
+
+
 def test_attempts_that_failed_at_one_worker_count_for_the_next(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import signal
 import socket
 import threading
@@ -54,6 +55,8 @@ class Handing:
         self.names = list(names)
         self._scripted = ScriptedAnswers(answers)
         self.attempts: Counter[bytes] = Counter()
+        self.attempts_max = 0
+        """Bound of the last lease; 0: none."""
         """Failures that were reported, by key."""
         self.waiting: list[Request] = []
         """NEXTs that wait."""
@@ -66,7 +69,7 @@ class Handing:
             return self._hand_out(request)
         if request.function == Function.RELEASE and request.value_type is not None:
             self.attempts[request.key] += 1
-            if 0 < (request.count or 0) <= self.attempts[request.key]:
+            if 0 < self.attempts_max <= self.attempts[request.key]:
                 del self.attempts[request.key]  # it is buried, and kicked at once
         if request.function in (Function.DELETE, Function.BURY):
             del self.attempts[request.key]
@@ -79,6 +82,7 @@ class Handing:
 
     def _hand_out(self, request: Request) -> Answer:
         count = request.count or 1
+        self.attempts_max = json.loads(request.value or b"{}").get("attempts", 0)
         given, self.names = self.names[:count], self.names[count:]
         if not given and (request.ttl or 0) > MOMENT_US:
             self.waiting.append(request)
@@ -188,7 +192,8 @@ async def test_failed_job_goes_back_with_a_growing_delay_and_is_buried_in_the_en
     assert [(r.timeout, r.ttl) for r in ends] == [
         *((7, 10_000), (7, 20_000), (7, 30_000), (7, None), (7, 10_000)),
     ]
-    assert {(r.count, r.value) for r in ends} == {(4, b"exit 9")}
+    assert {(r.count, r.value) for r in ends} == {(None, b"exit 9")}
+    assert set(bounds(daemon)) == {b'{"attempts":4}'}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,6 +234,11 @@ async def test_failed_job_with_a_bad_argument_does_not_end_and_does_not_count(ki
         assert functions(daemon) == ["NEXT", "DELETE", "NEXT"]
 
 
+def bounds(daemon: ScriptedDaemon) -> list[bytes]:
+    """Return the options of all NEXTs."""
+    return [r.value for r in daemon.requests if r.function == Function.NEXT]
+
+
 class BodyError(Exception):
     """Raised by a body."""
 
@@ -246,8 +256,9 @@ async def test_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
                 with pytest.raises(BodyError):
                     await fail(client)
         ends = [r for r in daemon.requests if r.key[6:]]
-    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", 2)] * 2
+    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", None)] * 2
     assert ends[1].value == b"BodyError: no such page"
+    assert bounds(daemon) == [b'{"attempts":2}'] * 2
 
 
 def test_blocking_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
@@ -263,8 +274,9 @@ def test_blocking_attempt_fails_by_an_exception_in_the_block_of_its_job() -> Non
                 with pytest.raises(BodyError):
                     fail(client)
         ends = [r for r in daemon.requests if r.key[6:]]
-    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", 2)] * 2
+    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", None)] * 2
     assert ends[1].value == b"BodyError"
+    assert bounds(daemon) == [b'{"attempts":2}'] * 2
 
 
 async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_failed() -> None:

@@ -64,6 +64,8 @@ def draw_request(
         return request(
             function,
             draw.choice((b"", b"a")),
+            draw.choice((None, b'{"attempts":1}', b'{"attempts":2}')),
+            kind=ValueType.STRING,
             flags=draw.choice((0, 0, 0, Flag.OVERWRITE)),
             at=at,
             count=draw.choice((None, 2, 5)),
@@ -87,7 +89,6 @@ def draw_request(
         return dead_letter_request(draw, function, key, token, at)
     ttl = draw.choice((None, SECOND, 20 * SECOND))
     error = draw.choice((None, b"boom", b"")) if function == Function.RELEASE else None
-    count = draw.choice((None, 1, 3)) if error is not None else None
     return request(
         function,
         key,
@@ -97,5 +98,4 @@ def draw_request(
         at=at,
         timeout=token,
         ttl=ttl,
-        count=count,
     )

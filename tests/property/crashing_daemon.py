@@ -97,7 +97,7 @@ def entry_at(
         *(entry.uri, tuple(entry.links or ()), entry.value_type, value, entry.timestamp),
         *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
         *(entry.extra.ttl, attempts, token, until, entry.superseded, reason, first_due),
-        entry.extra.error,
+        *(entry.extra.error, entry.extra.attempts_max if token else 0),
         *(entry.priority, entry.domain.name),
     )
 
@@ -123,7 +123,7 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
         # what shares a URI with entries that are not persistent, see VOLATILE_KEYS
         if entry.persistent and (exact or entry.uri != VOLATILE_URI):
             value = value_of(engine, disk, LOG, entry)
-            fields = entry_at(entry, value, now, engine.context.jobs.attempts_max_of(entry.domain))
+            fields = entry_at(entry, value, now, engine.context.jobs.attempts_max_of(entry))
             if isinstance(fields, int):
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:

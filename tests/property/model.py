@@ -64,7 +64,7 @@ from tests.property.model_parts import (
 )
 from tests.property.model_scans import Scans
 from tests.property.model_values import Values
-from tests.property.model_work import REASON_BYTES_MAX, Work
+from tests.property.model_work import REASON_BYTES_MAX, Work, numbers_in
 
 
 class Model(Values, Keys, Work, Scans):
@@ -200,6 +200,7 @@ class Model(Values, Keys, Work, Scans):
             here.first_due = first_due
             here.not_before = min(here.not_before, first_due + bound)
         here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
+        here.attempts_max = 0
         here.error = None
         here.delayed_at = here.touched_at = 0
         here.writes += 1
@@ -235,12 +236,20 @@ class Model(Values, Keys, Work, Scans):
 
     def do_next(self, session: Hashable, r: Request) -> Reply | None:
         refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
+        self.options(r)
         reply = self.take(r)
         if reply is None and r.flags & Bit.LISTEN and r.count != 0:
             deadline = None if r.ttl is None else self.later(r.ttl)
             self.waiters.append(Waiter(session, r, deadline))
             return None
         return reply or self.nothing(r)
+
+    def options(self, r: Request) -> dict[str, int]:
+        """Return the options in the value of a NEXT."""
+        if r.value_type is None:
+            return {}
+        refuse("bad-value", r.value_type != ValueType.STRING)
+        return numbers_in(r.value, ("attempts",))
 
     def nothing(self, r: Request) -> Reply:
         return Reply(timeout=self.next_at(r.key), pairs=[])
@@ -277,6 +286,7 @@ class Model(Values, Keys, Work, Scans):
             token = self.lease(taken, lease_us)
             for e in taken:
                 e.accessed = self.clock
+                e.attempts_max = self.options(r).get("attempts", 0)
         self.note_delivery(taken, leased=not pop)
         pairs = [self.pair(e, r) for e in taken]
         for e in taken if pop else []:
@@ -345,8 +355,7 @@ class Model(Values, Keys, Work, Scans):
             delay = min(rules.retry_delay_us << min(e.attempts, 64), rules.retry_delay_us_max)
         if failed:
             e.attempts, e.error = min(e.attempts + 1, 0xFFFF), r.value
-        bounds = (self.limit(e.parts.domain, "attempts"), r.count or 0) if e.parts else ()
-        if failed and any(0 < most <= e.attempts for most in bounds):
+        if failed and self.has_failed_enough(e):
             self.end_lease(e)
             e.buried, e.reason = True, r.value
             return Reply()

@@ -85,6 +85,8 @@ class Entry:
     touched_at: int = 0
     """0: its own record tells of its expiry, or a client gave that instant."""
     token_before: int = 0
+    attempts_max: int = 0
+    """Bound of its lease on failed attempts; 0: the lease has none."""
     renews: set[int] = field(default_factory=set)
     """Tokens of the same lease that a repeat of its last TOUCH may come with."""
     first_due: int = 0

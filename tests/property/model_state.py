@@ -297,12 +297,18 @@ class State:
     def run_out(self, e: Entry) -> None:
         """End a lease that has lasted for its time."""
         e.attempts = min(e.attempts + 1, 0xFFFF)
+        is_last = self.has_failed_enough(e)
         self.end_lease(e)
-        if e.parts is not None and 0 < self.limit(e.parts.domain, "attempts") <= e.attempts:
+        if is_last:
             e.buried, e.reason = True, b"attempts reached max-attempts"
 
+    def has_failed_enough(self, e: Entry) -> bool:
+        """Whether a bound of its domain or of its lease is reached, as its attempt has failed."""
+        bounds = (self.limit(e.parts.domain, "attempts"), e.attempts_max) if e.parts else ()
+        return any(0 < most <= e.attempts for most in bounds)
+
     def end_lease(self, e: Entry) -> None:
-        until, e.token = e.leased_until, 0
+        until, e.token, e.attempts_max = e.leased_until, 0, 0
         if e.displaced_at is not None:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.displaced_at)

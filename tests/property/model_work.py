@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from itertools import takewhile, zip_longest
 
 from fastjournal.protocol.constants import Query, ValueType
@@ -28,6 +28,21 @@ LIMIT_MAX = 2**63 - 1
 
 def check_domain(domain: bytes) -> None:
     refuse("bad-key", not 0 < len(domain) <= KEY_BYTES_MAX or b":" in domain)
+
+
+def numbers_in(value: bytes, names: Sequence[str]) -> dict[str, int]:
+    """The JSON object in a value, which may have these names."""
+    refuse("too-large", len(value) > 4096)
+    try:
+        given = json.loads(value)
+    except ValueError:
+        raise RefusedError("bad-value") from None
+    if not isinstance(given, dict):
+        raise RefusedError("bad-value")
+    for name, number in given.items():
+        refuse("bad-value", name not in names or type(number) is not int)
+        refuse("bad-value", not 0 <= number <= LIMIT_MAX)
+    return given
 
 
 class Work(State):
@@ -120,15 +135,7 @@ class Work(State):
     def do_limit(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)
         refuse("bad-value", r.value_type != ValueType.STRING)
-        refuse("too-large", len(r.value) > 4096)
-        try:
-            given = json.loads(r.value)
-        except ValueError:
-            raise RefusedError("bad-value") from None
-        refuse("bad-value", not isinstance(given, dict))
-        for name, number in given.items():
-            refuse("bad-value", name not in LIMIT_NAMES or type(number) is not int)
-            refuse("bad-value", not 0 <= number <= LIMIT_MAX)
+        given = numbers_in(r.value, LIMIT_NAMES)
         limit = {**self.limits.get(r.key, {}), **given}
         self.limits[r.key] = {name: number for name, number in limit.items() if number}
         return Reply()

@@ -117,6 +117,9 @@ VALUES: tuple[tuple[int, bytes], ...] = (
     *((ValueType.BOOLEAN, b"\1"), (ValueType.BOOLEAN, b"\0"), (ValueType.BOOLEAN, b"\1")),
     *((ValueType.FLOAT, struct.pack(">d", 1e308)), (ValueType.FLOAT, struct.pack(">f", 0.5))),
 )
+NEXT_OPTIONS = (b'{"attempts":1}', b'{"attempts":2}', b'{"attempts":3}', b"{}", b'{"x":1}')
+"""Values of NEXT."""
+
 LIMITS = (
     *(b'{"jobs":1}', b'{"jobs":2}', b'{"jobs":0}', b'{"interval_us":1000000}', b"{}", b"no JSON"),
     *(b'{"interval_us":0,"jobs":0}', b'{"attempts":1}', b'{"attempts":0}', b'{"lease_us":2000000}'),
@@ -181,12 +184,12 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
         case Function.NEXT:
             key = draw.choice((b"", b"a", b"b"))
             count, timeout = draw.choice((None, 1, 3)), duration
+            kind, value = ValueType.STRING, draw.choice(NEXT_OPTIONS)
+            is_valued = draw.random() < 0.3
         case Function.DELETE | Function.RELEASE | Function.TOUCH | Function.BURY:
             if function == Function.RELEASE or draw.random() < 0.6:
                 flags |= WORKED_ON
                 token = draw.choice((0, 0, 0, 1, 2))
-            if function == Function.RELEASE:
-                count = draw.choice((None, None, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
         case Function.CANCEL:

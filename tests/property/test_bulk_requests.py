@@ -124,7 +124,7 @@ def ask_twins(seed: int, *, cold: bool = False, tokens: bool = False) -> list[Tw
             twin.subject.engine.context.grants = Grants(GRANTS)
     now, leases = START, list[tuple[int, bytes]]()
     draw = random.Random(seed)
-    steps = draw_session(seed, 400, choices)
+    steps = draw_session(seed, 500, choices)
     while steps:
         batch, steps = steps[: (number := draw.randint(1, 30))], steps[number:]
         now += batch[0].wait

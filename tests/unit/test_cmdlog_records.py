@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastjournal.cmdlog.format.envelope import Completion, Envelope
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import Operation
+from fastjournal.cmdlog.format.operation_records import Change, Operation
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,
@@ -27,7 +27,7 @@ from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, en
 from fastjournal.errors import LogCorruptError
 
 NUMBER_FORMS: dict[Any, Any] = {
-    bytes: b"",
+    bytes: bytes(16),
     bytes | None: None,
     list[bytes]: [],
     tuple[bytes | int, ...]: (),
@@ -233,3 +233,16 @@ def test_number_below_zero_in_a_record_of_ours_is_damage(
     assert decode(msgspec.msgpack.encode(struct(**fields)))
     with pytest.raises(msgspec.ValidationError, match=">= 0"):
         decode(msgspec.msgpack.encode(struct(**fields | {field: -1})))
+
+
+@pytest.mark.parametrize("change", get_args(Change), ids=lambda change: change.__name__)
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_change_of_a_job_whose_id_has_another_length_is_damage(
+    change: type[msgspec.Struct], size: int
+) -> None:
+    hints = get_type_hints(change)
+    rest = [NUMBER_FORMS.get(hints[name], 0) for name in change.__struct_fields__[1:]]
+    decode = msgspec.msgpack.Decoder(change).decode
+    assert decode(msgspec.msgpack.encode(change(bytes(16), *rest)))
+    with pytest.raises(msgspec.ValidationError, match="length"):
+        decode(msgspec.msgpack.encode(change(bytes(size), *rest)))

@@ -182,7 +182,7 @@ def test_job_of_workqs_own_can_be_changed() -> None:
         Value(b"x" * 16, b"", T),
         Resize(b"x" * 16, 1, T),
         Link(b"x" * 16, b"k"),
-        Rename(b"", b"k", T),
+        Rename(b"x" * 16, b"k", T),
     ],
 )
 def test_change_of_a_job_that_cleaning_took_away_does_nothing(change: Change) -> None:

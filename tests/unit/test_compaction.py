@@ -489,6 +489,32 @@ def test_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -
     log.check()
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+@pytest.mark.parametrize("copied", [1, 3])
+def test_copy_forward_of_a_leased_entry_keeps_the_bound_of_its_lease(
+    copied: int, renewed: bool
+) -> None:
+    log = CompactedLog()
+    log.done(Function.SET, KEY, b"v")
+    bound = {"value": b'{"attempts":1}', "kind": ValueType.STRING}
+    token = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND, **bound).timeout
+    if renewed:
+        log.ask(Function.TOUCH, KEY, flags=Flag.WORKED_ON, timeout=token, ttl=900 * SECOND)
+    positions = {log.entry(KEY).position}
+    for _ in range(copied):
+        log.fill(10)
+        log.empty(10)
+        log.clean(log.roll())
+        log.check()
+        positions.add(log.entry(KEY).position)
+    assert len(positions) == 1 + copied, "it was not copied"
+    log.restart()
+    log.pass_time(1001)
+    entry = log.entry(KEY)
+    assert (entry.reason, entry.extra.attempts) == (b"attempts reached max-attempts", 1)
+    log.check()
+
+
 @pytest.mark.parametrize("reason", [b"", b"why", b"why " * 50], ids=["leased", "short", "long"])
 def test_copy_forward_of_a_leased_or_buried_entry_comes_once(reason: bytes) -> None:
     log = CompactedLog(cmdlog_seg_size=8192)

@@ -112,6 +112,15 @@ def test_lease_that_is_lost_at_the_last_attempt_is_lost_and_buried() -> None:
     assert events[3].run_us == 1_000_000
 
 
+def test_lease_that_is_lost_at_its_own_bound_is_lost_and_buried() -> None:
+    told = Told()
+    told.set(1)
+    bound = {"value": b'{"attempts":1}', "kind": ValueType.STRING}
+    told.log.ask(Function.NEXT, DOMAIN, timeout=1_000_000, **bound)
+    told.log.pass_time(1)
+    assert told.kinds() == ["set", "leased", "lost", "buried"]
+
+
 def test_entry_that_expires_while_it_is_leased_ends_its_lease() -> None:
     told = Told()
     now = told.log.clock.instant_us

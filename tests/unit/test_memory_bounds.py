@@ -9,7 +9,7 @@ import pytest
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import PAUSE_BYTES
 from fastjournal.protocol import decode_reply
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.engine import DOMAIN_BYTES, WAIT_BYTES, Engine
 from tests.door.places import patch_module
 from tests.property.subject import SECOND, START, request
@@ -45,13 +45,22 @@ def test_waits_are_bounded_in_bytes_for_all_connections(monkeypatch: pytest.Monk
     assert engine.waiters.bytes == 0
 
 
-def test_waits_keep_no_value_and_no_second_key() -> None:
+def test_waits_count_their_options_and_keep_no_second_key() -> None:
     engine = Engine()
-    asked = request(Function.NEXT, b"d", bytes(100_000), flags=Flag.LISTEN | Flag.DATA, uri=b"u")
+    options = b'{"attempts":2%s}' % (b" " * 4000)
+    asked = request(
+        *(Function.NEXT, b"d", options),
+        kind=ValueType.STRING,
+        flags=Flag.LISTEN | Flag.DATA,
+        uri=b"u",
+    )
     assert engine.handle("one", asked, START) is None
     (waiter,) = engine.waiters.all()
     kept = waiter.request
-    assert (kept.key, kept.value, kept.second_key) == (b"d", b"", None)
+    assert (kept.key, kept.value, kept.second_key) == (b"d", options, None)
+    assert engine.waiters.bytes > WAIT_BYTES + DOMAIN_BYTES + len(options)
+    engine.end_session("one")
+    assert engine.waiters.bytes == 0
     assert (kept.identifier, kept.timestamp, kept.flags & Flag.DATA) == (7, START, Flag.DATA)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastjournal.client import EntryExplanation
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -156,6 +156,9 @@ def test_explanation_tells_bounds_and_times_of_an_entry() -> None:
     assert (facts["modified_us"], facts["accessed_us"]) == (START, START + SECOND)
     assert (facts["attempts_max"], facts["postpone_us_max"]) == (7, 3 * SECOND)
     assert facts["worked_on_until"] == token
+    assert s.release(JOB, token) == ""
+    s.lease(value=b'{"attempts":2}', kind=ValueType.STRING)
+    assert explained(s, JOB)["attempts_max"] == 2
     assert facts["read_only"] == 0
     assert isinstance(s.target, EngineSubject)
     s.target.engine.context.read_only = True

@@ -127,9 +127,9 @@ class Context:
     def wait(self, session: Hashable, request: Request, now: int) -> None:
         """Let a NEXT wait until something is ready, or its ttl is over."""
         deadline = NEVER if request.ttl is None else min(now + request.ttl, NEVER)
-        if request.value or request.second_key:
+        if request.second_key:
             # which nobody counts, and NEXT does not use
-            request = msgspec.structs.replace(request, value=b"", value_type=None, second_key=None)
+            request = msgspec.structs.replace(request, second_key=None)
         self.waiters.add(session, request, deadline)
 
     def answer(

@@ -63,6 +63,7 @@ def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
     if extra is not NOTHING:
         assert not extra.superseded or state == EntryState.LEASED
         assert state == EntryState.DELAYED or not extra.waits_until
+        assert state == EntryState.LEASED or not extra.attempts_max
     assert (state == EntryState.LEASED) == (extra.token != 0) == (extra.leased_until != 0)
     assert (state == EntryState.BURIED) == (extra.reason is not None)
     if entry.journal:

@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_UNLOGGED
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
-from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import END_LEASE, KICK, EntryState
 from fastjournald.tables.value_cache import text_bytes
@@ -88,8 +87,8 @@ class JobLifecycle:
         self.store.leases.lost += 1
         if self._is_dropped(entry, now):
             return
-        until = self._stop_work(entry, now)
         is_last = self.is_last_attempt(entry)
+        until = self._stop_work(entry, now)
         entry.own().attempts += 1
         if is_last:
             self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now)
@@ -97,16 +96,19 @@ class JobLifecycle:
         self._journal.leases.lease_over(entry, now)
         self._wait_again(entry, until, now)
 
-    def attempts_max_of(self, domain: Domain) -> int:
-        """Return after how many failed attempts an entry of a domain is buried; 0: never."""
-        limit = domain.limit
-        return self._attempts_max if limit is None else limit.attempts or self._attempts_max
+    def attempts_max_of(self, entry: Entry) -> int:
+        """Return after how many failed attempts an entry is buried; 0: never.
 
-    def is_last_attempt(self, entry: Entry, worker_max: int = 0) -> bool:
-        """Whether an entry is buried if one more attempt fails; its worker may allow fewer."""
-        attempts = entry.extra.attempts + 1
-        bounds = (self.attempts_max_of(entry.domain), worker_max)
-        return entry.journal and any(0 < bound <= attempts for bound in bounds)
+        It is the smaller bound: that of the domain, or else of the daemon, and that of its lease.
+        """
+        limit = entry.domain.limit
+        bound = self._attempts_max if limit is None else limit.attempts or self._attempts_max
+        of_lease = entry.extra.attempts_max
+        return min(bound, of_lease) if bound and of_lease else bound or of_lease
+
+    def is_last_attempt(self, entry: Entry) -> bool:
+        """Whether a leased entry is buried if this attempt fails."""
+        return entry.journal and 0 < self.attempts_max_of(entry) <= entry.extra.attempts + 1
 
     def _is_dropped(self, entry: Entry, now: int) -> bool:
         """Drop an entry as its lease ends, if newer work took its URI or its life is over."""
@@ -125,6 +127,8 @@ class JobLifecycle:
         """End the lease of an entry, which may expire again; return when it would have ended."""
         until = entry.leased_until
         self.store.end_work(entry, now)
+        if entry.extra.attempts_max:
+            entry.extra.attempts_max = 0
         if entry.expires:
             self.store.watch_expiry(entry)
         return until

@@ -13,7 +13,10 @@ from fastjournald.tables.domain import NEVER, NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360
-"""Memory of a waiting request, besides the name of its domain."""
+"""Memory of a waiting request, besides the name of its domain and its value."""
+
+VALUE_BYTES = 48
+"""Memory of the value of a waiting request, besides its bytes."""
 
 DOMAIN_BYTES = 620
 """Memory of a domain that requests wait for."""
@@ -27,6 +30,11 @@ class Waiter(msgspec.Struct, gc=False):
     request: Request
     deadline: int
     """Instant at which it is answered with nothing; ``NEVER``: it waits without end."""
+
+
+def _bytes_of(request: Request) -> int:
+    options = VALUE_BYTES + len(request.value) if request.value else 0
+    return WAIT_BYTES + len(request.key) + options
 
 
 class Waiters:
@@ -60,7 +68,7 @@ class Waiters:
     def bytes_with(self, request: Request) -> int:
         """Return what they would take in memory, if one more request waited. O(1)."""
         domain = 0 if request.key in self._by_domain else DOMAIN_BYTES
-        return self.bytes + WAIT_BYTES + len(request.key) + domain
+        return self.bytes + _bytes_of(request) + domain
 
     def numbers(self) -> Iterator[tuple[Hashable, int]]:
         """Yield sessions that wait, and how many requests each has waiting."""
@@ -84,7 +92,7 @@ class Waiters:
         """The request was answered, or nobody is there any more. O(log n)."""
         serial, domain = waiter.serial, waiter.request.key
         del self._by_serial[serial]
-        self.bytes -= WAIT_BYTES + len(domain)
+        self.bytes -= _bytes_of(waiter.request)
         serials = self._by_domain[domain]
         serials.remove(serial)
         if not serials:

@@ -237,6 +237,7 @@ class _Loading:
             reason=more.reason,
             error=more.error,
             first_due=more.first_due,
+            attempts_max=more.lease_attempts_max,
         )
         if more.cold_bytes:
             entry.value = Cold(more.cold_bytes)

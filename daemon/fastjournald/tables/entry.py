@@ -87,6 +87,8 @@ class Extra(msgspec.Struct, gc=False):
     """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
     lease: LeaseOperation | None = None
     """Operation that leased it; None: none has, or one from before the start of the daemon."""
+    attempts_max: int = 0
+    """Failed attempts after which its lease lets it be buried; 0: the lease has no bound."""
 
 
 class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc] # frozen, its base is not

@@ -151,6 +151,11 @@ class LeaseTable:
             if entry.uri is not None:
                 by_uri[entry.uri] = entry
 
+    def bound(self, entries: list[Entry], attempts_max: int) -> None:
+        """Let the leases of entries have a bound on failed attempts."""
+        for entry in entries:
+            entry.own().attempts_max = attempts_max
+
     def load(self, entry: Entry) -> None:
         """Take over a lease from the log; the timer queue is built later. O(1)."""
         entry.move_to(EntryState.LEASED, LOAD)

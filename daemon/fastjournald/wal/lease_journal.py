@@ -48,7 +48,12 @@ class LeaseJournal:
         self._store_again = store_again
 
     def leased(
-        self, entries: list[Entry], token: int, now: int, touched: Sequence[Entry] = ()
+        self,
+        entries: list[Entry],
+        token: int,
+        now: int,
+        touched: Sequence[Entry] = (),
+        attempts_max: int = 0,
     ) -> None:
         """One request is about to lease these entries: one token, and an attempt of each.
 
@@ -57,6 +62,7 @@ class LeaseJournal:
             token: Token of the lease.
             now: The present.
             touched: Those of them whose expiry it moves.
+            attempts_max: Bound of the lease on failed attempts; 0: it has none.
         """
         entries = [entry for entry in entries if entry.run is not None]
         if not entries:
@@ -72,13 +78,15 @@ class LeaseJournal:
             for entry in touched:
                 touch = Touch(self._records.amend(entry), entry.expires)
                 parts.append(encode.operation(touch, now))
-        self._begin(parts, entries, Lease(len(entries), token), now)
+        lease = Lease(len(entries), token, attempts=attempts_max)
+        self._begin(parts, entries, lease, now)
         # behind the append: the first record of a segment tells of what is before it
         self.last_token = token
 
     def copied_forward(self, entry: Entry, now: int) -> None:
         """The record of a leased entry was written anew; this is its lease."""
-        self._begin([], [entry], Lease(1, entry.token, again=True), now)
+        lease = Lease(1, entry.token, again=True, attempts=entry.extra.attempts_max)
+        self._begin([], [entry], lease, now)
 
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""

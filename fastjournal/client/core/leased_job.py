@@ -178,7 +178,6 @@ class LeasedJob(Decodable):
             self.token,
             delay=failed.delay,
             error=failed.reason,
-            attempts_max=self._options.attempts_max,
         )
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:

@@ -102,6 +102,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             lease=to_timedelta(self.lease_us),
             wait=to_timedelta_or_none(wait_us),
             meta=True,
+            attempts_max=self.attempts_max,
         )
 
 

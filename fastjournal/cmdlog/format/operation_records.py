@@ -27,7 +27,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, encode_fields
-from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, NO_TIME, Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job
 from fastjournal.limits import VALUE_BYTES_LIMIT
 
@@ -40,6 +40,7 @@ GROUP_RECORDS_MAX = 2**31 - 1
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_JobId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=JOB_ID_BYTES, max_length=JOB_ID_BYTES)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUP_RECORDS_MAX)]
 
 
@@ -82,6 +83,8 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
     token: _Number
     again: bool = False
     """Whether a lease that goes on is only told once more: another token may be the newest."""
+    attempts: _Number = 0
+    """Failed attempts after which an entry of this lease is buried; 0: the lease has no bound."""
 
 
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
@@ -137,7 +140,7 @@ class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
     Or a step of the clock moved its end, and left its token.
     """
 
-    job_id: bytes
+    job_id: _JobId
     token: _Number
     end: _Number = 0
     """When the lease ends, where a step of the clock moved that; 0: at its token."""
@@ -146,7 +149,7 @@ class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
 class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
     """The expiry of that job moved to ``expires`` (0: never)."""
 
-    job_id: bytes
+    job_id: _JobId
     expires: _Number
     is_instant: bool = False
     """Whether a client gave that instant: else it is a duration from the time of the record on."""
@@ -155,14 +158,14 @@ class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
 class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
     """RELEASE with a TTL: that job must not start before ``not_before``."""
 
-    job_id: bytes
+    job_id: _JobId
     not_before: _Number
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
     """RELEASE with a value: an attempt of that job failed; the end of its lease follows."""
 
-    job_id: bytes
+    job_id: _JobId
     attempts: _Number
     """With this one."""
     error: bytes
@@ -171,7 +174,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
 class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
     """ADD or NOT: what that job's value is now, of the same type."""
 
-    job_id: bytes
+    job_id: _JobId
     value: bytes
     timestamp: _Number
     """Timestamp of the entry, as below; its modified time is that of the record."""
@@ -180,7 +183,7 @@ class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
 class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
     """TRUNCATE: that job's value is cut to ``size`` bytes, or filled up with zero bytes."""
 
-    job_id: bytes
+    job_id: _JobId
     size: Annotated[int, msgspec.Meta(ge=0, le=VALUE_BYTES_LIMIT)]
     timestamp: _Number
 
@@ -188,7 +191,7 @@ class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
 class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
     """LINK: that job stands under one more key."""
 
-    job_id: bytes
+    job_id: _JobId
     key: bytes
 
 
@@ -198,7 +201,7 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     An entry that stood under ``key`` is removed without a tombstone; a tombstone there is erased.
     """
 
-    job_id: bytes
+    job_id: _JobId
     key: bytes
     timestamp: _Number
     """Timestamp of the entry and of the tombstone."""

@@ -318,7 +318,7 @@ def _mended_groups(
             continue
         if isinstance(operation, Lease):
             starts = _starts_left(data, end, members, operation.following, ended)
-            payload = pack(Lease(starts, operation.token))
+            payload = pack(msgspec.structs.replace(operation, following=starts))
             edits.append(
                 (start, end, encode_record(msgspec.structs.replace(record, payload=payload)))
             )

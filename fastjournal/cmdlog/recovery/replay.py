@@ -313,6 +313,8 @@ class Replay:
             else:
                 job.token = lease.token
                 job.starts += 1
+            if lease.attempts or job.more.lease_attempts_max:
+                job.own().lease_attempts_max = lease.attempts
         return stop - 1
 
     def _unfinished(self, offset: int, *, last: bool) -> None:

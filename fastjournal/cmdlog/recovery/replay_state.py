@@ -226,14 +226,14 @@ class ReplayState:
         if time >= end:
             more.attempts += 1
         more.first_due = max(job.not_before, min(time, end))
-        job.token = more.lease_end = 0
+        job.token = more.lease_end = more.lease_attempts_max = 0
 
     def bury(self, job: ReplayedEntry, reason: bytes, time: int) -> None:
         """Make a job a dead letter, which ends its lease."""
         more = job.own()
         if 0 < job.leased_until <= time:
             more.attempts += 1
-        job.token = more.lease_end = 0
+        job.token = more.lease_end = more.lease_attempts_max = 0
         more.reason = reason
         more.amended = True
 

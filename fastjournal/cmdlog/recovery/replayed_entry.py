@@ -28,6 +28,8 @@ class ColdFields(msgspec.Struct, gc=False):
     first_due: int = 0
     taken: tuple[bytes, ...] = ()
     erases: bool = False
+    lease_attempts_max: int = 0
+    """Bound of its lease on failed attempts; 0: the lease has none."""
     amended: bool = False
     """Whether other records than its own changed it; start-attempts are counted by ``starts``."""
     cold_bytes: int = 0

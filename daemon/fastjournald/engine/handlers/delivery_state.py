@@ -44,7 +44,7 @@ def delivery_state(
         "locked_since_us": 0 if lock is None else lock.since,
         "delayed_until_us": entry.delayed_until if entry.state == EntryState.DELAYED else 0,
         "ready_before": _ready_before(store, entry),
-        "attempts_max": context.jobs.attempts_max_of(entry.domain),
+        "attempts_max": context.jobs.attempts_max_of(entry),
         "postpone_us_max": context.settings.postpone_us_max,
         "read_only": int(context.read_only),
         **_other_work(context.store, entry, may_see),

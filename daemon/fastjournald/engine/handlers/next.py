@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from itertools import islice
+from typing import Annotated
+
+import msgspec
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
@@ -11,14 +14,16 @@ from fastjournal.limits import (
     ENTRY_WORK,
     HOLD_WORK,
     KEY_BYTES_MAX,
+    LIMIT_MAX,
     NEXT_ENTRIES_MAX,
+    NEXT_VALUE_BYTES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
     WAITS_MAX,
     WAITS_PER_CONNECTION_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
-from fastjournal.protocol import ErrorCode, Reply, Request, encode_reply_to
+from fastjournal.protocol import ErrorCode, Reply, Request, ValueType, encode_reply_to
 from fastjournal.protocol.pairs import META_BYTES, PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
@@ -37,10 +42,38 @@ from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
+_NO_STRING = f"{ErrorCode.BAD_VALUE} the value of NEXT is a JSON object of type string"
+_LONG_VALUE = f"{ErrorCode.TOO_LARGE} the value of NEXT has at most {NEXT_VALUE_BYTES_MAX} bytes"
 ANY_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on all connections"
+
+
+class NextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a NEXT, the JSON object in its value."""
+
+    attempts: Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] = 0
+    """Failed attempts after which the lease lets an entry be buried; 0: no bound of its own."""
+
+
+_NO_OPTIONS = NextOptions()
+_decode_options = msgspec.json.Decoder(NextOptions).decode
+
+
+def options_of(request: Request) -> NextOptions | str:
+    """Return the options of a NEXT; or the error."""
+    if request.value_type is None:
+        return _NO_OPTIONS
+    if request.value_type != ValueType.STRING:
+        return _NO_STRING
+    if len(request.value) > NEXT_VALUE_BYTES_MAX:
+        return _LONG_VALUE
+    try:
+        return _decode_options(request.value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # the second one comes of a name that is no UTF-8
+        return f"{ErrorCode.BAD_VALUE} {error}"
 
 
 def next_(
@@ -53,6 +86,10 @@ def next_(
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if not is_any_domain(request.key):
         return ANY_DOMAIN
+    if request.value_type is not None:
+        options = options_of(request)
+        if isinstance(options, str):
+            return options
     if context.read_only:
         return READ_ONLY
     reply = next_work(context, session, request, now, unreadable)
@@ -108,8 +145,15 @@ def next_work(
     else:
         lease_us = request.timeout or context.tokens.lease_us_of(entries[0].domain)
         token = context.tokens.issue(entries, now + lease_us)
-        journal.leases.leased(entries, token, now)
+        attempts_max = 0
+        if request.value_type is not None:
+            options = options_of(request)
+            assert isinstance(options, NextOptions), "it was checked when the request came"
+            attempts_max = options.attempts
+        journal.leases.leased(entries, token, now, attempts_max=attempts_max)
         store.begin_work(entries, token, session, now)
+        if attempts_max:
+            store.leases.bound(entries, attempts_max)
         reply.flags |= WORKED_ON
         reply.timeout = token
     reply.pairs = store.pairs(entries, request.flags, now)

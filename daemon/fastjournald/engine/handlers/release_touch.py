@@ -28,10 +28,7 @@ _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
 def release(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Release a lease; TTL: a new delay. A value: the attempt failed with that error.
-
-    COUNT, with a value: the worker buries after so many attempts, where the domain allows more.
-    """
+    """Release a lease; TTL: a new delay. A value: the attempt failed with that error."""
     token = token_of(request)
     if token is None:
         return HALF_TOKEN
@@ -50,7 +47,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     delay = request.ttl
     is_last = False
     if error is not None:
-        is_last = context.jobs.is_last_attempt(entry, request.count or 0)
+        is_last = context.jobs.is_last_attempt(entry)
         if is_last:
             delay = None
         elif delay is None:

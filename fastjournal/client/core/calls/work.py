@@ -54,6 +54,7 @@ def next_(
     wait: Duration | None = None,
     delete: bool = False,
     meta: bool = False,
+    attempts_max: int = 0,
 ) -> Call[Jobs]:
     """Lease due jobs, in work order.
 
@@ -67,6 +68,9 @@ def next_(
         wait: Wait for work at most that long (``WAIT_WITHOUT_END``); None: return at once.
         delete: Delete the entries instead of leasing them.
         meta: Return the metadata too.
+        attempts_max: Failed attempts after which the daemon buries an entry of this lease, also
+            where the worker does not live to report one; 0: as the domain says. A smaller bound of
+            the domain or the daemon holds beside it.
 
     Raises:
         RefusedError: ``shutting-down``, ``busy`` (too many wait on this connection).
@@ -76,10 +80,13 @@ def next_(
     flags |= OVERWRITE if delete else 0
     flags |= LISTEN if wait is not None else 0
     endless = wait == WAIT_WITHOUT_END
+    bound = check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX)
     request = Request(
         Function.NEXT,
         flags=flags,
         key=key_bytes(domain),
+        value_type=ValueType.STRING if bound else None,
+        value=msgspec.json.encode({"attempts": bound}) if bound else b"",
         count=checked_count("count", count),
         timeout=checked_lease(lease),
         ttl=None if wait is None or endless else duration("wait", wait),
@@ -132,12 +139,11 @@ def release(
     *,
     delay: Duration | None = None,
     error: str | None = None,
-    attempts_max: int = 0,
 ) -> Call[None]:
     """Release a leased entry: it waits again.
 
     With an ``error`` the attempt failed: the daemon counts it, keeps the error, delays the entry
-    longer with each failure, and buries it at the domain's max attempts, or at ``attempts_max``.
+    longer with each failure, and buries it at the max attempts of the domain or of the lease.
 
     Where it was sent again after a lost connection, ``lease-lost`` and ``not-found`` count as
     done: the entry is no longer held, as was asked.
@@ -148,13 +154,10 @@ def release(
         delay: It is due again that long from now; None: as before, or with an
             ``error`` after the daemon's back-off.
         error: Why the attempt failed, at most 4,096 bytes of UTF-8; None: it did not.
-        attempts_max: Failed attempts after which this worker wants it buried, at most 65,535; 0:
-            as the domain says.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``.
     """
-    bound = check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX)
     request = Request(
         Function.RELEASE,
         flags=token_flag(token),
@@ -163,7 +166,6 @@ def release(
         value=b"" if error is None else _reason(error),
         timeout=checked_token(token),
         ttl=duration("delay", delay),
-        count=bound or None,
     )
     return Call(request, reply_readers.nothing)
 
