@@ -167,6 +167,8 @@ class Log:
         self.keys: dict[bytes, Entry] = {}
         self.pauses: dict[bytes, int] = {}
         self.limits: dict[bytes, list[int]] = {}
+        self.deliveries: dict[bytes, int] = {}
+        """Domain to its last delivery."""
         self.met: set[str | int] = set()
         """Commands of records, and tags of operations."""
         self._ids: dict[int, bytes] = {}
@@ -250,6 +252,9 @@ class Log:
                     for start in records[index + 1 : index + 1 + fields[0]]:
                         self.met.add(start.command)
                         job = self.jobs.get(start.job_id)
+                        parts = None if job is None else parse_key(job.key)
+                        if parts is not None and not any(fields[2:3]):
+                            self.deliveries[parts[0]] = record.time
                         if job is not None:
                             job.token, job.lease_end = fields[1], 0
                             job.lease_attempts_max = fields[3] if fields[3:] else 0
@@ -258,6 +263,8 @@ class Log:
                     self.pauses[fields[0]] = fields[1]
                 elif tag == "limit":
                     self.limits[fields[0]] = fields[1:]
+                elif tag == "delivered":
+                    self.deliveries[fields[0]] = fields[1]
                 elif tag not in ("segment", "rewritten", "removed", "batch", "tombstone", "forget"):
                     self._change(tag, fields, record.time)
             else:

@@ -306,6 +306,9 @@ def test_page_reader_finds_what_the_library_finds_after_clients_and_compaction()
             daemon.writer.write()
             log, found = read_simulated(segments(daemon))
             assert found == replayed(daemon), seed
+            limits = daemon.engine.store.rules.limits
+            for name in limits._last:
+                assert log.deliveries[name] == limits.last_delivery(name), seed
             met |= log.met
     assert met >= {command.value for command in Command} | TAGS, "not everything was read"
 

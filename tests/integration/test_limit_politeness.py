@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from fastjournal import SyncClient
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
+from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, listen_request, set_request
 
@@ -32,6 +36,7 @@ SLOW_INTERVAL_US = 400_000
 SLOW_DOMAINS = 5
 """The first domains have a LIMIT of their own."""
 LEASE_US = 700_000
+NOTHING_TO_DO = 75
 PATIENCE_S = 120.0
 """Far longer than the work takes, so that a loaded machine fails no test."""
 
@@ -159,3 +164,37 @@ def test_limit_holds_for_all_workers_across_lost_leases_and_kills(tmp_path: Path
         for before, after in pairwise(sorted(fleet.hand_outs[name], key=lambda one: one.at)):
             assert after.at - before.at >= interval, (name, before, after)
             assert after.at >= before.ends, (name, before, after)
+
+
+@pytest.mark.parametrize("by", ["limit", "default", "pop"])
+def test_limit_interval_that_runs_outlives_compaction_and_a_restart(
+    tmp_path: Path, by: str
+) -> None:
+    options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50")
+    options += ("--listen", f"unix:{tmp_path}/socket")
+    if by == "default":
+        options += ("--default-interval", "600")
+    with DaemonProcess(tmp_path, *options) as daemon:
+        cli = Cli(tmp_path, daemon.address)
+        if by != "default":
+            assert cli("limit", "h", "--interval", "600s").returncode == 0
+        for name in ("one", "two"):
+            assert cli("set", f"h:128:0:{name}", "v").returncode == 0
+        take = ("--delete",) if by == "pop" else ("--exec", "true")
+        assert cli("next", "h", *take, "--count", "1").returncode == 0
+        with SyncClient(daemon.address) as client:
+            before = client.explain("h:128:0:two")
+            first = min(daemon.log_path.glob("*.log"))
+            deadline = time.monotonic() + PATIENCE_S
+            for number in range(10**6):
+                if number > 60 and not first.exists():
+                    break
+                assert time.monotonic() < deadline, "the log was not compacted"
+                client.set(f"k{number % 3}", bytes(60_000), overwrite=True)
+        daemon.kill()
+        daemon.start()
+        assert cli("next", "h").returncode == NOTHING_TO_DO
+        with SyncClient(daemon.address) as client:
+            after = client.explain("h:128:0:two")
+    assert after.domain_waits_until_us == before.domain_waits_until_us > before.now_us
+    assert after.domain_delivered_us == before.domain_delivered_us > 0

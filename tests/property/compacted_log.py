@@ -34,7 +34,7 @@ from tests.door.engine import Missing, Scan, evict_values
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
 from tests.property.cold_values import fetch
-from tests.property.crashing_daemon import Dump, dump
+from tests.property.crashing_daemon import Dump, dump, intervals_of
 from tests.property.subject import SECOND, START
 
 LOG = "/log"
@@ -165,7 +165,8 @@ class CompactedLog:
         while isinstance(answer, Scan):
             stepped = self.engine.step(answer, now)
             assert not isinstance(stepped, Missing)
-            answer = stepped
+            if stepped is not None:
+                answer = stepped
         assert answer is not None
         if len(self.writer._buffer) > 20:
             self.flush()
@@ -274,6 +275,7 @@ class CompactedLog:
         engine.check()
         found = dump(engine, clock.instant_us, exact=True, disk=self.disk)
         assert found == state
+        assert intervals_of(engine) == intervals_of(self.engine)
         # where they are, too
         assert {entry.key: entry.position for entry in engine.store if entry.persistent} == {
             entry.key: entry.position for entry in self.engine.store if entry.persistent

@@ -45,7 +45,7 @@ class State:
     delivered_at: dict[bytes, int] = field(default_factory=dict)
     """Domain to the instant of its last hand-out."""
     delivered_at_logged: dict[bytes, int] = field(default_factory=dict)
-    """The same of persistent leases only."""
+    """The same as far as a restart knows it."""
     waiters: list[Waiter] = field(default_factory=list)
     ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
     arrivals: int = 0
@@ -125,11 +125,14 @@ class State:
         return max(full, self.waits_until(domain))
 
     def note_delivery(self, entries: list[Entry], *, leased: bool) -> None:
-        """These entries were delivered; a lease record tells of it after a restart."""
+        """These entries were delivered.
+
+        A restart knows it by the record of a persistent lease, and where an interval runs.
+        """
         for e in entries:
             if e.parts is not None:
                 self.delivered_at[e.parts.domain] = self.clock
-                if leased and e.persistent:
+                if (leased and e.persistent) or self.waits_until(e.parts.domain):
                     self.delivered_at_logged[e.parts.domain] = self.clock
 
     # --- when something comes --------------------------------------------------------------------

@@ -138,4 +138,6 @@ class Work(State):
         given = numbers_in(r.value, LIMIT_NAMES)
         limit = {**self.limits.get(r.key, {}), **given}
         self.limits[r.key] = {name: number for name, number in limit.items() if number}
+        if self.waits_until(r.key):
+            self.delivered_at_logged[r.key] = self.delivered_at[r.key]
         return Reply()

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
+    Delivered,
     Erasure,
     Extend,
     Failed,
@@ -131,6 +132,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     SegmentRemoved(77),
                     Pause(b"a", now + 60 * SECOND),
                     Limit(b"a", SECOND, 1, 0, 0),
+                    Delivered(b"a", now),
                 )
             )
         )
@@ -147,12 +149,13 @@ def every_record() -> SegmentBuilder:
         SegmentStart(1, 5, 600, 7),
         SegmentRewritten(1, 2, 3, done=True),
         SegmentRemoved(4),
-        Lease(1, 300, again=True),
+        Lease(1, 300, again=True, attempts=4),
         Batch(1),
         Tombstone(b"k", 7),
         Erasure(b"k"),
         Pause(b"d", 300),
         Limit(b"d", 1, 2, 300, 4),
+        Delivered(b"d", 300),
         Extend(one, 99),
         Touch(two, 300),
         Delay(one, 5),

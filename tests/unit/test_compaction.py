@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.operation_records import Operation, tag_of, unpack_operation
+from fastjournal.cmdlog.format.partial_decode import is_operation
 from fastjournal.cmdlog.format.records import decode_body
 from fastjournal.cmdlog.format.removal_time import (
     REMOVED_BY_DELETE,
@@ -316,6 +318,116 @@ def test_pause_in_force_is_kept() -> None:
     assert info.name not in log.segments()
     log.check()
     assert b"a" in log.engine.store.rules.pauses
+
+
+INTERVAL = b'{"interval_us":600000000}'
+
+
+def deliver(log: CompactedLog, how: str) -> None:
+    """Deliver and complete the entry under ``KEY``."""
+    if how == "get":
+        token = log.ask(Function.GET, KEY, timeout=SECOND).timeout
+    elif how == "scan":
+        token = log.ask(Function.GET, b"a:", uri=b"a:2:", timeout=SECOND, count=1).timeout
+    elif how == "pop":
+        assert log.ask(Function.NEXT, b"a", flags=Flag.OVERWRITE).pairs
+        return
+    else:
+        token = log.ask(Function.NEXT, b"a", timeout=SECOND).timeout
+    assert token is not None
+    log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+@pytest.mark.parametrize("how", ["next", "get", "scan", "pop", "limit behind"])
+@pytest.mark.parametrize("rest", [0, 10], ids=["moved", "rewritten"])
+def test_compaction_keeps_the_last_delivery_while_its_interval_runs(
+    how: str, order: tuple[int, ...], rest: int
+) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536 if not rest else 4096)
+    if how != "limit behind":
+        log.done(Function.LIMIT, b"a", INTERVAL, kind=ValueType.STRING)
+    log.done(Function.SET, OTHER, b"v")
+    log.fill(rest, key=b"rest/%d")
+    log.fill(10)
+    first = log.roll()
+    log.done(Function.SET, KEY, b"v")
+    log.fill(10, key=b"more/%d")
+    second = log.roll()
+    deliver(log, how)
+    delivered_at = log.clock.instant_us
+    log.empty(10)
+    log.empty(10, key=b"more/%d")
+    if how == "limit behind":
+        log.done(Function.LIMIT, b"a", INTERVAL, kind=ValueType.STRING)
+    third = log.roll()
+    log.pass_time(5)
+    for at in order:
+        log.clean((first, second, third)[at])
+        log.check()
+    log.restart()
+    assert log.engine.store.rules.limits.waits_until(b"a") == delivered_at + 600 * SECOND
+    assert not log.ask(Function.NEXT, b"a").pairs
+    for _ in range(3):
+        log.roll()
+        log.clean_all()
+        log.check()
+    # and no longer than that
+    log.pass_time(595)
+    assert log.ask(Function.PEEK, b"a").pairs
+    log.roll()
+    log.pass_time(10**5)
+    log.clean_settled()
+    names = [tag_of(operation) for operation in operations(log)]
+    assert "limit" in names
+    # a segment of which most stays is left as it is
+    assert rest or "delivered" not in names
+
+
+def test_delivery_while_a_segment_is_compacted_is_known_after_a_restart() -> None:
+    for pause in range(12):
+        log = CompactedLog(cmdlog_seg_size=8192)
+        log.done(Function.LIMIT, b"a", INTERVAL, kind=ValueType.STRING)
+        log.done(Function.SET, KEY, b"v")
+        log.fill(30)
+        info = log.roll()
+        log.empty(20 if pause % 2 else 30)
+        pauses = iter(range(100))
+
+        def come(log: CompactedLog = log, pauses: Any = pauses, pause: int = pause) -> None:
+            if next(pauses) == pause // 2:
+                deliver(log, "next")
+
+        log.clean(info, come)
+        log.check()
+
+
+def test_deliveries_of_many_domains_are_written_once() -> None:
+    log = CompactedLog(cmdlog_seg_size=16384, default_interval=10**6)
+    for number in range(300):
+        log.done(Function.SET, b"d%d:1:0:x" % number, b"v", flags=Flag.OVERWRITE)
+    for _ in range(300):
+        assert log.ask(Function.NEXT, flags=Flag.OVERWRITE).pairs
+    for _ in range(4):
+        log.pass_time(300)
+        log.clean_all()
+    log.check()
+    appended = log.writer.appended
+    for _ in range(20):
+        log.pass_time(300)
+        log.clean_all()
+    assert log.writer.appended == appended
+
+
+def operations(log: CompactedLog) -> list[Operation]:
+    """Return all operations of a log."""
+    found = []
+    for data in files(log).values():
+        for start, body, end in scan_segment(data).spans():
+            if is_operation(data, body):
+                payload = decode_body(data, start, body, end - 4).payload
+                found.append(unpack_operation(payload))
+    return found
 
 
 def test_counter_that_is_added_to_often_leaves_little() -> None:

@@ -369,3 +369,34 @@ def test_limit_outlives_a_restart(s: Subject) -> None:
     assert s.jobs(b"a") == []
     s.later(2 * SECOND)
     assert s.jobs(b"a") == [b"a:0:0:kept 2"]
+
+
+@pytest.mark.rule("LIMIT: A LIMIT takes no lease away")
+@pytest.mark.parametrize("limited_at", ["before", "after"])
+@pytest.mark.parametrize("persist", [0, Flag.PERSIST])
+@pytest.mark.parametrize("how", ["lease", "pop", "get", "scan"])
+def test_limit_interval_that_runs_outlives_a_restart(
+    s: Subject, how: str, persist: int, limited_at: str
+) -> None:
+    s.set(b"a:2:0:kept", flags=Flag.PERSIST)
+    s.set(JOB, flags=persist)
+    if limited_at == "before":
+        limit(s, interval_us=5 * SECOND)
+    if how == "lease":
+        assert s.jobs(b"a") == [JOB]
+    elif how == "pop":
+        assert s.jobs(b"a", flags=Flag.OVERWRITE) == [JOB]
+    elif how == "get":
+        assert s.get(JOB, timeout=SECOND).code == ""
+    else:
+        assert s.get(b"a:1", uri=b"a:2", timeout=SECOND, count=0).pairs
+    if how != "pop":
+        s.delete(JOB, flags=persist)
+    if limited_at == "after":
+        limit(s, interval_us=5 * SECOND)
+    s.later(SECOND)
+    s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
+    assert s.jobs(b"a") == []
+    assert s.next(b"a").timeout == START + 5 * SECOND
+    s.later(4 * SECOND)
+    assert s.jobs(b"a") == [b"a:2:0:kept"]

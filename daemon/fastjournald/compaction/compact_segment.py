@@ -19,7 +19,12 @@ from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.limits import COMPACTION_RETRY_US, FILTERED_RECORDS_MAX
-from fastjournald.compaction.copy_forward import copy_entries, copy_segment, copy_tombstone
+from fastjournald.compaction.copy_forward import (
+    copy_deliveries,
+    copy_entries,
+    copy_segment,
+    copy_tombstone,
+)
 from fastjournald.compaction.liveness import Liveness
 from fastjournald.compaction.policy import UNDERSIZED, awaited_most
 from fastjournald.compaction.replace_segment import SegmentFiles
@@ -130,6 +135,7 @@ class _SegmentCompaction:
             return CompactionResult(CompactionOutcome.LEFT)
         if kept.size > KEPT_MAX * info.bytes and not awaited:
             return CompactionResult(CompactionOutcome.LEFT)
+        yield from copy_deliveries(self._store, now)
         yield from self._rewrite()
         return CompactionResult(CompactionOutcome.REWRITTEN)
 
@@ -186,6 +192,7 @@ class _SegmentCompaction:
         """Append all that is kept anew, and remove the segment."""
         self._copy_former_tombstones(now)
         now = yield from copy_segment(self._store, self._files, self._segment, now)
+        yield from copy_deliveries(self._store, now)
         self._usage.moved.add(self._info.number)
         yield from self._files.remove(self._info)
 

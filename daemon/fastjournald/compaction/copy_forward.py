@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
+    Delivered,
     Extend,
     Lease,
     Limit,
@@ -92,6 +93,24 @@ def copy_segment(
     return now
 
 
+def copy_deliveries(store: Store, now: int) -> Generator[CompactionWish, Any, int]:
+    """Write the last deliveries of domains whose intervals run; return the present.
+
+    A lease record proves one only while the record of its job stands too, wherever that is. So this
+    comes before a segment is replaced or removed, for all that only leases prove.
+    """
+    limits = store.rules.limits
+    for number, name in enumerate(list(limits.unlogged), 1):
+        if name in limits.unlogged:
+            del limits.unlogged[name]
+            if limits.waits_until(name) > now:
+                store.journal.log.delivered(name, limits.last_delivery(name), now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
 def copy_tombstone(store: Store, key: bytes, now: int) -> None:
     """Tell a tombstone anew, if it stands."""
     found = store.tombstones.find(key, now)
@@ -132,6 +151,11 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
         copy_tombstone(store, operation.key, now)
     elif isinstance(operation, Limit):
         store.journal.log.limited(operation.domain, store.rules.limits.own(operation.domain), now)
+    elif isinstance(operation, Delivered):
+        limits = store.rules.limits
+        if limits.waits_until(operation.domain) > now:
+            delivered_at = limits.last_delivery(operation.domain)
+            store.journal.log.delivered(operation.domain, delivered_at, now)
     elif isinstance(operation, Pause):
         until = store.rules.pauses.until(operation.domain)
         store.journal.log.paused(operation.domain, until, now)

@@ -11,6 +11,8 @@
   completion that stays for that only becomes a plain removal, so that its tombstone does not return
   either; so does the first change of such a job that goes; the end of a lease stays where workq
   might see two begin;
+- the last delivery of a domain stays while the interval after it runs. It has a record of its own
+  before the records of leases go, which tell of it until then (``copy_deliveries``);
 - an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
   that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
 - the first record, and the removal of a segment that another one names, stay; so does the newest
@@ -37,6 +39,7 @@ from fastjournal.cmdlog.format.layout import (
 )
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
+    Delivered,
     Erasure,
     Extend,
     Lease,
@@ -281,6 +284,8 @@ class Liveness:
             return self._pause_stays(operation, now)
         if isinstance(operation, Limit):
             return self._limit_stays(operation)
+        if isinstance(operation, Delivered):
+            return self._delivery_stays(operation, now)
         if isinstance(operation, Rename):
             return self._rename_stays(operation, start, now)
         if isinstance(operation, Extend) and self._is_copied_end(operation, start):
@@ -326,6 +331,15 @@ class Liveness:
             self.limited.add(pause_name(limit.domain))
             return True
         return False
+
+    def _delivery_stays(self, delivered: Delivered, now: int) -> bool:
+        """Keep the last delivery of a domain while the interval after it runs."""
+        limits = self._store.rules.limits
+        until = limits.waits_until(delivered.domain)
+        if until <= now or limits.last_delivery(delivered.domain) != delivered.instant:
+            return False
+        self._expires(until)
+        return True
 
     def _rename_stays(self, rename: Rename, start: int, now: int) -> bool:
         self.removals.may_hold(rename.job_id)

@@ -15,7 +15,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.limits import LIMIT_BYTES, PAUSE_BYTES, UNDERSIZED_SEGMENTS_MAX
+from fastjournal.limits import (
+    INTERVAL_BYTES,
+    LIMIT_BYTES,
+    PAUSE_BYTES,
+    UNDERSIZED_SEGMENTS_MAX,
+)
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
@@ -36,6 +41,9 @@ DOMAIN_RECORD_BYTES = 96
 
 CHANGE_RECORD_BYTES = 37
 """Bytes of the smallest record that a changed entry has besides its own: that of an attempt."""
+
+DELIVERY_RECORD_BYTES = 105
+"""Bytes of the record of the last delivery of a domain, besides its name."""
 
 TURNED_OVER = 1 / 2
 """Share of the bytes of a log that is too large: when so many were appended since a segment was
@@ -135,7 +143,11 @@ def excess(store: Store, writer: LogFigures) -> float:
 
 def bytes_slowed(store: Store, writer: LogFigures) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
-    return round(GARBAGE_SLOWED * (live_bytes(store) + writer.segment_bytes_max))
+    limits = store.rules.limits
+    # compaction may have to write them, while their intervals run
+    deliveries = limits.interval_bytes
+    deliveries += (DELIVERY_RECORD_BYTES - INTERVAL_BYTES) * limits.intervals
+    return round(GARBAGE_SLOWED * (live_bytes(store) + deliveries + writer.segment_bytes_max))
 
 
 def awaited_most(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> int:

@@ -122,6 +122,23 @@ class Context:
         """Return by how much the clock is behind the latest instant of the engine and its log."""
         return max(0, self.now - now, self.newest_us - now)
 
+    # --- deliveries -----------------------------------------------------------------------------
+
+    def unproven(self, entries: list[Entry], *, leased: bool) -> list[bytes]:
+        """Return the domains whose last deliveries these are, which no record of a lease proves.
+
+        The caller logs them, because their intervals have to outlive a restart.
+        """
+        unlogged = self.store.rules.limits.unlogged
+        names = [
+            entry.domain.name
+            for entry in entries
+            if entry.domain.waits_until and not (leased and entry.persistent)
+        ]
+        for name in names:
+            unlogged.pop(name, None)
+        return names
+
     # --- requests that wait ---------------------------------------------------------------------
 
     def wait(self, session: Hashable, request: Request, now: int) -> None:

@@ -57,7 +57,10 @@ class DomainLimits:
         default: Holds where a domain has no number of its own.
     """
 
-    __slots__ = ("_ends", "_last", "any", "bytes", "default", "interval_bytes", "own_limits")
+    __slots__ = (
+        *("_ends", "_last", "any", "bytes", "default", "interval_bytes", "own_limits"),
+        "unlogged",
+    )
 
     def __init__(self, default: DomainLimit = UNLIMITED) -> None:
         self.default = default
@@ -69,6 +72,9 @@ class DomainLimits:
         """Memory of the domains with limits of their own."""
         self.interval_bytes = 0
         """Memory of the intervals that run."""
+        self.unlogged: dict[bytes, None] = {}
+        """Domains whose interval runs, but for those whose last delivery has a log record of its
+        own: of the others leases tell, until compaction drops them."""
         self._last: dict[bytes, tuple[int, int]] = {}
         """Domain to its last delivery and the end of the interval after that."""
         self._ends: SortedList = SortedList()
@@ -141,6 +147,7 @@ class DomainLimits:
             # nothing is known of a delivery at instant 0
             return 0
         self._last[name] = delivered_at, end
+        self.unlogged[name] = None
         self._ends.add((end, name))
         self.interval_bytes += INTERVAL_BYTES + len(name)
         return end
@@ -164,5 +171,6 @@ class DomainLimits:
     def end_interval(self, name: bytes) -> None:
         """Let the interval of a domain be over."""
         _, end = self._last.pop(name)
+        self.unlogged.pop(name, None)
         self._ends.remove((end, name))
         self.interval_bytes -= INTERVAL_BYTES + len(name)

@@ -15,12 +15,13 @@ entries (``wal.entry_records``), and the segment usage table (``wal.segment_usag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Change,
+    Delivered,
     Link,
     Operation,
     Rename,
@@ -242,13 +243,20 @@ class Journal:
         if entry.run is not None:
             self.records.superseded.setdefault(entry.job_id, False)
 
-    def popped(self, entries: list[Entry], now: int) -> None:
-        """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
+    def popped(self, entries: list[Entry], now: int, delivered: Sequence[bytes] = ()) -> None:
+        """NEXT removed these entries; each leaves a tombstone with its own timestamp.
+
+        ``delivered``: domains whose last delivery this is, if their interval runs.
+        """
         remove = self.records.remove
         done = [
             (remove(each), each.key, each.timestamp) for each in entries if each.run is not None
         ]
         parts = self._encode.completions(done, now, REMOVED_BY_NEXT)
+        if delivered:
+            parts = [
+                self._encode.operation(Delivered(name, now), now) for name in delivered
+            ] + parts
         if parts:
             self._append_group(parts, now)
 

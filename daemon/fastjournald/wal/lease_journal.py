@@ -12,6 +12,7 @@ from fastjournal.cmdlog.format import workq
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
+    Delivered,
     Extend,
     Failed,
     Lease,
@@ -54,6 +55,7 @@ class LeaseJournal:
         now: int,
         touched: Sequence[Entry] = (),
         attempts_max: int = 0,
+        delivered: Sequence[bytes] = (),
     ) -> None:
         """One request is about to lease these entries: one token, and an attempt of each.
 
@@ -63,9 +65,11 @@ class LeaseJournal:
             now: The present.
             touched: Those of them whose expiry it moves.
             attempts_max: Bound of the lease on failed attempts; 0: it has none.
+            delivered: Domains whose last delivery this is, if their interval runs and no record
+                of the lease proves it.
         """
         entries = [entry for entry in entries if entry.run is not None]
-        if not entries:
+        if not entries and not delivered:
             return
         for entry in entries:
             if entry.extra.starts >= workq.ATTEMPTS_MAX:
@@ -73,11 +77,17 @@ class LeaseJournal:
         encode, parts = self._encode, list[bytes]()
         if touched:
             touched = [entry for entry in touched if entry.run is not None]
-        if touched:
-            parts.append(encode.operation(Batch(len(touched) + 1 + len(entries)), now))
+        if touched or delivered:
             for entry in touched:
                 touch = Touch(self._records.amend(entry), entry.expires)
                 parts.append(encode.operation(touch, now))
+            parts += [encode.operation(Delivered(name, now), now) for name in delivered]
+            number = len(parts) + (1 + len(entries) if entries else 0)
+            if number > 1:
+                parts.insert(0, encode.operation(Batch(number), now))
+        if not entries:
+            self.append(b"".join(parts), len(parts), now)
+            return
         lease = Lease(len(entries), token, attempts=attempts_max)
         self._begin(parts, entries, lease, now)
         # behind the append: the first record of a segment tells of what is before it

@@ -6,6 +6,7 @@ It belongs to the journal (``wal.journal``).
 from __future__ import annotations
 
 from fastjournal.cmdlog.format.operation_records import (
+    Delivered,
     Erasure,
     Limit,
     Operation,
@@ -69,6 +70,10 @@ class LogJournal:
         record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
         position = self._append_operation(record, now, now)
         self._usage.limited(position >> OFFSET_BITS, domain)
+
+    def delivered(self, domain: bytes, instant: int, now: int) -> None:
+        """The last delivery of a domain was at that instant."""
+        self._append_operation(Delivered(domain, instant), now, now)
 
     # --- segments -------------------------------------------------------------------------------
 

@@ -116,9 +116,6 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
     until: _Number
 
 
-# --- jobs ---------------------------------------------------------------------------------------
-
-
 class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     """LIMIT: all that holds for this domain from now on; 0: the daemon's default."""
 
@@ -132,6 +129,16 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     def is_default(self) -> bool:
         """Whether nothing of its own holds for the domain any more."""
         return not (self.interval_us or self.jobs or self.lease_us or self.attempts)
+
+
+class Delivered(msgspec.Struct, tag="delivered", array_like=True, gc=False):
+    """The last delivery of this domain was at ``instant``: its interval counts from then."""
+
+    domain: bytes
+    instant: _Number
+
+
+# --- jobs ---------------------------------------------------------------------------------------
 
 
 class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
@@ -212,7 +219,7 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
 SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
 GroupHead: TypeAlias = Lease | Batch
 KeyOperation: TypeAlias = Tombstone | Erasure
-DomainOperation: TypeAlias = Pause | Limit
+DomainOperation: TypeAlias = Pause | Limit | Delivered
 Change: TypeAlias = Extend | Touch | Delay | Failed | Value | Resize | Link | Rename
 Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastjournal.cmdlog.format.operation_records import (
     Change,
     Delay,
+    Delivered,
     Erasure,
     Extend,
     Failed,
@@ -41,6 +42,8 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         state.pause(operation.domain, operation.until, time, segment)
     elif isinstance(operation, Limit):
         state.limit(operation, segment)
+    elif isinstance(operation, Delivered):
+        state.delivered(operation.domain, operation.instant)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
         if isinstance(operation, Extend) and not operation.end:

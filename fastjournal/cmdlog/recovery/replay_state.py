@@ -98,7 +98,7 @@ class ReplayState:
         self.limited_in: dict[int, set[bytes]] = {}
         """Segment number to the ``pause_name`` of each domain with a limit record in it."""
         self.delivered_at: dict[bytes, int] = {}
-        """Domain to its newest lease record, the oldest first."""
+        """Domain to its last delivery that a record tells, the oldest record first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
@@ -360,12 +360,13 @@ class ReplayState:
         self.limited_in.setdefault(segment, set()).add(pause_name(limit.domain))
 
     def note_delivery(self, key: bytes, time: int) -> None:
-        """Keep the instant of a domain's last delivery; of too many, the oldest go."""
+        """Take the delivery of the entry with this primary key; a plain one has no domain."""
         parts = split_journal_key(key)
-        if parts is None:
-            # a plain entry has no domain
-            return
-        name = parts[0]
+        if parts is not None:
+            self.delivered(parts[0], time)
+
+    def delivered(self, name: bytes, time: int) -> None:
+        """Keep the instant of a domain's last delivery; of too many, the oldest go."""
         self.delivered_at.pop(name, None)
         self.delivered_at[name] = time
         if len(self.delivered_at) > INTERVALS_MAX:

@@ -9,7 +9,7 @@ from fastjournal.cmdlog.format import envelope
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Delay,
-    Limit,
+    DomainOperation,
     Pause,
     Resize,
     SegmentRemoved,
@@ -122,7 +122,7 @@ def _chain(row: RecordRow) -> bytes | None:
 
 
 def _domain(row: RecordRow) -> str | None:
-    if isinstance(row.operation, Pause | Limit):
+    if isinstance(row.operation, DomainOperation):
         return text(row.operation.domain)
     return None if row.journal is None else text(row.journal.domain)
 

@@ -98,9 +98,10 @@ def _get_key(
         store.dequeue(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-        context.journal.leases.leased([entry], token, now, touched=[entry] if moved else ())
-        store.begin_work([entry], token, session, now)
         store.rules.note_delivery(entry.domain, now)
+        unproven = context.unproven([entry], leased=True)
+        context.journal.leases.leased([entry], token, now, [entry] if moved else (), 0, unproven)
+        store.begin_work([entry], token, session, now)
     elif moved and (writes or not context.read_only):
         context.journal.touched(entry, now, is_instant=writes)
     reply = store.pair_reply(entry, key, flags, now)

@@ -70,5 +70,9 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
     if context.read_only:
         return READ_ONLY
     store.rules.limit(name, after, now)
+    if name in limits.unlogged:
+        # no record may prove a delivery from before there was an interval
+        del limits.unlogged[name]
+        context.journal.log.delivered(name, limits.last_delivery(name), now)
     context.journal.log.limited(name, after, now)
     return ""

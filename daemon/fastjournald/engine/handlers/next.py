@@ -134,13 +134,15 @@ def next_work(
     if not entries:
         return nothing_due(context, request)
     store, journal = context.store, context.journal
-    store.work += (ENTRY_WORK + HOLD_WORK * store.rules.limits.any) * len(entries)
+    limited, pops = store.rules.limits.any, bool(request.flags & OVERWRITE)
+    store.work += (ENTRY_WORK + HOLD_WORK * limited) * len(entries)
+    unproven = context.unproven(entries, leased=not pops) if limited else ()
     reply = Reply(flags=TWO_KEYS)
-    if request.flags & OVERWRITE:
+    if pops:
         for entry in entries:
             store.remove(entry, now, popped=True)
             store.tombstones.put_for(entry, entry.timestamp, now)
-        journal.popped(entries, now)
+        journal.popped(entries, now, unproven)
         token = 0
     else:
         lease_us = request.timeout or context.tokens.lease_us_of(entries[0].domain)
@@ -150,7 +152,7 @@ def next_work(
             options = options_of(request)
             assert isinstance(options, NextOptions), "it was checked when the request came"
             attempts_max = options.attempts
-        journal.leases.leased(entries, token, now, attempts_max=attempts_max)
+        journal.leases.leased(entries, token, now, (), attempts_max, unproven)
         store.begin_work(entries, token, session, now)
         if attempts_max:
             store.leases.bound(entries, attempts_max)

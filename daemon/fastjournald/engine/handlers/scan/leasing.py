@@ -151,8 +151,9 @@ class Leasing:
             if store.move_expiry(entry, None, now):
                 moved.append(entry)
             store.dequeue(entry)
-        context.journal.leases.leased(entries, token, now, touched=moved)
+            store.rules.note_delivery(entry.domain, now)
+        unproven = context.unproven(entries, leased=True)
+        context.journal.leases.leased(entries, token, now, touched=moved, delivered=unproven)
         store.begin_work(entries, token, self._session, now)
         for key, entry in leased:
-            store.rules.note_delivery(entry.domain, now)
             self._page.add(context, entry, key, now)
