@@ -141,7 +141,8 @@ class Function(IntEnum):
         8,
         Declaration(
             text="lock a value for timeout (duration; 60 s if absent) for this connection; others' "
-            "writes get `locked`; ends with UNLOCK, the timeout or the connection. See below",
+            "writes get `locked`; ends with UNLOCK, the timeout or the connection. "
+            "UPDATE_TIMEOUT: renew a lock that this connection holds, else `not-owner`. See below",
             access=_WRITE_KEY,
             retry=_AGAIN,
         ),

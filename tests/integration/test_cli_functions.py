@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import signal
 import subprocess
@@ -278,6 +279,29 @@ def test_lock_that_is_lost_ends_its_command(
     assert ended(holder) in (REFUSED, CANNOT_CONNECT)
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_lock_that_ended_before_its_renewal_is_lost_and_ends_its_command(
+    cli: Cli, client: SyncClient, tmp_path: Path, taken: bool
+) -> None:
+    cli("set", "k", "v")
+    shell = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600"
+    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", shell)
+    wait_until((tmp_path / "pid").exists)
+    os.kill(holder.pid, signal.SIGSTOP)
+    wait_until(lambda: not client.entry_stats("k").locked_until_us)
+    if taken:
+        with client.locked("k"):
+            client.set("k", "w", overwrite=True)
+    os.kill(holder.pid, signal.SIGCONT)
+    _, stderr = holder.communicate(timeout=TIMEOUT_S)
+    assert holder.returncode == REFUSED
+    assert stderr.startswith(b"fj-cli: not-owner: this connection holds the lock no more (key 'k'")
+    assert b"; the command was ended, because another may have had the entry" in stderr
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    assert not client.entry_stats("k").locked_until_us
 
 
 def test_sigterm_to_a_lock_ends_its_command_and_frees_the_entry(

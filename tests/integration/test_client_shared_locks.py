@@ -123,3 +123,36 @@ def test_locks_of_other_keys_and_nested_ones_are_distinct(daemon: DaemonProcess)
             assert caught.value.code == "locked"
         with client.locked("k"):
             pass
+
+
+@pytest.mark.parametrize("by", ["connection", "time"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_lock_that_was_lost_is_not_renewed_by_its_client(
+    daemon: DaemonProcess, client: SyncClient, kind: str, by: str
+) -> None:
+    client.set("k", "v")
+    length = 60 if by == "connection" else 0.05
+
+    def lose() -> None:
+        if by == "connection":
+            daemon.kill()
+            daemon.start()
+        while client.entry_stats("k").locked_until_us:
+            time.sleep(0.01)
+
+    if kind == "sync":
+        with SyncClient(daemon.address) as holder:
+            holder.lock("k", timeout=60)
+            holder.lock("k", timeout=length, renew=True)
+            lose()
+            with pytest.raises(RefusedError) as caught:
+                holder.lock("k", renew=True)
+    else:
+        async with Client(daemon.address) as other:
+            await other.lock("k", timeout=60)
+            await other.lock("k", timeout=length, renew=True)
+            await trio.to_thread.run_sync(lose)
+            with pytest.raises(RefusedError) as caught:
+                await other.lock("k", renew=True)
+    assert caught.value.code == "not-owner"
+    assert not client.entry_stats("k").locked_until_us

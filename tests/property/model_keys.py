@@ -67,6 +67,8 @@ class Keys(State):
 
     def do_lock(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
+        renews = bool(r.flags & Bit.UPDATE_TIMEOUT)
+        refuse("not-owner", renews and self.found(r.key).locked_by != session)
         e = self.writable(r.key, session)
         duration = LOCK_US_DEFAULT if r.timeout is None else r.timeout
         mine = [other for other in self.entries if other.locked_by == session]

@@ -56,7 +56,8 @@ class Step:
 
     def request(self, now: int, leases: Sequence[tuple[int, bytes]]) -> Request:
         timeout, key = self.timeout, self.key
-        takes_instant = self.function == Function.SET or self.flags & UPDATE_TIMEOUT
+        updates = self.function == Function.GET and self.flags & UPDATE_TIMEOUT
+        takes_instant = self.function == Function.SET or updates
         if timeout and takes_instant:
             timeout += now
         if self.token is not None:
@@ -192,6 +193,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
                 token = draw.choice((0, 0, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
+            flags |= draw.choice((0, 0, UPDATE_TIMEOUT))
         case Function.CANCEL:
             count = draw.choice((None, *range(3)))
         case Function.RENAME | Function.LINK:

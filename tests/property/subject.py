@@ -456,9 +456,17 @@ class Subject:
         """LINK; returns the error code, empty for success."""
         return self.ask(request(Function.LINK, key, uri=link, **fields)).code
 
-    def lock(self, key: bytes, timeout: int | None = None, session: Hashable = SESSION) -> str:
+    def lock(
+        self,
+        key: bytes,
+        timeout: int | None = None,
+        session: Hashable = SESSION,
+        *,
+        renew: bool = False,
+    ) -> str:
         """LOCK; returns the error code, empty for success."""
-        return self.ask(request(Function.LOCK, key, timeout=timeout), session).code
+        flags = Flag.UPDATE_TIMEOUT if renew else 0
+        return self.ask(request(Function.LOCK, key, timeout=timeout, flags=flags), session).code
 
     def unlock(self, key: bytes, session: Hashable = SESSION) -> str:
         """UNLOCK; returns the error code, empty for success."""

@@ -295,3 +295,41 @@ def test_lock_precedence_of_errors(s: Subject) -> None:
     assert ask(s, write(Function.DELETE, at=ahead), YOURS).code == "clock-skew"
     assert ask(s, write(Function.LINK, uri=None), YOURS).code == "bad-request"
     assert ask(s, write(Function.RENAME, uri=JOB), YOURS).code == "bad-key"
+
+
+@pytest.mark.rule(
+    "Errors: `not-owner`",
+    "Locks: LOCK with UPDATE_TIMEOUT is the renewal",
+    "Flags of a request: 4 UPDATE_TIMEOUT",
+)
+def test_lock_renewal_sets_a_new_end_for_the_holder_only(s: Subject) -> None:
+    s.set(JOB, at=START, uri=URI)
+    assert s.lock(b"none", renew=True, session=MINE) == "not-found"
+    assert s.lock(JOB, SECOND, MINE, renew=True) == "not-owner"
+    assert not s.meta(JOB).state & State.LOCKED
+    s.lock(JOB, SECOND, MINE)
+    assert s.lock(JOB, SECOND, YOURS, renew=True) == "not-owner"
+    s.later(SECOND - 1)
+    assert s.lock(URI, 5 * SECOND, MINE, renew=True) == ""
+    s.later(5 * SECOND - 1)
+    assert s.lock(JOB, session=YOURS) == "locked"
+    assert s.lock(JOB, 0, MINE, renew=True) == ""
+    assert s.lock(JOB, session=YOURS) == ""
+
+
+@pytest.mark.warm_only
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("connected", [False, True])
+def test_lock_that_has_ended_is_not_renewed(s: Subject, taken: bool, connected: bool) -> None:
+    s.set(JOB, at=START)
+    s.lock(JOB, SECOND, MINE)
+    if connected:
+        s.later(SECOND)
+    else:
+        s.end_session(MINE)
+    if taken:
+        assert s.lock(JOB, SECOND, YOURS) == ""
+        assert s.lock(JOB, SECOND, MINE, renew=True) == "not-owner"
+        assert s.unlock(JOB, YOURS) == ""
+    assert s.lock(JOB, SECOND, MINE, renew=True) == "not-owner"
+    assert s.lock(JOB, SECOND, YOURS) == ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.errors import BadRequestError, FastjournalError, RefusedError
+from fj_cli.advice import hints
 from fj_cli.output import note
 from fj_cli.shared_options import (
     DURATION,
@@ -23,6 +24,11 @@ from fj_cli.times import to_duration
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
     from fj_cli.command_group import CommandGroup
+
+_LOST = dict.fromkeys(
+    ("not-owner", "not-found"), "the command was ended, because another may have had the entry"
+)
+"""Advice where a renewal says that the lock is lost."""
 
 _LOOK_S = 0.1
 """Pause between two tries to get a lock that another connection holds."""
@@ -47,9 +53,10 @@ def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple
     """Run CMD while this connection holds the lock of the entry under KEY.
 
     Others' writes get 'locked', and NEXT does not deliver the entry. The exit code is that of
-    CMD. If the lock is lost (the connection ended), CMD is ended with all that it started, because
-    another may hold it; then the exit code is 1 or 69. Ctrl-C is for CMD: the lock is held until
-    CMD has ended. CMD cannot write the entry either: its writes are another connection's.
+    CMD. If the lock is lost, CMD is ended with all that it started, because another may hold it or
+    have held it. Then the exit code is 1 (the lock ended before it was renewed, for instance
+    because this machine slept) or 69 (the connection ended). Ctrl-C is for CMD: the lock is held
+    until CMD has ended. CMD cannot write the entry either: its writes are another connection's.
     """
     from fj_cli.command_group import running
     from fj_cli.termination import unwound
@@ -89,7 +96,8 @@ def _lock(client: SyncClient, key: bytes, time_us: int, wait_us: int) -> None:
 def _hold(client: SyncClient, key: bytes, time_us: int, group: CommandGroup) -> int:
     """Renew the lock until the command ends; return its exit code as a shell has it."""
     while (code := group.wait(time_us / 3e6)) is None:
-        client.lock(key, timeout=to_duration(time_us))
+        with hints(_LOST):
+            client.lock(key, timeout=to_duration(time_us), renew=True)
     try:
         client.unlock(key)
     except FastjournalError as error:

@@ -81,7 +81,8 @@ class AsyncMethods(CallMethods, AsyncCaller):
         """Hold a lock on an entry while the block runs.
 
         For the daemon the connection holds the lock. So blocks of tasks that share this client
-        exclude each other here, where they name the entry by the same key.
+        exclude each other here, where they name the entry by the same key. A block that takes long
+        keeps the lock by ``lock(key, renew=True)``, which is refused once the lock was lost.
 
         Args:
             key: Any of its keys.

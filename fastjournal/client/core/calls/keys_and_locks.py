@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import (
     OVERWRITE,
+    UPDATE_TIMEOUT,
     Call,
     duration,
     key_bytes,
@@ -19,7 +20,7 @@ from fastjournal.times import Duration
 __all__ = ["link", "lock", "rename", "unlock"]
 
 
-def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
+def lock(key: str | bytes, *, timeout: Duration | None = None, renew: bool = False) -> Call[None]:
     """Lock an entry for this connection: writes of others get ``locked``, reads continue.
 
     The lock ends with ``unlock``, with its time, and with the connection, so also where that is
@@ -28,11 +29,19 @@ def lock(key: str | bytes, *, timeout: Duration | None = None) -> Call[None]:
     Args:
         key: Any of its keys.
         timeout: Duration; None: 60 s.
+        renew: Only set a new end of the lock that this connection holds, to keep it. A lock that
+            ended meanwhile is not taken again: others may have had it and written.
 
     Raises:
-        RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
+        RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``; with
+            ``renew`` ``not-owner`` (this connection does not hold it, or no more).
     """
-    request = Request(Function.LOCK, key=key_bytes(key), timeout=duration("timeout", timeout))
+    request = Request(
+        Function.LOCK,
+        flags=UPDATE_TIMEOUT if renew else 0,
+        key=key_bytes(key),
+        timeout=duration("timeout", timeout),
+    )
     return Call(request, reply_readers.nothing)
 
 
