@@ -150,6 +150,8 @@ class JobLoop:
             job = pool.held[0]
             if job.finished:
                 await anyio.lowlevel.checkpoint()
+            elif job.was_entered:
+                await job.abandon()  # an exception came between its block and the end of it
             else:
                 await job.complete()
             pool.held.popleft()
@@ -280,6 +282,7 @@ class _Tasks:
                 raise
             _log.info("the lease of job %r was lost: %s", job.key, error.__cause__ or error)
         finally:
+            await release_jobs([job], None)  # unless its block has ended it
             self._running -= 1
             self._one_ended.set()
             with contextlib.suppress(ValueError):

@@ -156,6 +156,7 @@ class Job(LeasedJob, JobMethods):
     # --- as a block -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Job:
+        self.was_entered = True
         self._block = self._as_block()
         await self._block.__aenter__()
         return self
@@ -242,11 +243,13 @@ async def release_jobs(jobs: Sequence[Job], failure: BodyFailure | None) -> None
         jobs: Those that have ended already are left alone.
         failure: How the body of the first one failed; None: it did not.
     """
-    with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-        async with anyio.create_task_group() as group:
-            for job in jobs:
-                if not job.finished and job.loss is None:
-                    build = job._last_words(failure if job is jobs[0] else None)
-                    group.start_soon(job._send_last_words, build)
-    for job in jobs:
-        job._finish()
+    try:
+        with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+            async with anyio.create_task_group() as group:
+                for job in jobs:
+                    if not job.finished and job.loss is None:
+                        build = job._last_words(failure if job is jobs[0] else None)
+                        group.start_soon(job._send_last_words, build)
+    finally:
+        for job in jobs:  # also where retry_delay exits the program: no lease is renewed for ever
+            job._finish()

@@ -61,9 +61,12 @@ def decide_retry(
         raise TypeError(f"reason is str, not {type(reason).__name__}")
     attempts = failures_before + 1
     is_last = 0 < attempts_max <= attempts
-    cut = reason.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
+    cut = reason[:REASON_BYTES_MAX].encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX]
     return FailedAttempt(
-        attempts=attempts, delay_us=None if is_last else delay_us, buried=is_last, reason=cut
+        attempts=attempts,
+        delay_us=None if is_last else delay_us,
+        buried=is_last,
+        reason=cut.decode("utf-8", "ignore"),
     )
 
 

@@ -45,10 +45,19 @@ PERHAPS_FAILED = BodyFailure(certain=False)
 
 def failure_of(error: BaseException | None) -> BodyFailure | None:
     """Return the failure that an exception of a body is; None: it is none, but an interruption."""
-    if not isinstance(error, Exception):
+    if not issubclass(type(error), Exception):  # no instance check: it may ask the error itself
         return None
-    text = str(error)
-    return BodyFailure(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    name = _text_of(lambda: type(error).__name__, "exception")
+    text = _text_of(lambda: str(error), "<exception str() failed>")
+    return BodyFailure(f"{name}: {text}" if text else name)
+
+
+def _text_of(read: Callable[[], str], otherwise: str) -> str:
+    """Return a text of foreign code; where that fails, another one."""
+    try:
+        return str.__str__(read())  # an exact one: the methods of a subclass are foreign code too
+    except BaseException:  # noqa: BLE001 - foreign code: whatever it raises, the body has failed
+        return otherwise
 
 
 class LeasedJob(Decodable):
@@ -69,6 +78,8 @@ class LeasedJob(Decodable):
         """It was completed, released, failed or buried, or the lease is lost."""
         self.loss: FastjournalError | None = None
         """Why the lease was lost: the daemon's refusal, or that it was away for too long."""
+        self.was_entered = False
+        """Its block was entered, and only its end completes it: no loop that goes on."""
         self._options = options
         self._lease_ends_s = now_s + options.lease_us / 1e6
 

@@ -50,7 +50,9 @@ class SyncJobLoop:
     def __next__(self) -> SyncJob:
         if self._held:
             job = self._held[0]
-            if not job.finished:
+            if job.was_entered:
+                job.abandon()  # unless its block has ended it: an exception came in between
+            elif not job.finished:
                 job.complete()
             self._held.popleft()
         now_s = self._dialer.now_s

@@ -168,6 +168,7 @@ class SyncJob(LeasedJob, JobMethods):
         release_jobs(self._connection, [self], None)
 
     def __enter__(self) -> SyncJob:
+        self.was_entered = True
         return self
 
     def __exit__(
