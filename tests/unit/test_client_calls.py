@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -314,11 +314,19 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
         (b"d:001:0000000000000002:x", b"v", 50),
         (b"d:001:0:y", b"w", 50),
     ]
-    key = jobs.pairs[0].journal_key
+    assert isinstance(jobs, Sequence)
+    assert (jobs[0], jobs[-1:], list(reversed(jobs))) == (jobs.pairs[0], jobs.pairs[1:], jobs[::-1])
+    assert jobs[1] in jobs
+    with pytest.raises(IndexError):
+        jobs[2]
+    key = jobs[0].journal_key
     assert key is not None
     assert (key.domain, key.priority, key.not_before_us, key.id) == (b"d", 1, 2, b"x")
     nothing = calls.next_().result(Reply(timeout=60, pairs=[]))
     assert nothing == Jobs(None, 60, [])
+    assert not nothing
+    assert nothing != Jobs(None, 61, [])
+    assert repr(nothing) == "Jobs(token=None, next_at_us=60, pairs=[])"
     assert nothing.next_at == datetime(1970, 1, 1, 0, 0, 0, 60, UTC)
     assert calls.next_().result(Reply()) == Jobs(None, None, [])
     deleted = calls.next_(delete=True).result(Reply(pairs=pairs))

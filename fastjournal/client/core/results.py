@@ -6,10 +6,10 @@ it are aware datetimes in UTC, made when they are read; one after the year 9999 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 import msgspec
 
@@ -126,18 +126,58 @@ class RenewedLease(msgspec.Struct, frozen=True, gc=False):
     """How long it lasts from the daemon's answer on."""
 
 
-class Page(msgspec.Struct, Generic[T], gc=False):
-    """Page of a scan: some of its entries, and the continuation token."""
+class _Results(Sequence[T]):
+    """Sequence of the results of one reply; its classes add what the reply says besides.
 
-    entries: list[T]
-    cursor: bytes | None
-    """Where the next page begins (``PagedCall.following``); None: this is the last one."""
+    Args:
+        results: Entries and the like, in the order of the reply.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self, results: list[T]) -> None:
+        self._results = results
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self._results[index]
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._results)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self.entries)
+        return iter(self._results)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(
+            getattr(self, name) == getattr(other, name) for name in ("_results", *self.__slots__)
+        )
+
+    __hash__ = None  # type: ignore[assignment] # as for every mutable sequence
+
+
+class Page(_Results[T]):
+    """Page of a scan: a sequence of some of its entries, and the continuation token."""
+
+    __slots__ = ("cursor",)
+
+    def __init__(self, entries: list[T], cursor: bytes | None) -> None:
+        super().__init__(entries)
+        self.cursor = cursor
+        """Where the next page begins (``PagedCall.following``); None: this is the last one."""
+
+    @property
+    def entries(self) -> list[T]:
+        """The entries as a list."""
+        return self._results
+
+    def __repr__(self) -> str:
+        return f"Page(entries={self.entries!r}, cursor={self.cursor!r})"
 
 
 class ChangeKind(StrEnum):
@@ -166,22 +206,27 @@ class Change(Decodable, msgspec.Struct, gc=False):
     meta: Meta | None = None
 
 
-class Jobs(msgspec.Struct, gc=False):
-    """Result of a NEXT: entries under one lease, or the instant at which to ask again."""
+class Jobs(_Results[Entry]):
+    """Result of a NEXT: a sequence of entries under one lease, or the instant to ask again."""
 
-    token: int | None
-    """The lease token of all these entries; None where nothing was due or they were deleted."""
-    next_at_us: int | None
-    """Instant at which something will be due; None where nothing waits, or where entries came."""
-    pairs: list[Entry]
+    __slots__ = ("next_at_us", "token")
+
+    def __init__(self, token: int | None, next_at_us: int | None, pairs: list[Entry]) -> None:
+        super().__init__(pairs)
+        self.token = token
+        """The lease token of all these entries; None where nothing was due or they were deleted."""
+        self.next_at_us = next_at_us
+        """Instant at which something will be due; None where nothing waits, or entries came."""
+
+    @property
+    def pairs(self) -> list[Entry]:
+        """The entries as a list."""
+        return self._results
 
     @property
     def next_at(self) -> datetime | None:
         """Instant at which something will be due; None as for ``next_at_us``."""
         return to_datetime_or_none(self.next_at_us)
 
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.pairs)
+    def __repr__(self) -> str:
+        return f"Jobs(token={self.token!r}, next_at_us={self.next_at_us!r}, pairs={self.pairs!r})"
