@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import sys
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
-_STREAMS = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
-"""How a closed one is opened. To write to standard output fails then; standard error is dropped."""
+_STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+"""How a closed one is opened. To read standard input fails then, and to write to standard output;
+standard error is dropped."""
 
 
 def prepare_stdio() -> None:
@@ -30,6 +32,19 @@ def prepare_stdio() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def open_input() -> BinaryIO:
+    """Return standard input, whose reads wait for all of it.
+
+    Raises:
+        OSError: It is closed, or can only be written.
+    """
+    stream = sys.stdin.buffer
+    if fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+        raise OSError("standard input is closed, so there is nothing to read")
+    os.set_blocking(stream.fileno(), True)  # else a read returns where the writer is slow
+    return stream
 
 
 def holds_unicode(stream: TextIO) -> bool:

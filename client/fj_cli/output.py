@@ -8,13 +8,22 @@ Bytes in JSON: a field ``value`` holds text where the bytes are UTF-8; else the 
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
 import json
+import os
+import select
+import stat
+import struct
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import termios
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastjournal.clock import SystemClock
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, FastjournalError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.stdio import drop, holds_unicode
@@ -24,9 +33,13 @@ from fj_cli.table_layout import lay_out
 from fj_cli.text import json_text, safe_text
 
 if TYPE_CHECKING:
+    from fastjournal.client import SyncClient
     from fastjournal.client.core.results import Entry
 
 _CELL_CHARACTERS = 72
+_READER_S = 1.0
+"""How long to wait for the reader of a pipe; one that works while it reads goes on alone."""
+_LOOK_MS = 20
 _TEXTUAL = (ValueType.BUFFER, ValueType.STRING)
 
 
@@ -106,6 +119,62 @@ def note(text: str) -> None:
 def _write(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def released_unless_written(
+    client: SyncClient, leases: Iterable[tuple[bytes, int]]
+) -> Iterator[None]:
+    """Write entries that were leased in the block; if they reach nobody, release their leases.
+
+    A pipe takes bytes while its reader ends, so the reader has a moment to read them.
+
+    Args:
+        client: Has leased them.
+        leases: Key and token of each.
+
+    Raises:
+        OSError: They could not be written; the message says what became of the leases.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+        _wait_reader()
+    except BaseException as error:  # interrupted too: nobody has the tokens
+        from fastjournal.client.core import calls  # noqa: PLC0415 - loads parts of the client
+
+        became = "so the leases were released"
+        try:
+            client.call_many([calls.release(key, token) for key, token in leases])
+        except FastjournalError as failure:
+            became = f"and the leases end by their time ({failure.message})"
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            raise OSError(f"cannot write to standard output: {reason}, {became}") from error
+        raise
+
+
+def _wait_reader() -> None:
+    """Wait a moment for the reader of a pipe on standard output; raise where it is gone.
+
+    Raises:
+        BrokenPipeError: It has ended, and left something unread.
+    """
+    fd = sys.stdout.fileno()
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return
+    hangup = select.poll()
+    hangup.register(fd, 0)
+    deadline = time.monotonic() + _READER_S
+    while _unread(fd) and time.monotonic() < deadline:
+        if hangup.poll(_LOOK_MS) and _unread(fd):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _unread(fd: int) -> int:
+    """Return the bytes in a pipe."""
+    (unread,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+    return int(unread)
 
 
 def counted(number: int, what: str) -> str:

@@ -132,6 +132,21 @@ plain_option = click.option(
 )
 
 
+def check_empty(ctx: click.Context, value: str | None, empty: bool, also: str = "") -> None:
+    """Refuse work without a value, unless ``--empty`` says so.
+
+    Args:
+        ctx: Context of the subcommand.
+        value: Argument; None: there is none.
+        empty: Whether the option was given.
+        also: End of the sentence.
+    """
+    if value is not None and empty:
+        raise click.UsageError("--empty is for an entry without VALUE: leave out one of them", ctx)
+    if value is None and not empty:
+        raise click.UsageError(f"give VALUE, or --empty if there is none{also}", ctx)
+
+
 def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.meta[_KEY + str(param.name)] = value

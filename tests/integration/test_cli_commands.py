@@ -77,9 +77,10 @@ def test_next_waits_for_work_that_comes_later(cli: Cli, daemon: DaemonProcess) -
 
 
 def test_next_delivers_nothing_before_its_start(cli: Cli) -> None:
-    cli.json("set", "--domain", "d", "--not-before", "+1h", "--id", "later")
+    cli.json("set", "--domain", "d", "--not-before", "+1h", "--id", "later", "x")
     assert cli("next", "d").returncode == NOTHING_TO_DO
-    (added,) = cli.json("set", "--domain", "d", "--not-before", "2020-01-01T00:00Z", "--id", "i")
+    begun = "2020-01-01T00:00Z"
+    (added,) = cli.json("set", "--domain", "d", "--not-before", begun, "--id", "i", "x")
     assert added["key"] == "d:128:1577836800000000:i"
     (job,) = cli.json("next", "d")
     assert job["id"] == "i"
@@ -90,7 +91,8 @@ def test_next_delivers_nothing_before_its_start(cli: Cli) -> None:
     [
         (["text"], b"", "string", "text"),
         (["-"], b"\xff\0", "buffer", "/wA="),
-        ([], b"unread", "buffer", ""),
+        (["--empty"], b"unread", "buffer", ""),
+        (["--empty", "--type", "string"], b"", "string", ""),
         (["--type", "integer", "--", "-42"], b"", "integer", -42),
         (["--type", "float", "2.5"], b"", "float", 2.5),
         (["--type", "boolean", "yes"], b"", "boolean", True),
@@ -102,7 +104,7 @@ def test_value_of_each_type_is_stored_and_shown(
     cli: Cli, arguments: list[str], stdin: bytes, type_: str, value: object
 ) -> None:
     options, words = (arguments[:-1], arguments[-1:]) if arguments else ([], [])
-    if "void" in arguments:
+    if {"void", "--empty"} & set(arguments):
         options, words = arguments, []
     if "--" in options:
         cli.json("set", "--type", "integer", "--", "k", *words, stdin=stdin)
@@ -135,7 +137,7 @@ def test_set_says_when_a_key_is_taken_and_overwrites_when_told(cli: Cli) -> None
     assert entry["ttl_us"] == 3_600_000_000
     assert entry["expires_us"] > entry["written_us"]
     assert entry["state"] == ["persistent"]
-    cli.json("set", "m", "--no-persist")
+    cli.json("set", "m", "v", "--no-persist")
     assert cli.json("get", "m")[0]["state"] == []
 
 

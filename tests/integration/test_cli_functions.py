@@ -135,7 +135,7 @@ def test_function_that_makes_a_key_refuses_one_that_looks_like_a_job(cli: Cli) -
 
 def test_set_with_a_uri_alone_is_work_in_its_domain(cli: Cli) -> None:
     uri = "https://Example.org:8080/a"
-    shown = cli("set", "--uri", uri, "--table").stdout
+    shown = cli("set", "--uri", uri, "--empty", "--table").stdout
     assert shown.startswith(b"example.org%3A8080:128:")
     assert cli("set", "--uri", uri, "-", "--priority", "3", stdin=b"page").returncode == DONE
     (job,) = cli.json("next")
@@ -145,8 +145,8 @@ def test_set_with_a_uri_alone_is_work_in_its_domain(cli: Cli) -> None:
         "page",
         3,
     )
-    assert cli("set", "--uri", "mailto:a@example.org").returncode == USAGE
-    assert cli("set", "--priority", "3", "k").returncode == USAGE
+    assert cli("set", "--uri", "mailto:a@example.org", "v").returncode == USAGE
+    assert cli("set", "--priority", "3", "k", "v").returncode == USAGE
 
 
 def test_set_with_a_uri_and_one_word_is_work_with_that_value(cli: Cli, client: SyncClient) -> None:
@@ -166,7 +166,7 @@ def test_set_with_a_uri_and_a_key_is_an_entry_under_that_key(cli: Cli) -> None:
     uri = "https://q.example/1"
     job = "pages:1:0:x"
     for number, (arguments, key, value) in enumerate(
-        [((job,), job, ""), ((job, "v"), job, "v"), (("k", "v"), "k", "v"), (("m", ""), "m", "")]
+        [((job, "--empty"), job, ""), ((job, "v"), job, "v"), (("k", "v"), "k", "v"), (("m", ""), "m", "")]
     ):
         assert cli("set", *arguments, "--uri", f"{uri}{number}", "--overwrite").returncode == DONE
         assert [cli.json("get", key)[0][name] for name in ("uri", "value")] == [
@@ -174,11 +174,12 @@ def test_set_with_a_uri_and_a_key_is_an_entry_under_that_key(cli: Cli) -> None:
             value,
         ]
     coded = [base64.b64encode(text.encode()).decode() for text in (job, f"{uri}9")]
-    assert cli("set", "--b64", coded[0], "--uri", coded[1], "--overwrite").returncode == DONE
+    arguments = ("--b64", coded[0], "--uri", coded[1], "--empty", "--overwrite")
+    assert cli("set", *arguments).returncode == DONE
     assert cli.json("get", job)[0]["uri"] == f"{uri}9"
-    assert cli("set", "--plain", "word", "--uri", f"{uri}8").returncode == DONE
+    assert cli("set", "--plain", "word", "--uri", f"{uri}8", "--empty").returncode == DONE
     assert cli.json("get", "word")[0]["uri"] == f"{uri}8"
-    refused = cli("set", "pages:300:0:x", "--uri", uri)
+    refused = cli("set", "pages:300:0:x", "--uri", uri, "--empty")
     assert (refused.returncode, b"looks like a journal key" in refused.stderr) == (USAGE, True)
 
 

@@ -55,7 +55,7 @@ def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) ->
     )
     done = cli("spool", "put", str(spool), "value")
     assert (done.returncode, b"--uri" in done.stderr) == (2, True)
-    done = cli("spool", "put", str(spool), "--uri", "nowhere")
+    done = cli("spool", "put", str(spool), "--uri", "nowhere", "v")
     assert (done.returncode, b"no host" in done.stderr) == (2, True)
     assert len(spooled(spool)) == 2
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from fj_cli.output import (
     entry_fields,
+    released_unless_written,
     show_field,
     show_value,
     state_words,
@@ -26,6 +28,9 @@ from fj_cli.shared_options import (
     to_expiry,
 )
 from fj_cli.times import to_duration_or_none
+
+if TYPE_CHECKING:
+    from fastjournal.client import Entry
 
 
 @click.command("get")
@@ -66,9 +71,18 @@ def command(
             lease=to_duration_or_none(lease),
             expires=to_expiry(expires),
         )
+        if lease is not None:
+            with released_unless_written(client, [(entry.key, entry.token or 0)]):
+                _write(entry, probe=probe, as_json=as_json)
+            return
     if raw:
         sys.stdout.buffer.write(entry.value)
         return
+    _write(entry, probe=probe, as_json=as_json)
+
+
+def _write(entry: Entry, *, probe: bool, as_json: bool | None) -> None:
+    """Write an entry; ``probe``: without its value."""
     fields = entry_fields(entry)
     if probe:
         fields.pop("value", None)

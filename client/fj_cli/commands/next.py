@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, RefusedError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
 from fj_cli.instants import show_instant
-from fj_cli.output import note_nothing_due, write_jobs
+from fj_cli.output import note_nothing_due, released_unless_written, write_jobs
 from fj_cli.shared_options import (
     DONE,
     DURATION,
@@ -27,6 +27,9 @@ from fj_cli.shared_options import (
 )
 from fj_cli.shell_completion import complete_domain
 from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
+
+if TYPE_CHECKING:
+    from fastjournal.client import Entry, SyncClient
 
 FOREVER = "forever"
 
@@ -89,7 +92,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
 )
 @lease_option
 @click.option("--wait", type=WaitType(), help="Wait that long for work ('forever': without end).")
-@click.option("--delete", is_flag=True, help="Delete the entries at once instead of leasing them.")
+@click.option("--delete", is_flag=True, help="Complete the entries once they are written.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, help="Commands at once.")
 @click.option(
@@ -178,19 +181,46 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
             count=options["count"] or 1,
             lease=to_duration_or_none(options["lease"] or None),
             wait=to_wait(options["wait"]),
-            delete=options["delete"],
             meta=True,
         )
-    if not jobs.pairs:
-        note_nothing_due(jobs.next_at_us)
-        return NOTHING_TO_DO
-    title = None
-    if jobs.token is not None:
-        title = (
-            f"leased until {show_instant(jobs.token, SystemClock().now_us())}, token {jobs.token}"
-        )
-    write_jobs(jobs, title, options["as_json"])
+        if not jobs:
+            note_nothing_due(jobs.next_at_us)
+            return NOTHING_TO_DO
+        token = jobs.token or 0
+        leases = [(job.key, token) for job in jobs]
+        with released_unless_written(client, leases):
+            if options["delete"]:
+                write_jobs([_completed(job) for job in jobs], None, options["as_json"])
+            else:
+                until = show_instant(token, SystemClock().now_us())
+                title = f"leased until {until}, token {token}"
+                write_jobs(jobs, title, options["as_json"])
+        if options["delete"]:
+            _complete(client, leases)
     return DONE
+
+
+def _completed(job: Entry) -> Entry:
+    """Return an entry as it is without its lease."""
+    import msgspec
+
+    meta = job.meta
+    if meta is not None:
+        meta = msgspec.structs.replace(meta, worked_on_until_us=0)
+    return msgspec.structs.replace(job, token=None, meta=meta)
+
+
+def _complete(client: SyncClient, leases: list[tuple[bytes, int]]) -> None:
+    """Complete jobs that were written.
+
+    Raises:
+        RefusedError: The first one that the daemon refuses, for instance because its lease is over.
+    """
+    from fastjournal.client.core import calls
+
+    for outcome in client.call_many([calls.delete(key, token=token) for key, token in leases]):
+        if isinstance(outcome, RefusedError):
+            raise outcome
 
 
 def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str, Any]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from fastjournal.keys import (
     parse_journal_key,
 )
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournal.stdio import open_input
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.shared_options import (
     DURATION,
@@ -24,6 +24,7 @@ from fj_cli.shared_options import (
     INSTANT,
     NAME,
     b64_option,
+    check_empty,
     json_option,
     open_client,
     plain_option,
@@ -66,6 +67,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 )
 @click.option("--expires", type=EXPIRY, help="The entry vanishes then; never: it stays.")
 @click.option("--ttl", type=DURATION, help="Each read moves the expiry to that long from now.")
+@click.option("--empty", is_flag=True, help="There is no VALUE: it is empty.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
 @plain_option
 @click.option("--no-persist", is_flag=True, help="In memory only: gone when the daemon stops.")
@@ -82,14 +84,17 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Set KEY to VALUE, or with --domain or --uri add work to a domain; prints the key.
 
-    VALUE '-' is read from standard input; without VALUE it is empty. With --uri and neither KEY nor
-    --domain, the host of the URI is the domain. With --uri a single word is VALUE, unless it is a
-    journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a URI.
+    VALUE '-' is read from standard input; --empty says that there is none. With --uri and neither
+    KEY nor --domain, the host of the URI is the domain. With --uri a single word is VALUE, unless
+    it is a journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a
+    URI.
     """
     ttl = options["ttl"]
     if ttl is not None and ttl < _TTL_US_MIN:
         raise click.UsageError("--ttl is at least 1ms: no read would find the entry", ctx)
     key, value_word = _split(ctx, words, options)
+    if options["type_"] != "void":
+        check_empty(ctx, value_word, options["empty"], "; - reads it from standard input")
     timestamp = unique_timestamp()
     uri, domain = options["uri"], options["domain"]
     if key is None:
@@ -168,7 +173,7 @@ def _value(word: str | None, type_: str | None) -> bytes | str | int | float | b
         return None
     data = os.fsencode(word or "")
     if word == "-":
-        data = sys.stdin.buffer.read()
+        data = open_input().read()
     if type_ is None:
         type_ = "buffer" if word is None or word == "-" else "string"
     if type_ == "buffer":

@@ -6,15 +6,16 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournal.stdio import open_input
 from fj_cli.output import note, put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
-from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, json_option
+from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, check_empty, json_option
 
 if TYPE_CHECKING:
     from fastjournal.spool.appending.spool_writer import Spool
@@ -37,6 +38,7 @@ _PROGRESS_S = 1.0
     help="0 runs first.",
 )
 @click.option("--not-before", type=INSTANT, help="The work starts no earlier.  [default: now]")
+@click.option("--empty", is_flag=True, help="There is no VALUE: it is empty.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
 @click.option("--durable", is_flag=True, help="On the disk before it ends: survives a power cut.")
 @click.option("--group", metavar="NAME", help="Group that shares the spool, if it is created.")
@@ -49,13 +51,21 @@ _PROGRESS_S = 1.0
     help="Append bad lines to this file, as they came.",
 )
 @json_option
-def command(directory: str, value: str | None, as_json: bool | None, **options: Any) -> int:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    directory: str,
+    value: str | None,
+    as_json: bool | None,
+    **options: Any,
+) -> int:
     """Append work to the spool DIR: one entry, or each JSON line of standard input.
 
-    With --uri or --domain one entry is appended, with VALUE, and its key is printed. Without both,
-    each line is an object: uri, domain, priority, not_before (an instant as fj-cli takes it, or
-    seconds since 1970), id, overwrite, and value (a string, number, boolean or null) or value_b64.
-    Lines are appended as soon as they come.
+    With --uri or --domain one entry is appended, with VALUE, and its key is printed; --empty says
+    that there is no VALUE. Without --uri and --domain, each line is an object: uri, domain,
+    priority, not_before (an instant as fj-cli takes it, or seconds since 1970), id, overwrite, and
+    value (a string, number, boolean or null) or value_b64. Lines are appended as soon as they come.
 
     A bad line is named and left out; the others are appended. Exit code 1: there was one.
     """
@@ -64,11 +74,16 @@ def command(directory: str, value: str | None, as_json: bool | None, **options: 
     one = options["uri"] is not None or options["domain"] is not None
     if not one and value is not None:
         raise click.UsageError("VALUE needs --uri or --domain; without, JSON lines are read")
+    if one:
+        check_empty(ctx, value, options["empty"])
+    elif options["empty"]:
+        raise click.UsageError("--empty needs --uri or --domain; without, JSON lines are read", ctx)
+    lines = None if one else open_input()
     with Spool(directory, durable=options["durable"], group=options["group"]) as spool:
-        if one:
+        if lines is None:
             _put_one(spool, value, options, as_json=wants_json(as_json))
             return DONE
-        return _put_lines(spool, options, as_json=wants_json(as_json))
+        return _put_lines(spool, lines, options, as_json=wants_json(as_json))
 
 
 def _put_one(spool: Spool, value: str | None, options: dict[str, Any], *, as_json: bool) -> None:
@@ -98,7 +113,7 @@ def _value(word: str | None) -> str | bytes:
         return data
 
 
-def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
+def _put_lines(spool: Spool, lines: BinaryIO, options: dict[str, Any], *, as_json: bool) -> int:
     from fastjournal.spool.slots import FILE_MODE
     from fj_cli.spool_lines import read_batches
 
@@ -119,7 +134,7 @@ def _put_lines(spool: Spool, options: dict[str, Any], *, as_json: bool) -> int:
             rejects = stack.enter_context(open(descriptor, "ab"))
         try:
             with ProgressBar("spooling") as bar:
-                for records, bad_lines in read_batches(sys.stdin.buffer, SystemClock().now_us):
+                for records, bad_lines in read_batches(lines, SystemClock().now_us):
                     spool.append_records(records, count)
                     for number, text, error in bad_lines:
                         bad += 1

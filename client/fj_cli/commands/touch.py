@@ -6,7 +6,13 @@ import click
 
 from fastjournal.clock import SystemClock
 from fj_cli.instants import show_instant
-from fj_cli.output import put_bytes, wants_json, write_json, write_line
+from fj_cli.output import (
+    put_bytes,
+    released_unless_written,
+    wants_json,
+    write_json,
+    write_line,
+)
 from fj_cli.shared_options import (
     DURATION,
     NAME,
@@ -32,8 +38,13 @@ def command(
     """Let the entry under KEY expire in DURATION; with --token, let its lease end then."""
     with open_client(ctx) as client:
         renewed = client.touch(key, token, ttl=to_duration(duration))
-    if renewed is None:
-        return
+        if renewed is not None:
+            with released_unless_written(client, [(key, renewed)]):
+                _write(key, renewed, as_json)
+
+
+def _write(key: bytes, renewed: int, as_json: bool | None) -> None:
+    """Write the token of a renewed lease."""
     if wants_json(as_json):
         fields: dict[str, object] = {}
         put_bytes(fields, "key", key)
