@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import trio
 
 from fastjournal.client.core.results import Entry
+from fj_cli.command_group import reap_orphans
 from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
@@ -74,41 +75,92 @@ def input_of(entry: Entry) -> bytes:
     return b"" if value is None else str(value).lower().encode()
 
 
-async def open_child(argv: list[str], environment: Mapping[str, str]) -> trio.Process:
-    """Start the command; ``run_child`` has to follow.
+class Child:
+    """Command that was started, and its process group. ``run`` has to follow."""
 
-    It is the leader of a session of its own, so that Ctrl-C in the terminal is the worker's to act
-    on.
+    def __init__(self, process: trio.Process, children: Children) -> None:
+        self._process = process
+        self._children = children
+        self._is_ending = False
 
-    Raises:
-        OSError: It cannot be run; ``is_transient`` says whether that is the command's fault.
-    """
-    return await trio.lowlevel.open_process(
-        argv, stdin=subprocess.PIPE, env=environment, start_new_session=True
-    )
+    async def run(self, data: bytes, *, kill_after_s: float) -> int:
+        """Give the command its input and wait for its end.
+
+        Other processes of its group run on, also where they keep the input open. When this is
+        cancelled, the whole group gets SIGTERM, and what is left of it after ``kill_after_s``
+        SIGKILL.
+
+        Returns:
+            Its exit code, negative for a signal.
+        """
+        process = self._process
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_feed, process, data)
+                code = await process.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._is_ending = True
+            if process.returncode is None:
+                with trio.CancelScope(shield=True):
+                    await _end_group(process, kill_after_s)
+            self._children.ended(process)
+        return code
+
+    def suspend(self) -> None:
+        """Stop the group, unless it is being ended."""
+        if not self._is_ending:
+            # SIGTSTP stops nothing in a session without a terminal
+            _signal_group(self._process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue the group."""
+        if not self._is_ending:
+            _signal_group(self._process, signal.SIGCONT)
+
+
+class Children:
+    """Child processes of a worker: commands, and orphans of these that it has adopted."""
+
+    def __init__(self) -> None:
+        self._own: set[int] = set()
+        self._starting = 0
+
+    async def start(self, argv: list[str], environment: Mapping[str, str]) -> Child:
+        """Start a command; ``Child.run`` has to follow.
+
+        It is the leader of a session of its own, so that Ctrl-C and Ctrl-Z in the terminal are the
+        worker's to act on.
+
+        Raises:
+            OSError: It cannot be run; ``is_transient`` says whether that is the command's fault.
+        """
+        self._starting += 1
+        try:
+            process = await trio.lowlevel.open_process(
+                argv, stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
+            self._own.add(process.pid)
+        finally:
+            self._starting -= 1
+            self.reap_orphans()
+        return Child(process, self)
+
+    def ended(self, process: trio.Process) -> None:
+        """Note the end of a command; its zombie may have hidden those of orphans."""
+        if process.returncode is not None:
+            self._own.discard(process.pid)
+        self.reap_orphans()
+
+    def reap_orphans(self) -> None:
+        """Wait for orphans that have ended, and for no command: its exit code is its task's."""
+        if not self._starting:  # a command may have ended whose number is not known yet
+            reap_orphans(self._own)
 
 
 def is_transient(error: OSError) -> bool:
     """Whether the system lacks something at the moment, so that nothing is said of the command."""
     return error.errno in _TRANSIENT
-
-
-async def run_child(process: trio.Process, data: bytes, *, kill_after_s: float) -> int:
-    """Give the command its input and wait for its end; return its exit code, negative for a signal.
-
-    Other processes of its group run on, also where they keep the input open. When this is
-    cancelled, the whole group gets SIGTERM, and what is left of it after ``kill_after_s`` SIGKILL.
-    """
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, process, data)
-            code = await process.wait()
-            nursery.cancel_scope.cancel()
-    finally:
-        if process.returncode is None:
-            with trio.CancelScope(shield=True):
-                await _end_group(process, kill_after_s)
-    return code
 
 
 async def _feed(process: trio.Process, data: bytes) -> None:
@@ -123,6 +175,7 @@ async def _end_group(process: trio.Process, kill_after_s: float) -> None:
     for number, patience_s in ((signal.SIGTERM, kill_after_s), (signal.SIGKILL, _GONE_S)):
         with trio.move_on_after(patience_s):
             _signal_group(process, number)
+            _signal_group(process, signal.SIGCONT)  # a stopped one would not take it
             await process.wait()
             while _signal_group(process, 0):  # noqa: ASYNC110 - nobody tells of the last one
                 await trio.sleep(_LOOK_S)

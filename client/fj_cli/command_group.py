@@ -2,7 +2,9 @@
 
 A signal to the group reaches all that the command started. A group of its own cannot read the
 terminal unless it is the one in front, so it is put there, and Ctrl-C is the command's; where the
-terminal stops it (Ctrl-Z), this program stops too, so that the shell is in front again.
+terminal stops it (Ctrl-Z), this program stops too, so that the shell is in front again. A signal
+that stops this program stops the group as well. The group is continued after a look at what it
+needs, its lock: nobody has renewed that meanwhile.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from fj_cli.termination import done_first
 
 _LOOK_S = 0.1
+JOB_CONTROL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+"""Signals of a terminal that stop a process: Ctrl-Z, and its use from the background."""
+
 _TERM_S, _KILL_S = 10.0, 5.0
 """Patience after SIGTERM, and after SIGKILL: what is left then, the kernel holds."""
 
@@ -35,21 +40,49 @@ class CommandGroup:
     def __init__(self, argv: list[str]) -> None:
         self._terminal = _open_terminal()
         self._lent = False
+        self._is_suspended = False
+        """This program was stopped, and the group with it."""
+        self._is_due = False
+        """It was, and the caller has not looked at what it renews since."""
         self._process = subprocess.Popen(argv, process_group=0)
         self._lend_terminal()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code of the command, negative for a signal; None: it still runs."""
+        """Wait for the end of the command.
+
+        Returns:
+            Its exit code, negative for a signal. None: it has not ended in that time, or this
+            program was stopped, and the next call continues the command.
+        """
         deadline = time.monotonic() + timeout_s
-        while True:
+        if self._is_suspended and not self._is_due:
+            self._resume()
+        while not self._is_due:
             left_s = max(0.0, deadline - time.monotonic())
+            reap_orphans({self._process.pid})
             try:
                 return self._process.wait(min(left_s, _LOOK_S))
             except subprocess.TimeoutExpired:
                 if left_s <= _LOOK_S:
                     return None
-            if self._is_stopped():
+            if self._is_stopped() and not self._is_due:
                 self._stop_too()
+        self._is_due = False
+        return None
+
+    def suspend(self, number: int) -> None:
+        """Stop the group and this process as a signal says, until this process is continued."""
+        self.signal(signal.SIGSTOP)
+        self._take_terminal()
+        before = signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, before)
+        self._is_suspended = True
+        self.look()
+
+    def look(self) -> None:
+        """Have ``wait`` return soon: this process was continued."""
+        self._is_due = True
 
     def signal(self, number: int) -> bool:
         """Send a signal to the group; whether there is still something in it."""
@@ -77,6 +110,7 @@ class CommandGroup:
             self.signal(signal.SIGCONT)  # a stopped one would not take it
             deadline = time.monotonic() + patience_s
             while time.monotonic() < deadline:
+                reap_orphans({self._process.pid})
                 self._process.poll()  # a leader that is not waited for stays in its group
                 if not self.signal(0):
                     return
@@ -114,14 +148,19 @@ class CommandGroup:
         if self._terminal is None:
             return  # somebody has stopped it who will continue it
         self._take_terminal()
-        os.kill(0, signal.SIGTSTP)
+        os.kill(0, signal.SIGTSTP)  # the handler suspends
+        if not self._is_suspended:
+            self._resume()  # it is ignored: nothing stops this program
+
+    def _resume(self) -> None:
+        self._is_suspended = False
         self._lend_terminal()
         self.signal(signal.SIGCONT)
 
 
 @contextmanager
 def running(argv: list[str]) -> Iterator[CommandGroup]:
-    """Run a command in the block, and end it behind; SIGINT is passed on to it.
+    """Run a command in the block, and end it behind; it gets SIGINT, and stops with this program.
 
     Raises:
         OSError: It cannot be run.
@@ -135,9 +174,23 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
         if group is not None:
             group.signal(signal.SIGINT)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, pass_on)
+    def suspend(number: int, _frame: FrameType | None) -> None:
+        if group is not None:
+            group.suspend(number)
+
+    def look(_number: int, _frame: FrameType | None) -> None:
+        if group is not None:
+            group.look()
+
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: pass_on,
+        signal.SIGCONT: look,
+        **dict.fromkeys(JOB_CONTROL, suspend),
+    }
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
         with done_first():
             group = CommandGroup(argv)
@@ -147,7 +200,21 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
     finally:
         if group is not None:
             group.close()
-        signal.signal(signal.SIGINT, before)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
+def reap_orphans(own: Container[int]) -> None:
+    """Wait for children that have ended, up to one of ``own``, which is left to its owner.
+
+    A process whose parent has ended becomes a child of process 1 of its container, or of the next
+    subreaper, and stays a zombie until that has waited for it.
+    """
+    with suppress(ChildProcessError):  # there is no child
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in own:
+                break
+            os.waitpid(ended.si_pid, 0)
 
 
 def _open_terminal() -> int | None:

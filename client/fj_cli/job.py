@@ -15,11 +15,11 @@ from fastjournal.times import format_duration
 from fj_cli.child import (
     NOT_FOUND,
     NOT_STARTED,
+    Child,
+    Children,
     environment_of,
     input_of,
     is_transient,
-    open_child,
-    run_child,
 )
 from fj_cli.reports import CommandOutcome, Ended
 
@@ -50,6 +50,7 @@ class JobCommand:
         plan: The command.
         note: Writes a line for people.
         stop: Once set, a command that has not begun does not begin.
+        children: Starts the command.
         daemon: Variables by which the command reaches the daemon; see ``environment_of``.
     """
 
@@ -60,16 +61,23 @@ class JobCommand:
         *,
         note: Callable[[str], None],
         stop: trio.Event,
+        children: Children,
         daemon: Mapping[str, str],
     ) -> None:
         self._job = job
         self._plan = plan
         self._note = note
         self._stop = stop
+        self._children = children
         self._daemon = daemon
         self._remark = ""
         self._error = ""
         """Why the attempt failed, if the command did not end by itself."""
+        self._child: Child | None = None
+        self._suspensions = 0
+        self._is_suspended = False
+        """It is stopped, with all that it started."""
+        self._timeout = trio.CancelScope()
 
     async def run(self) -> int | None:
         """Return the exit code of the command; None: it was not started, and the entry goes back.
@@ -80,7 +88,7 @@ class JobCommand:
         """
         for _ in range(_START_TRIES):
             try:
-                process = await open_child(self._plan.argv, self._environment())
+                self._child = await self._children.start(self._plan.argv, self._environment())
             except OSError as error:
                 remark = f"cannot run {self._plan.argv[0]}: {error.strerror}"
                 if not is_transient(error):
@@ -91,22 +99,44 @@ class JobCommand:
                 self._remark = remark
             else:
                 self._remark = ""
-                return await self._run_child(process)
+                return await self._run_child(self._child)
             with trio.move_on_after(_START_AGAIN_S):
                 await self._stop.wait()
             if self._stop.is_set():
                 break
         return None
 
-    async def _run_child(self, process: trio.Process) -> int:
+    async def _run_child(self, child: Child) -> int:
         """Return the exit code of a command that was started; end it when its time is over."""
         plan = self._plan
-        timeout_s = float("inf") if plan.timeout_us is None else plan.timeout_us / 1e6
-        with trio.move_on_after(timeout_s):
+        if self._is_suspended:
+            child.suspend()
+        if plan.timeout_us is not None:
+            self._timeout.deadline = trio.current_time() + plan.timeout_us / 1e6
+        with self._timeout:
             data = input_of(self._job.entry)
-            return await run_child(process, data, kill_after_s=plan.kill_after_us / 1e6)
+            return await child.run(data, kill_after_s=plan.kill_after_us / 1e6)
         self._remark = self._error = f"timeout after {format_duration(plan.timeout_us or 0)}"
         return -signal.SIGTERM
+
+    def suspend(self) -> None:
+        """Stop the command, as the worker is about to be."""
+        self._suspensions += 1
+        self._is_suspended = True
+        if self._child is not None:
+            self._child.suspend()
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Have the timeout come later: the command was stopped meanwhile."""
+        self._timeout.deadline += seconds
+
+    async def resume(self) -> None:
+        """Look at the lease, and continue the command if it lasts; else it is ended."""
+        suspensions = self._suspensions
+        if await self._job.confirm_lease() and suspensions == self._suspensions:
+            self._is_suspended = False
+            if self._child is not None:
+                self._child.resume()
 
     async def tell_end(self, code: int | None) -> CommandOutcome:
         """End the job: complete it on exit code 0, give it back, or count a failed attempt.

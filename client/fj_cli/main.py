@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 
 import click
@@ -37,6 +38,8 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
 def main() -> None:
     """Run ``fj-cli`` with the arguments of the process, and exit."""
     prepare_stdio()
+    # where a parent has it ignored, the exit codes of commands are lost
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if "--exec" in sys.argv:
         from fastjournal.stderr_queue import queue_stderr  # noqa: PLC0415 - for workers only
 

@@ -27,6 +27,8 @@ from fastjournal.errors import (
     RefusedError,
 )
 from fastjournal.limits import DURATION_US_MAX
+from fj_cli.child import Children
+from fj_cli.command_group import JOB_CONTROL
 from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.reports import CommandOutcome, Ended, Reports
 from fj_cli.shared_options import DONE, NOTHING_TO_DO
@@ -96,7 +98,8 @@ class ExecWorker:
         self._work_scope = trio.CancelScope()
         self._telling: set[trio.CancelScope] = set()
         """Around what tells the daemon how a job ended, which goes on when commands are ended."""
-        self._running = 0
+        self._children = Children()
+        self._commands: set[JobCommand] = set()
         self._taken = 0
         self._stopped = False
         """By a signal."""
@@ -117,7 +120,7 @@ class ExecWorker:
         # The signals come first: from here on, none of them ends the program by itself.
         with trio.open_signal_receiver(*_signals()) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, signals)
+                nursery.start_soon(self._watch, signals, nursery)
                 with self._work_scope:
                     await self._work()
                 nursery.cancel_scope.cancel()
@@ -173,15 +176,16 @@ class ExecWorker:
         """Run the command of a job, and report how that ended."""
         self._lost = None  # the daemon has handed it out, so it is there
         self._taken += 1
-        self._running += 1
         started = trio.current_time()
         command = JobCommand(
             job,
             self._plan.command,
             note=self._reports.note,
             stop=self._ending,
+            children=self._children,
             daemon=self._plan.daemon,
         )
+        self._commands.add(command)
         outcome = CommandOutcome(Ended.STOPPED)
         try:
             code = await command.run()
@@ -192,7 +196,7 @@ class ExecWorker:
                 if isinstance(job.loss, CannotConnectError):
                     self._lost = job.loss
             self._reports.add(job.entry, outcome, trio.current_time() - started)
-            self._running -= 1
+            self._commands.discard(command)
 
     async def _tell_end(self, job: Job, command: JobCommand, code: int | None) -> CommandOutcome:
         """Tell the daemon how a job ended, also where commands are being ended."""
@@ -219,19 +223,47 @@ class ExecWorker:
 
     # --- being stopped --------------------------------------------------------------------------
 
-    async def _watch(self, signals: AsyncIterator[int]) -> None:
+    async def _watch(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         """Act on signals: the first one lets running commands finish, the second ends them.
 
         A terminal that is closed may send SIGHUP twice, by its shell and by the kernel, and nobody
         means the second one: it ends nothing.
         """
         async for number in signals:
-            if not self._stopped:
+            if number == signal.SIGCHLD:
+                self._children.reap_orphans()
+            elif number == signal.SIGCONT:
+                self._resume(nursery)
+            elif number in JOB_CONTROL:
+                self._suspend(number, nursery)
+            elif not self._stopped:
                 self._stopped = True
                 self._take_no_more()
-                self._reports.note(f"stopping: {self._running} running; once more to end them")
+                running = len(self._commands)
+                self._reports.note(f"stopping: {running} running; once more to end them")
             elif number != signal.SIGHUP:
                 self._end_now()
+
+    def _suspend(self, number: int, nursery: trio.Nursery) -> None:
+        """Stop the commands and this process, as the signal says, until that is continued.
+
+        Nobody renews leases meanwhile, so no command may work on. In an orphaned process group the
+        signal stops nothing, and the commands go on at once.
+        """
+        began_s = trio.current_time()
+        for command in self._commands:
+            command.suspend()
+        before = signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, before)
+        for command in self._commands:
+            command.extend_timeout(trio.current_time() - began_s)
+        self._resume(nursery)
+
+    def _resume(self, nursery: trio.Nursery) -> None:
+        """Look at the leases, and continue the commands that were stopped: SIGSTOP stops none."""
+        for command in self._commands:
+            nursery.start_soon(command.resume)
 
     def _take_no_more(self) -> None:
         self._ending.set()
@@ -254,7 +286,7 @@ def _lost_outcome(error: FastjournalError, code: int | None) -> CommandOutcome:
 
 
 def _signals() -> list[signal.Signals]:
-    """Return the signals that stop a worker: those that would end it. ``nohup`` ignores one."""
-    asked = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    """Return the signals of a worker: those that would end or stop it. ``nohup`` ignores one."""
+    asked = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *JOB_CONTROL)
     heard = [number for number in asked if signal.getsignal(number) != signal.SIG_IGN]
-    return [signal.SIGTERM, *heard]
+    return [signal.SIGTERM, signal.SIGCONT, signal.SIGCHLD, *heard]

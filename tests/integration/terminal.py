@@ -156,6 +156,23 @@ class Terminal:
         return self.process.poll()
 
 
+class Shell(Terminal):
+    """Interactive shell with job control, on a terminal of its own."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        command = ["bash", "--norc", "--noprofile", "-i"]
+        super().__init__(command, {**environment, "PS1": "$ ", "TERM": "dumb"})
+        self._seen = 0
+
+    def screen(self) -> list[str]:
+        return self.written[self._seen :].split("\n")
+
+    def wait_for(self, text: str) -> None:
+        """Read until the terminal shows this behind what was waited for before."""
+        self.until(re.escape(text))
+        self._seen = self.written.index(text, self._seen) + len(text)
+
+
 def on_terminal(
     command: Sequence[str | bytes],
     environment: Mapping[str, str],

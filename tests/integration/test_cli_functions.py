@@ -166,7 +166,12 @@ def test_set_with_a_uri_and_a_key_is_an_entry_under_that_key(cli: Cli) -> None:
     uri = "https://q.example/1"
     job = "pages:1:0:x"
     for number, (arguments, key, value) in enumerate(
-        [((job, "--empty"), job, ""), ((job, "v"), job, "v"), (("k", "v"), "k", "v"), (("m", ""), "m", "")]
+        [
+            ((job, "--empty"), job, ""),
+            ((job, "v"), job, "v"),
+            (("k", "v"), "k", "v"),
+            (("m", ""), "m", ""),
+        ]
     ):
         assert cli("set", *arguments, "--uri", f"{uri}{number}", "--overwrite").returncode == DONE
         assert [cli.json("get", key)[0][name] for name in ("uri", "value")] == [

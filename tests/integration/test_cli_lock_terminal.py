@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,27 +9,19 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
-from tests.integration.terminal import Terminal
+from tests.integration.terminal import Shell
+from tests.integration.worker_process import Ticking, wait_until
 
 
-class Shell(Terminal):
-    """An interactive shell on a terminal of its own."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        command = ["bash", "--norc", "--noprofile", "-i"]
-        super().__init__(command, {**environment, "PS1": "$ ", "TERM": "dumb"})
-        self._seen = 0
-
-    def screen(self) -> list[str]:
-        return self.written[self._seen :].split("\n")
-
-    def wait_for(self, text: str) -> None:
-        """Read until the terminal shows this behind what was waited for before."""
-        self.until(re.escape(text))
-        self._seen = self.written.index(text, self._seen) + len(text)
+@pytest.fixture
+def ticking(tmp_path: Path) -> Iterator[Ticking]:
+    ticking = Ticking(tmp_path)
+    yield ticking
+    ticking.kill()
 
 
 @pytest.fixture
@@ -74,3 +65,45 @@ def test_command_that_is_stopped_gives_the_shell_back_and_goes_on_in_front(
     terminal.press("one\n")
     terminal.wait_for("got one")
     terminal.wait_for("end 0")
+
+
+def test_lock_stops_its_command_with_it_and_goes_on_once_the_lock_is_renewed(
+    terminal: Shell, client: SyncClient, ticking: Ticking
+) -> None:
+    terminal.press(f"{installed('fj-cli')} lock --time 1h k {ticking.command} &\n")
+    ticking.wait_ticking()
+    for name in ("TSTP", "TTIN", "TTOU"):
+        terminal.press(f"kill -s {name} %1\n")
+        wait_until(lambda: ticking.states == {"T"})
+        stopped_at, ends_us = ticking.ticks, client.entry_stats("k").locked_until_us
+        terminal.press("bg\n")
+        wait_until(lambda: ticking.ticks > stopped_at)  # noqa: B023 - at once
+        assert client.entry_stats("k").locked_until_us > ends_us
+    terminal.press("fg; echo co''de $?\n")
+    ticking.finish()
+    terminal.wait_for("code 0")
+
+
+@pytest.mark.parametrize("keys", ["\x1a", "kill -s TSTP %1\n"])
+def test_lock_that_was_lost_while_it_was_stopped_ends_its_command(
+    terminal: Shell, client: SyncClient, ticking: Ticking, keys: str
+) -> None:
+    end = "" if keys == "\x1a" else " &"
+    terminal.press(f"{installed('fj-cli')} lock --time 1s k {ticking.command}{end}\n")
+    ticking.wait_ticking()
+    terminal.press(keys)
+    wait_until(lambda: ticking.states == {"T"})
+    stopped_at = ticking.ticks
+
+    def locked() -> bool:
+        try:
+            client.lock("k", timeout=3600)
+        except RefusedError:
+            return False
+        return True
+
+    wait_until(locked)
+    terminal.press("fg; echo co''de $?\n")
+    terminal.wait_for("code 1")
+    ticking.wait_gone()
+    assert ticking.ticks == stopped_at

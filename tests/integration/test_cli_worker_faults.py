@@ -29,6 +29,7 @@ from tests.integration.worker_process import (
     add,
     gated,
     line_of,
+    reports,
     results,
     wait_connected,
     wait_until,
@@ -415,3 +416,95 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
     assert results(errors) == ["lost"]
     assert json.loads(errors.splitlines()[-1])["error"] == code
     assert Function.RELEASE in functions
+
+
+# --- orphans --------------------------------------------------------------------------------------
+
+SUBREAPER = (
+    "import ctypes, os, sys;"
+    "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+ADOPTING = {
+    "subreaper": [sys.executable, "-c", SUBREAPER, installed("fj-cli")],
+    "process 1": [
+        *("unshare", "--pid", "--fork", "--kill-child"),
+        *(() if os.geteuid() == 0 else ("--user", "--map-root-user")),
+        installed("fj-cli"),
+    ],
+}
+"""Command lines of a program that adopts orphans: as in a container without an init process."""
+
+ORPHAN = "(sleep 0.2; true) & (exit 0) &"
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def adopter(starter: subprocess.Popen[bytes], kind: str) -> int:
+    """Return the process that adopts orphans, outside of its namespace."""
+    if kind == "subreaper":
+        return starter.pid
+    wait_until(lambda: children(starter.pid))
+    return children(starter.pid)[0]
+
+
+@pytest.mark.parametrize("kind", ADOPTING)
+def test_worker_that_adopts_orphans_reaps_them_and_takes_no_exit_code(
+    cli: Cli, client: SyncClient, tmp_path: Path, kind: str
+) -> None:
+    jobs = [f"job {number}" for number in range(30)]
+    add(client, *jobs)
+    shell = f"{ORPHAN} exit 3"
+    arguments = (*FOREVER, "--jobs", "6", "--retry-delay", "1h", "--exec", "sh", "-c", shell)
+    worker = cli.start(*arguments, command=ADOPTING[kind])
+    wait_until(lambda: client.domain_stats("d").delayed == len(jobs))
+    pid = adopter(worker, kind)
+    wait_until(lambda: not children(pid))
+    os.kill(pid, signal.SIGTERM)
+    _, said = worker.communicate(timeout=TIMEOUT_S)
+    assert [report["exit_code"] for report in reports(said)] == [3] * len(jobs)
+
+
+@pytest.mark.parametrize("kind", ADOPTING)
+def test_worker_that_adopts_orphans_ends_the_group_of_a_command_at_once(
+    cli: Cli, client: SyncClient, kind: str
+) -> None:
+    """A zombie counts as a member of its group."""
+    add(client, "one")
+    shell = "sleep 600 & sleep 600"
+    arguments = (*FOREVER, "--timeout", "100ms", "--kill-after", "1h", "--count", "1")
+    worker = cli.start(*arguments, "--exec", "sh", "-c", shell, command=ADOPTING[kind])
+    _, said = worker.communicate(timeout=TIMEOUT_S)
+    assert results(said) == ["failed"], said
+
+
+@pytest.mark.parametrize("kind", ADOPTING)
+def test_lock_that_adopts_orphans_reaps_them(cli: Cli, tmp_path: Path, kind: str) -> None:
+    assert cli("set", "k", "v").returncode == 0
+    go = tmp_path / "go"
+    wait = f"touch {tmp_path}/began; while [ ! -e {go} ]; do sleep 0.1; done"
+    shell = f"sh -c '{ORPHAN}'; {wait}; exit 3"
+    lock = cli.start("lock", "k", "sh", "-c", shell, command=ADOPTING[kind])
+    wait_until((tmp_path / "began").exists)
+    pid = adopter(lock, kind)
+    wait_until(lambda: len(children(pid)) == 1)
+    go.touch()
+    assert lock.wait(TIMEOUT_S) == 3
+    lock.communicate()
+
+
+def test_worker_knows_exit_codes_where_its_parent_ignored_the_end_of_children(
+    cli: Cli, client: SyncClient
+) -> None:
+    add(client, "one")
+    ignoring = ["bash", "-c", 'trap "" CHLD; exec "$@"', "sh", installed("fj-cli")]
+    worker = cli.start("next", "--json", "--exec", "sh", "-c", "exit 3", command=ignoring)
+    _, said = worker.communicate(timeout=TIMEOUT_S)
+    assert [report["exit_code"] for report in reports(said)] == [3]
+    client.set("k", "v")
+    lock = cli.start("lock", "k", "sh", "-c", "exit 3", command=ignoring)
+    lock.communicate(timeout=TIMEOUT_S)
+    assert lock.returncode == 3

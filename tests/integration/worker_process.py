@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -65,3 +68,49 @@ def gated(tmp_path: Path) -> tuple[str, ...]:
     """Return a command that says that it began, and ends once it may."""
     shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     return "--exec", "sh", "-c", shell
+
+
+class Ticking:
+    """Command that writes while it runs, in a process below that of the worker's command.
+
+    Args:
+        directory: For its files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._ticks, self._pids, self._go = (directory / name for name in ("ticks", "pids", "go"))
+        loop = f"while [ ! -e {self._go} ]; do echo >>{self._ticks}; sleep 0.01; done"
+        script = directory / "script"
+        script.write_text(f"(echo $BASHPID $PPID >>{self._pids}; {loop}) & wait")
+        self.command = f"bash {script}"
+
+    @property
+    def ticks(self) -> int:
+        return self._ticks.stat().st_size if self._ticks.exists() else 0
+
+    @property
+    def states(self) -> set[str]:
+        """States of its processes, as ps shows them."""
+        found = set()
+        for pid in self._pids.read_text().split():
+            try:
+                found.add(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+            except FileNotFoundError:
+                found.add("gone")
+        return found
+
+    def wait_ticking(self) -> None:
+        before = self.ticks
+        wait_until(lambda: self.ticks > before)
+
+    def wait_gone(self) -> None:
+        wait_until(lambda: self.states <= {"gone", "Z"})
+
+    def finish(self) -> None:
+        self._go.touch()
+
+    def kill(self) -> None:
+        """End what still runs of it."""
+        for pid in self._pids.read_text().split() if self._pids.exists() else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)

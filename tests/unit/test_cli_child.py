@@ -12,7 +12,7 @@ import trio
 
 from fastjournal.client.core.results import Entry
 from fastjournal.protocol import ValueType
-from fj_cli.child import environment_of, input_of, is_transient, open_child, run_child
+from fj_cli.child import Children, environment_of, input_of, is_transient
 
 
 def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, str]:
@@ -72,7 +72,8 @@ def test_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: b
 
 
 async def run(argv: list[str], data: bytes, environment: dict[str, str]) -> int:
-    return await run_child(await open_child(argv, environment), data, kill_after_s=10)
+    child = await Children().start(argv, environment)
+    return await child.run(data, kill_after_s=10)
 
 
 def test_exit_code_is_that_of_the_command_or_its_signal() -> None:
@@ -97,10 +98,10 @@ async def test_whole_group_ends_with_a_cancelled_command(tmp_path: Path) -> None
     pid_file = tmp_path / "pid"
     tell = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}"
     stubborn = f"trap '' TERM; {tell}; exec sleep 600"
-    process = await open_child(["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn], {})
+    child = await Children().start(["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn], {})
     async with trio.open_nursery() as nursery:
         data = b"x" * 1_000_000
-        nursery.start_soon(partial(run_child, process, data, kill_after_s=0.2))
+        nursery.start_soon(partial(child.run, data, kill_after_s=0.2))
         with trio.fail_after(60):
             while not pid_file.exists():  # noqa: ASYNC110 - another process makes it
                 await trio.sleep(0.01)

@@ -56,7 +56,8 @@ def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple
     CMD. If the lock is lost, CMD is ended with all that it started, because another may hold it or
     have held it. Then the exit code is 1 (the lock ended before it was renewed, for instance
     because this machine slept) or 69 (the connection ended). Ctrl-C is for CMD: the lock is held
-    until CMD has ended. CMD cannot write the entry either: its writes are another connection's.
+    until CMD has ended. Ctrl-Z stops both; CMD goes on once the lock is renewed. CMD cannot write
+    the entry either: its writes are another connection's.
     """
     from fj_cli.command_group import running
     from fj_cli.termination import unwound

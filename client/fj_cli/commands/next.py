@@ -79,6 +79,9 @@ The worker waits 5 minutes for a daemon that is away, also at the start; then ex
 whose lease has ended by then counts as lost: its command is ended, and it is delivered again.
 SIGTERM, Ctrl-C or a closed terminal: nothing new starts, running commands finish. A second SIGTERM
 or Ctrl-C ends them: SIGTERM to each with all that it started, SIGKILL after --kill-after.
+Ctrl-Z (SIGTSTP, SIGTTIN, SIGTTOU): the commands stop too. When the worker is continued, it renews
+each lease before its command goes on; a command whose lease is lost is ended.
+As process 1 of a container it waits for orphans too; see the guide for consumers.
 A CMD that fails, is killed, or takes longer than --timeout is a failed attempt: the daemon counts
 it and keeps the reason ('fj-cli explain KEY').
 If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed

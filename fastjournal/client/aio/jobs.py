@@ -204,6 +204,29 @@ class Job(LeasedJob, JobMethods):
                     failure = await self._renew(failure)
             self._body.cancel()
 
+    async def confirm_lease(self) -> bool:
+        """Renew the lease now, for a program that did not run for a while.
+
+        A daemon that is away is waited for, until the lease is over. If it is lost, the block of
+        the job is cancelled.
+
+        Returns:
+            Whether the job is still held.
+        """
+        failure: FastjournalError | None = None
+        while self.loss is None:
+            async with self._mutex:
+                if self.finished or self.loss is not None:
+                    return False
+                failure = await self._renew(failure)
+            if failure is None:
+                return True
+            now_s = anyio.current_time()
+            await anyio.sleep(self._renewal_pause_s(failure, now_s, self._connection.rng))
+        self._renewal.cancel()
+        self._body.cancel()
+        return False
+
     async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
         """Renew the lease; return why that failed.
 
