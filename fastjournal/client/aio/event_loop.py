@@ -36,6 +36,10 @@ class TimeoutScope(Protocol):
     def cancelled_caught(self) -> bool:
         """Whether the deadline ended its block."""
 
+    @property
+    def deadline(self) -> float:
+        """When that is, by the clock of the loop."""
+
 
 class EventLoop(NamedTuple):
     """Functions of the event loop in which this was made."""

@@ -29,6 +29,12 @@ from fastjournal.numeric import check_integer
 
 _log = logging.getLogger(__name__)
 
+_STALLS_MAX = 2
+"""So often a job is lost because the program did not run; then that is a failed attempt."""
+
+_STALLED_JOBS_MAX = 1000
+"""Jobs that are known for that: each stalled the program for most of a lease."""
+
 
 class LeasePool:
     """Leases of a loop; it outlives the loop by the time that giving back takes.
@@ -235,6 +241,8 @@ class _Tasks:
         self._begun = 0
         self._running = 0
         self._one_ended = anyio.Event()
+        self._stalls: dict[bytes, tuple[int, str]] = {}
+        """Jobs that were lost because the program did not run: how often, and the last reason."""
 
     async def run(self) -> int:
         """Find work and begin tasks until there is none, or enough; return how many were begun."""
@@ -274,16 +282,35 @@ class _Tasks:
         return free if self._limit is None else min(free, self._limit - self._begun)
 
     async def _run_one(self, job: Job) -> None:
+        stalls, reason = self._stalls.pop(job.key, (0, ""))
         try:
             async with job:
-                await self._work(job)
+                if stalls < _STALLS_MAX:
+                    await self._work(job)
+                else:
+                    _log.warning("job %r fails, and is not begun again now: %s", job.key, reason)
+                    await job.fail(reason)
+                    self._note_stall(job.key, 1, reason)
         except LeaseLostError as error:
             if job.loss is None:
                 raise
-            _log.info("the lease of job %r was lost: %s", job.key, error.__cause__ or error)
+            level = logging.WARNING if job.is_stalled else logging.INFO
+            _log.log(level, "the lease of job %r was lost: %s", job.key, error.__cause__ or error)
+            if job.is_stalled:
+                self._note_stall(job.key, stalls + 1, job.loss.message)
         finally:
             await release_jobs([job], None)  # unless its block has ended it
             self._running -= 1
             self._one_ended.set()
             with contextlib.suppress(ValueError):
                 self._pool.held.remove(job)
+
+    def _note_stall(self, key: bytes, stalls: int, reason: str) -> None:
+        """Note that a job may stall the program, for the next time that it is delivered.
+
+        Its lease is over, so nothing can be reported for it now, and without a report it would be
+        begun for ever.
+        """
+        self._stalls[key] = stalls, reason
+        if len(self._stalls) > _STALLED_JOBS_MAX:
+            del self._stalls[next(iter(self._stalls))]

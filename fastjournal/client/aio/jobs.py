@@ -63,7 +63,7 @@ class Job(LeasedJob, JobMethods):
             await self._end(self._completion)
         except RefusedError as error:
             if error.code in LEASE_IS_OVER:
-                raise lost_job(error) from error
+                raise lost_job(error) from self.loss or error
             raise
 
     async def release(self, *, delay: Duration | None = None) -> None:
@@ -103,6 +103,7 @@ class Job(LeasedJob, JobMethods):
         try:
             # A renewal that is under way is seen through: its reply has the token.
             async with self._mutex:
+                self._note_lateness(anyio.current_time())
                 await self._send_until_lease_end(build())
         except anyio.get_cancelled_exc_class():
             # The caller has decided the end of the job: send it as well as can be done now.
@@ -111,13 +112,15 @@ class Job(LeasedJob, JobMethods):
         except RefusedError as error:
             self._ending = False
             if error.code in LEASE_IS_OVER or self._is_over():
-                self._lose(error)
+                self._lose(error, anyio.current_time())
                 self._finish()
             raise
         except FastjournalError as error:
             if self._is_over():
-                self._lose(error)
+                self._lose(error, anyio.current_time())
             self._finish()
+            if self.is_stalled:
+                raise lost_lease(self.key) from self.loss
             raise
         self._finish()
 
@@ -196,13 +199,18 @@ class Job(LeasedJob, JobMethods):
         with self._renewal:
             while self.loss is None:
                 now_s = anyio.current_time()
-                await anyio.sleep(self._renewal_pause_s(failure, now_s, self._connection.rng))
+                pause_s = self._renewal_pause_s(failure, now_s, self._connection.rng)
+                self._note_lateness(now_s)
+                self._renew_at_s = now_s + pause_s
+                await anyio.sleep(pause_s)
+                self._note_lateness(anyio.current_time())
                 # A renewal that is under way is seen through: its reply has the token.
                 async with self._mutex:
-                    if self.finished:
-                        return
+                    if self.finished or self.loss is not None:
+                        break
                     failure = await self._renew(failure)
-            self._body.cancel()
+            if self.loss is not None:
+                self._body.cancel()
 
     async def confirm_lease(self) -> bool:
         """Renew the lease now, for a program that did not run for a while.
@@ -234,6 +242,7 @@ class Job(LeasedJob, JobMethods):
             failure: Why the one before failed.
         """
         asked_s, ttl_us = anyio.current_time(), self._options.lease_us
+        self._note_lateness(asked_s)
         failure = failure or no_answer_before_lease_end(self._connection.address)
         with anyio.CancelScope(deadline=self._lease_ends_s):
             try:
@@ -243,17 +252,19 @@ class Job(LeasedJob, JobMethods):
             else:
                 self._renewed(lease, asked_s=asked_s)
                 return None
+        now_s = anyio.current_time()
+        self._late_s += max(now_s - max(asked_s, self._lease_ends_s), 0.0)  # woken late
         refused = isinstance(failure, RefusedError) and failure.code in LEASE_IS_OVER
         if refused or self._is_over():
-            self._lose(failure)
+            self._lose(failure, now_s)
         return failure
 
     def _is_over(self) -> bool:
         """Whether the lease has ended, for sure."""
         return anyio.current_time() >= self._lease_ends_s
 
-    def _lose(self, error: FastjournalError) -> None:
-        super()._lose(error)
+    def _lose(self, error: FastjournalError, now_s: float) -> None:
+        super()._lose(error, now_s)
         self.lost.set()
 
 

@@ -23,6 +23,9 @@ from fastjournal.protocol import Request
 _LAST_WORDS_S = 1.0
 """After a send failed: seconds to receive the error that the daemon sent before it closed."""
 
+_LATE_S = 0.1
+"""A timeout that comes later than this is a time in which the program did not run."""
+
 
 class AsyncTransport:
     """One connection: a task that receives and a task that sends, around a multiplexer."""
@@ -111,9 +114,14 @@ class AsyncTransport:
         done = self._loop.new_event()
         pending.notify = done.set
         for patience_s in self._patiences(silence_s):
-            with self._loop.move_on_after(patience_s):
-                await done.wait()
-                return
+            wait_s, late_s = patience_s, math.inf
+            while late_s > _LATE_S:
+                with self._loop.move_on_after(wait_s) as patience:
+                    await done.wait()
+                    return
+                # While the program did not run, an answer may have come that nobody has read.
+                late_s = self._loop.now() - patience.deadline
+                wait_s = min(late_s, patience_s)
         self.end(timed_out(self._address, silence_s))
 
     def _patiences(self, silence_s: float | None) -> Iterator[float]:

@@ -14,6 +14,8 @@ NOT_NOW = LATER | {"locked", "not-persisted", "read-only"}
 
 TLS_FAILED = "tls-failed"
 
+STALLED = "stalled"
+
 CERTIFICATE_HINT = "trust its authority (tls), connect by a name in it, and check its dates"
 OWN_CERTIFICATE_HINT = (
     "give a certificate that is valid, of an authority that the daemon trusts, in the context tls"
@@ -125,6 +127,16 @@ def no_answer_before_lease_end(address: Address) -> CannotConnectError:
     """The daemon answered no renewal of a lease until that was over; code ``timed-out``."""
     return CannotConnectError(
         f"{address} did not answer before the lease ended", code="timed-out", hint=_RUNS_THERE
+    )
+
+
+def program_stalled(stalled_s: float) -> FastjournalError:
+    """The program itself did not run, so it renewed no lease; code ``stalled``."""
+    return FastjournalError(
+        f"this program did not run for {stalled_s:.1f} s or more, so its lease was not renewed",
+        code=STALLED,
+        hint="a body that blocks the event loop does so in a thread; one that was stopped needs a"
+        " longer lease",
     )
 
 

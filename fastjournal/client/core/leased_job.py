@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
@@ -18,6 +19,7 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
+from fastjournal.client.core.failures import STALLED, program_stalled
 from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Written
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -82,6 +84,10 @@ class LeasedJob(Decodable):
         """Its block was entered, and only its end completes it: no loop that goes on."""
         self._options = options
         self._lease_ends_s = now_s + options.lease_us / 1e6
+        self._renew_at_s = now_s + options.renewal_s
+        """When the next renewal is to begin; none while one is under way."""
+        self._late_s = 0.0
+        """Seconds by which renewals came late since the last one that was answered."""
 
     @property
     def key(self) -> bytes:
@@ -133,6 +139,16 @@ class LeasedJob(Decodable):
         """
         self.token = lease.token
         self._lease_ends_s = asked_s + lease.left_us / 1e6
+        self._late_s = 0.0
+
+    def _note_lateness(self, now_s: float) -> None:
+        """Note how late a renewal begins, or the end of the job: the program did not run."""
+        self._late_s = self._stalled_s(now_s)
+        self._renew_at_s = math.inf
+
+    def _stalled_s(self, now_s: float) -> float:
+        """Return for how many seconds, at least, the program did not run since it last renewed."""
+        return self._late_s + max(now_s - self._renew_at_s, 0.0)
 
     def _renewal_pause_s(
         self, failure: FastjournalError | None, now_s: float, rng: Random
@@ -149,9 +165,23 @@ class LeasedJob(Decodable):
             return beyond_s + pause_s * rng.uniform(0.8, 1.0)  # not all jobs at once
         return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
 
-    def _lose(self, error: FastjournalError) -> None:
-        """Note that somebody else may have the entry."""
+    def _lose(self, error: FastjournalError, now_s: float) -> None:
+        """Note that somebody else may have the entry, and why.
+
+        Args:
+            error: Failure of the request that met it.
+            now_s: By the clock of the job.
+        """
+        stalled_s = self._stalled_s(now_s)
+        says_nothing = error.code in ("lease-lost", "timed-out")
+        if says_nothing and stalled_s > self._options.renewal_s / 2:
+            error = program_stalled(stalled_s)
         self.loss = error
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the lease was lost because the program itself did not run."""
+        return self.loss is not None and self.loss.code == STALLED
 
     def _state(self) -> Call[EntryStats]:
         return calls.entry_stats(self.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -87,8 +88,8 @@ class SyncJob(LeasedJob, JobMethods):
                 renewed = self._connection.call(self._renewal_call(ttl_us))
             except RefusedError as error:
                 if error.code in LEASE_IS_OVER:
-                    self._lose(error)
-                    raise lost_job(error) from error
+                    self._lose(error, self._now_s())
+                    raise lost_job(error) from self.loss
                 raise
             self._missed = None
             self._renewed(renewed, asked_s=asked_s)
@@ -114,6 +115,7 @@ class SyncJob(LeasedJob, JobMethods):
 
     def _renew(self) -> None:
         asked_s, ttl_us = self._now_s(), self._options.lease_us
+        self._note_lateness(asked_s)
         renewal = self._renewal_call(ttl_us)
         try:
             lease = self._connection.exchange_beside(renewal, self._lease_ends_s)
@@ -121,18 +123,21 @@ class SyncJob(LeasedJob, JobMethods):
             self._missed = error
             refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER
             if refused or self._now_s() >= self._lease_ends_s:
-                self._lose(error)
+                self._lose(error, self._now_s())
         else:
             self._missed = None
             self._renewed(lease, asked_s=asked_s)
         self._plan_renewal()
 
     def _plan_renewal(self) -> None:
+        if self._keeper is None:
+            self._renew_at_s = math.inf  # nobody renews it, so no renewal is late
+            return
         now_s, rng = self._dialer.now_s(), self._dialer.rng
         self._renew_at_s = now_s + self._renewal_pause_s(self._missed, now_s, rng)
 
-    def _lose(self, error: FastjournalError) -> None:
-        super()._lose(error)
+    def _lose(self, error: FastjournalError, now_s: float) -> None:
+        super()._lose(error, now_s)
         self.lost.set()
 
     def last_error(self) -> str | None:
@@ -143,7 +148,7 @@ class SyncJob(LeasedJob, JobMethods):
             self._end(self._completion)
         except RefusedError as error:
             if error.code in LEASE_IS_OVER:
-                raise lost_job(error) from error
+                raise lost_job(error) from self.loss or error
             raise
 
     def release(self, *, delay: Duration | None = None) -> None:
@@ -197,6 +202,7 @@ class SyncJob(LeasedJob, JobMethods):
             self.finished = True  # also where a signal handler's exception comes in between
             if self.loss is not None:
                 raise lost_lease(self.key) from self.loss
+            self._note_lateness(self._now_s())
             self._send_until_lease_end(build())
 
     def _send_until_lease_end(self, call: Call[Any]) -> None:
@@ -221,9 +227,10 @@ class SyncJob(LeasedJob, JobMethods):
         """Note that the daemon took no end of the job."""
         refused = isinstance(error, RefusedError)
         if (refused and error.code in LEASE_IS_OVER) or self._now_s() >= self._lease_ends_s:
-            self._lose(error)
+            self._lose(error, self._now_s())
         elif refused:
             self.finished = False
+            self._plan_renewal()
 
     def _now_s(self) -> float:
         return self._dialer.now_s()
