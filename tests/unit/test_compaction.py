@@ -402,6 +402,28 @@ def test_delivery_while_a_segment_is_compacted_is_known_after_a_restart() -> Non
         log.check()
 
 
+@pytest.mark.parametrize("step", [100, -100])
+def test_compaction_keeps_the_last_delivery_whose_interval_a_step_of_the_clock_has_moved(
+    step: int,
+) -> None:
+    log = CompactedLog()
+    log.done(Function.LIMIT, b"a", INTERVAL, kind=ValueType.STRING)
+    log.done(Function.SET, KEY, b"v")
+    log.pass_time(200)
+    deliver(log, "pop")
+    log.pass_time(5)
+    log.clock.step(step * SECOND)
+    log.engine.clock_stepped(log.clock.instant_us, step * SECOND)
+    ends = log.engine.store.rules.limits.waits_until(b"a")
+    log.fill(10)
+    log.empty(10)
+    for _ in range(2):
+        log.clean(log.roll())
+        log.check()
+    log.restart()
+    assert log.engine.store.rules.limits.waits_until(b"a") == ends
+
+
 def test_deliveries_of_many_domains_are_written_once() -> None:
     log = CompactedLog(cmdlog_seg_size=16384, default_interval=10**6)
     for number in range(300):

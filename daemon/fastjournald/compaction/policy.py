@@ -15,12 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.limits import (
-    INTERVAL_BYTES,
-    LIMIT_BYTES,
-    PAUSE_BYTES,
-    UNDERSIZED_SEGMENTS_MAX,
-)
+from fastjournal.limits import LIMIT_BYTES, PAUSE_BYTES, UNDERSIZED_SEGMENTS_MAX
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
@@ -37,13 +32,10 @@ GARBAGE_SLOWED = 3
 on its way then, the log stays under four times and four segments."""
 
 DOMAIN_RECORD_BYTES = 96
-"""Bytes of the smallest record of a pause or a limit, besides the name of its domain."""
+"""Bytes of the smallest record of a pause, limit or delivery, besides the name of its domain."""
 
 CHANGE_RECORD_BYTES = 37
 """Bytes of the smallest record that a changed entry has besides its own: that of an attempt."""
-
-DELIVERY_RECORD_BYTES = 105
-"""Bytes of the record of the last delivery of a domain, besides its name."""
 
 TURNED_OVER = 1 / 2
 """Share of the bytes of a log that is too large: when so many were appended since a segment was
@@ -126,6 +118,7 @@ def live_bytes(store: Store) -> int:
     pauses, limits = store.rules.pauses, store.rules.limits
     domains = pauses.bytes + (DOMAIN_RECORD_BYTES - PAUSE_BYTES) * len(pauses)
     domains += limits.bytes + (DOMAIN_RECORD_BYTES - LIMIT_BYTES) * len(limits)
+    domains += DOMAIN_RECORD_BYTES * (limits.intervals - len(limits.unlogged))
     records = store.journal.records
     changes = CHANGE_RECORD_BYTES * len(records.amended)
     return records.live_bytes + store.tombstones.record_bytes + domains + changes
@@ -143,11 +136,7 @@ def excess(store: Store, writer: LogFigures) -> float:
 
 def bytes_slowed(store: Store, writer: LogFigures) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
-    limits = store.rules.limits
-    # compaction may have to write them, while their intervals run
-    deliveries = limits.interval_bytes
-    deliveries += (DELIVERY_RECORD_BYTES - INTERVAL_BYTES) * limits.intervals
-    return round(GARBAGE_SLOWED * (live_bytes(store) + deliveries + writer.segment_bytes_max))
+    return round(GARBAGE_SLOWED * (live_bytes(store) + writer.segment_bytes_max))
 
 
 def awaited_most(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> int:

@@ -167,6 +167,8 @@ class DomainLimits:
             for name, (delivered_at, end) in self._last.items()
         }
         self._ends = SortedList((end, name) for name, (_, end) in self._last.items())
+        # no record has these instants
+        self.unlogged = dict.fromkeys(self._last)
 
     def end_interval(self, name: bytes) -> None:
         """Let the interval of a domain be over."""
