@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastjournal.spark.cluster.java import prepare_environment
@@ -61,8 +62,9 @@ def start_session(
         if master is not None and master.startswith("local"):
             # Without it Spark warns where the host's name leads to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            quiet = files("fastjournal.spark.cluster") / "log4j2.properties"
-            quietly = f"-Dlog4j2.configurationFile=file:{quiet}"
+            # Spark splits these options at blanks, and a URI has none
+            quiet = Path(str(files("fastjournal.spark.cluster") / "log4j2.properties")).as_uri()
+            quietly = f"-Dlog4j2.configurationFile={quiet}"
             settings[_JAVA_OPTIONS] = f"{quietly} {settings.get(_JAVA_OPTIONS, '')}".strip()
     for key, value in settings.items():
         builder = builder.config(key, value)

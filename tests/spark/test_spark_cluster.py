@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import venv
 from pathlib import Path
@@ -131,3 +132,25 @@ def rows_of(table: EventTable) -> list[dict[str, Any]]:
         for row in pq.read_table(path, partitioning=None).to_pylist()
     ]
     return [row for *_, row in sorted(found, key=lambda one: one[:3])]
+
+
+def test_session_starts_where_the_path_of_the_package_has_a_blank(tmp_path: Path) -> None:
+    place = tmp_path / "a blank"
+    shutil.copytree(Path(fastjournal.__file__).parent, place / "fastjournal")
+    script = (
+        "from fastjournal.spark import start_session\n"
+        "import fastjournal\n"
+        "spark = start_session('local[1]')\n"
+        "print(fastjournal.__file__, spark.range(3).count())\n"
+        "spark.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{place}/fastjournal/__init__.py 3\n", done.stderr
+    assert "log4j" not in done.stderr

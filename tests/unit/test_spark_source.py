@@ -100,6 +100,18 @@ def test_glob_names_the_directories_that_spark_would_take(
         assert all(open_log(one).segments for one in directories)
 
 
+def test_paths_are_those_that_uris_quote_and_those_that_spark_writes_without_quotes() -> None:
+    directories = {
+        "file:///a%20b/c": "/a b/c",
+        "file://localhost/a%25": "/a%",
+        "file:/a b/c%20d": "/a b/c%20d",
+        "/a%20b": "/a%20b",
+    }
+    assert find_directories(Options({"paths": json.dumps(list(directories))})) == list(
+        directories.values()
+    )
+
+
 def test_paths_come_as_one_text_or_as_a_list_in_json(tmp_path: Path) -> None:
     paths = [f"{tmp_path}/b", "s3://bucket/log", f"file://localhost{tmp_path}/a"]
     found = find_directories(Options({"paths": json.dumps(paths)}))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -68,10 +69,15 @@ def find_directories(options: Options) -> list[str]:
 
 
 def local_path(path: str) -> str:
-    """Return the path of a URI of the scheme ``file``; any other as it is."""
+    """Return the path of a URI of the scheme ``file``; any other as it is.
+
+    ``file:///a%20b`` is the URI of ``/a b``. Spark writes ``file:/a b``, and quotes nothing.
+    """
     if not path.startswith("file:"):
         return path
-    return re.sub("^file:(//(localhost)?(?=/))?", "", path)
+    if match := re.match("file://(localhost)?(?=/)", path):
+        return unquote(path[match.end() :])
+    return path.removeprefix("file:")
 
 
 def open_log(directory: str) -> LogDirectory:
