@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -76,6 +77,8 @@ class Step(NamedTuple):
     moved: dict[bytes, int]
     """Key to the end of its lease, where a step of the clock moved that."""
     intervals: dict[bytes, int]
+    laid: dict[bytes, int]
+    """Key to the instant up to which its tombstone stands."""
 
 
 def entry_at(
@@ -221,7 +224,8 @@ class CrashingDaemon:
 
     def _is_found(self, step: Step) -> bool:
         """Whether the state is what it was; a lease with a moved end that is over is returned."""
-        over = {key for key, until in step.moved.items() if until <= self.clock.instant_us}
+        now = self.clock.instant_us
+        over = {key for key, until in step.moved.items() if until <= now}
         for key in over:
             found = self.engine.store.find(key)
             assert found is None or not found.token
@@ -232,6 +236,10 @@ class CrashingDaemon:
             )
             for state in (self.state(step.now), step.state)
         )
+        # the tombstone that such a return lays lets others go whose time is over
+        for key in was.tombstones.keys() - found_state.tombstones.keys() if over else ():
+            if step.laid.get(key, now + 1) <= now:
+                del was.tombstones[key]
         return found_state == was and self._intervals_are_found(step)
 
     def _intervals_are_found(self, step: Step) -> bool:
@@ -327,8 +335,31 @@ class CrashingDaemon:
                 for entry in self.engine.store
                 if entry.leased_until != entry.token
             }
+            tombstones = self.engine.store.tombstones
+            laid = {
+                key: found[1] + tombstones.ttl_us
+                for key, _ in tombstones.items()
+                if (found := tombstones.find(key, self.latest)) is not None
+            }
             state, intervals = self.state(self.latest), intervals_of(self.engine)
-            self.steps.append(Step(mark, self.latest, state, moved, intervals))
+            self.steps.append(Step(mark, self.latest, state, moved, intervals, laid))
+
+    @contextmanager
+    def each_record_taken_down(self) -> Iterator[None]:
+        """Remember the state behind each record: these are no group, a crash may keep some."""
+        leases = self.engine.journal.leases
+        append = leases.append
+
+        def append_and_take_down(data: bytes, records: int, now: int) -> int:
+            position = append(data, records, now)
+            self.take_down()
+            return position
+
+        leases.append = append_and_take_down
+        try:
+            yield
+        finally:
+            leases.append = append
 
     def acknowledge(self) -> None:
         """Acknowledge every request that is settled by now."""
@@ -450,7 +481,8 @@ class CrashingDaemon:
             step_us = self.suspensions.choice((2 * SECOND, 100 * SECOND))
             self.clock.step(step_us)
             self.ahead_us += step_us
-            self.moved_ends += engine.clock_stepped(self.clock.instant_us, step_us).total()
+            with self.each_record_taken_down():
+                self.moved_ends += engine.clock_stepped(self.clock.instant_us, step_us).total()
         self.latest = max(self.latest, self.clock.instant_us)
         engine.advance(self.clock.instant_us)
         self.take_down()

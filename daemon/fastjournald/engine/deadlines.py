@@ -211,7 +211,7 @@ class ClockSteps:
             is_over = entry.token != entry.leased_until <= now
             if is_over and entry.job_id not in began.leases:
                 # else replay would take it for one that ran out
-                self._move_leases([(entry, now + 1)], now)
+                self._move_lease(entry, now + 1, now, ends_next=True)
                 self._jobs.release(entry, now)
 
     # --- parts ----------------------------------------------------------------------------------
@@ -236,16 +236,24 @@ class ClockSteps:
                 yield entry, at
 
     def _move_leases(self, ends: list[tuple[Entry, int]], now: int) -> int:
-        """Let leases end at other instants; return how many do."""
-        store = self._store
+        """Let leases end at other instants; return how many do.
+
+        Their records are no group, which would have to be in memory whole: a crash may keep some of
+        them. Each is right without the others. A lease without its record ends as if the crash had
+        come before the step.
+        """
         for entry, until in ends:
-            uris = store.leases.move_end(entry, until)
-            store.journal.leases.end_moved(entry, now)
-            if entry.domain.limit is not None:
-                store.scheduler.round_robin.hold_or_free(entry.domain)
-            for uri in uris:
-                self._requeue(uri, now)
+            self._move_lease(entry, until, now)
         return len(ends)
+
+    def _move_lease(self, entry: Entry, until: int, now: int, *, ends_next: bool = False) -> None:
+        store = self._store
+        uris = store.leases.move_end(entry, until)
+        store.journal.leases.end_moved(entry, now, ends_next=ends_next)
+        if entry.domain.limit is not None:
+            store.scheduler.round_robin.hold_or_free(entry.domain)
+        for uri in uris:
+            self._requeue(uri, now)
 
     def _requeue(self, key: bytes, now: int) -> None:
         """Let what waits under a key wait anew: what it waits for has moved."""

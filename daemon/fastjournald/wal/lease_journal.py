@@ -149,11 +149,20 @@ class LeaseJournal:
         self._append_operation(Extend(entry.job_id, entry.token), now)
         self.last_token = entry.token
 
-    def end_moved(self, entry: Entry, now: int) -> None:
-        """A step of the clock moved the end of the lease, and left its token."""
-        if entry.run is not None:
-            moved = Extend(self._records.amend(entry), entry.token, entry.leased_until)
-            self._append_operation(moved, now)
+    def end_moved(self, entry: Entry, now: int, *, ends_next: bool = False) -> None:
+        """A step of the clock moved the end of the lease, and left its token.
+
+        Args:
+            entry: Which.
+            now: The present.
+            ends_next: The next record ends the lease: both are one group.
+        """
+        if entry.run is None:
+            return
+        if ends_next:
+            self._append_operation(Batch(2), now)
+        moved = Extend(self._records.amend(entry), entry.token, entry.leased_until)
+        self._append_operation(moved, now)
 
     def delay_moved(self, entry: Entry, now: int) -> None:
         """A step of the clock moved the instant until which a RELEASE has delayed the entry."""
