@@ -42,7 +42,8 @@ class ObservedDaemon:
         timeout: int | None = None,
         ttl: int | None = None,
     ) -> str:
-        kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
+        is_valued = bool(value) or function not in (Function.NEXT, Function.RELEASE)
+        kind = int(ValueType.BUFFER) if is_valued else None
         request = Request(
             function,
             1,
