@@ -138,7 +138,7 @@ def without_cursor(reply: Reply) -> object:
 def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
     """Return the part of a notification that must be equal to that of another."""
     session, reply = told
-    assert reply.pairs is not None
+    assert reply.pairs is not None, f"{session} {reply}"
     assert len(reply.pairs) == 1
     assert reply.flags & Flag.LISTEN
     pair = reply.pairs[0]

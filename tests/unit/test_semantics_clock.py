@@ -9,6 +9,7 @@ import pytest
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.unit.test_semantics_listen import ME, Listening
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -380,3 +381,18 @@ def test_lease_that_a_step_moved_is_renewed_behind_a_restart(kept: Subject) -> N
     s.later(4 * SECOND)
     restarted(s, 0)
     assert s.touch(JOB, token, ttl=5 * SECOND).error == ""
+
+
+# --- subscriptions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [HOURS, -HOURS], ids=["ahead", "back"])
+def test_subscription_lasts_behind_a_step_and_tells_what_changes(step: int) -> None:
+    s = Listening()
+    s.set(JOB, at=START - HOURS)
+    assert s.listen_to(JOB).code == ""
+    for number in (1, 2):
+        assert s.set(JOB, at=START - HOURS + number, flags=Flag.OVERWRITE) == ""
+        assert [reply.code for reply in s.notifications(ME)] == [""]
+        s.clock_steps(step)
+        s.later(SECOND)

@@ -56,6 +56,8 @@ class MatchBudget:
         return nlargest(ENDED_AT_A_TIME, indebted, key=lambda subscriber: subscriber.work)
 
     def _pay_back(self, subscriber: Subscriber) -> None:
+        # the clock may have been set back
+        subscriber.paid_us = min(subscriber.paid_us, self.now)
         matched = self.matched - subscriber.matched
         microseconds = (self.now - subscriber.paid_us) // MATCH_TIME_PARTS
         if matched or microseconds:
