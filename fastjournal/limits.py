@@ -378,9 +378,10 @@ MATCH_WORK_A_CHANGE = 16
 """Work for one connection that each matched change pays back: as much as a SET takes, and a
 notification of it."""
 
-MATCH_TIME_PARTS = 10
-"""Microseconds that pay back a unit of this work: a tenth of a processor, or 1,000 expressions
-without a literal prefix for 300 changes a second."""
+MATCH_SPARE_PARTS = 10
+"""Microseconds in which the daemon waits, or units of work for requests, that pay back a unit of
+this work: a tenth of a processor, or 1,000 expressions without a literal prefix for 300 changes a
+second."""
 
 EXPRESSION_STEPS_A_UNIT = 4
 """Steps of matching expressions that are a unit of this work: steps are those of the worst keys,

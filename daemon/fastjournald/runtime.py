@@ -63,6 +63,11 @@ class Counters:
         self.compaction_freed_bytes = 0
         """Bytes by which segments became smaller, or went."""
 
+    @property
+    def idle_us(self) -> int:
+        """Microseconds in which the event loop waited, up to this turn, from some instant on."""
+        return int(self.latencies.began * 1_000_000) - self.turn_us.total
+
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a running daemon."""

@@ -12,6 +12,7 @@ import trio.testing
 from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
 from tests.door.admission import TurnBudget
+from tests.door.daemon import Counters
 from tests.door.engine import Engine
 from tests.door.tasks import Notifier
 from tests.property.subject import START, request
@@ -31,7 +32,7 @@ class Rounds(trio.abc.Instrument):
 
 def runtime_of(engine: Engine) -> Any:
     """Return what the notifier takes of the daemon."""
-    return SimpleNamespace(engine=engine, turns=TurnBudget(engine.store))
+    return SimpleNamespace(engine=engine, turns=TurnBudget(engine.store), counters=Counters())
 
 
 def most_in_two(rounds: list[int]) -> int:

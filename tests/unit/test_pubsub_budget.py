@@ -82,9 +82,9 @@ def change(engine: Engine, key: bytes, at: int = 0) -> None:
     engine.handle("writer", asked, START + at)
 
 
-def match_all(engine: Engine) -> None:
+def match_all(engine: Engine, idle_us: int = 0) -> None:
     while engine.notifications.unmatched:
-        engine.notifications.match()
+        engine.notifications.match(idle_us)
 
 
 # --- work ---------------------------------------------------------------------------------------
@@ -287,14 +287,17 @@ class Writing:
 
     Args:
         engine: It, with subscriptions.
-        pause_us: Time between two windows, beside that of the work.
+        pause_us: Time between two windows in which the daemon has nothing to do.
+        slowness: How long a unit of work takes, in microseconds.
     """
 
-    def __init__(self, engine: Engine, pause_us: int = 0) -> None:
+    def __init__(self, engine: Engine, pause_us: int = 0, slowness: int = 1) -> None:
         self.engine = engine
         self.ended: set[int] = set()
         self.told = 0
         self._pause_us = pause_us
+        self._slowness = slowness
+        self._idle_us = 0
         self._at = 0
         self._number = 0
 
@@ -304,14 +307,15 @@ class Writing:
         for _ in range(WINDOW):
             self._number += 1
             change(engine, b"example.org:128:0001790000000000:%07d" % self._number, self._at)
-        match_all(engine)
+        match_all(engine, self._idle_us)
         for session in list(engine.subscriptions.subscribers):
             while engine.notifications.has_notifications(session):
                 for reply in replies(engine.notifications.pop(session, START)):
                     self.told += bool(reply.pairs)
                     if not reply.pairs:
                         self.ended.add(reply.identifier)
-        self._at += engine.store.work - before + self._pause_us
+        self._idle_us += self._pause_us
+        self._at += (engine.store.work - before) * self._slowness + self._pause_us
 
 
 COSTLY = (
@@ -322,11 +326,11 @@ COSTLY = (
 )
 
 
-def work_of_a_set(subscribe: Callable[[Engine], object]) -> tuple[int, int]:
+def work_of_a_set(subscribe: Callable[[Engine], object], slowness: int = 1) -> tuple[int, int]:
     """Return the lines for a SET beside subscribers, and how many subscriptions are left."""
     engine = Engine()
     subscribe(engine)
-    writing = Writing(engine)
+    writing = Writing(engine, slowness=slowness)
     for _ in range(500):
         writing.window()
     engine.check()
@@ -334,12 +338,13 @@ def work_of_a_set(subscribe: Callable[[Engine], object]) -> tuple[int, int]:
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
+@pytest.mark.parametrize("slowness", [1, 50])
 @pytest.mark.parametrize("subscribe", COSTLY)
 def test_budget_leaves_a_writer_that_waits_for_its_replies_half_of_its_rate(
-    subscribe: Callable[[Engine], object],
+    subscribe: Callable[[Engine], object], slowness: int
 ) -> None:
     alone, _ = work_of_a_set(lambda _: None)
-    beside, left = work_of_a_set(subscribe)
+    beside, left = work_of_a_set(subscribe, slowness)
     assert beside <= 2 * alone
     assert left == 0
 
@@ -438,16 +443,16 @@ def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     listen(s.engine, LIGHT, 1, Query.RANGE, b"", b"")
     for number in range(100):
         # with as much time in between it is not too much
-        change(s.engine, b"k%d" % number, at=number * 10_000)
-        s.match()
+        change(s.engine, b"k%d" % number)
+        match_all(s.engine, idle_us=number * 10_000)
         s.engine.check()
     assert len(s.engine.subscriptions) == 101
     assert len(s.notifications(HEAVY)) == 100 * 100
     assert len(s.notifications(LIGHT)) == 100
     for number in range(200):
         # pauses alone are no excuse
-        change(s.engine, b"k%d" % number, at=1_000_000)
-        s.match()
+        change(s.engine, b"k%d" % number, at=(number + 1) * 1_000_000)
+        match_all(s.engine, idle_us=1_000_000)
     assert ended(s, HEAVY) == dict.fromkeys(range(100), "busy")
     assert len(s.notifications(LIGHT)) == 200
     assert len(s.engine.subscriptions) == 1

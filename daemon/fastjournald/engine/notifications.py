@@ -50,8 +50,11 @@ class Notifications:
         """
         return self._store.changes.bytes > CHANGES_STOP_BYTES
 
-    def match(self) -> tuple[list[Hashable], list[Hashable]]:
+    def match(self, idle_us: int = 0) -> tuple[list[Hashable], list[Hashable]]:
         """Match some of the changed keys with subscriptions; call it while there are ``unmatched``.
+
+        Args:
+            idle_us: Microseconds for which the daemon had nothing to do so far.
 
         Returns:
             Sessions that have notifications and had none before, and slow consumers: their
@@ -59,7 +62,8 @@ class Notifications:
         """
         may_know = None if self._context.grants is None else self._may_know
         steps = self._subscriptions.steps
-        found = self._subscriptions.match(MATCH_STEPS_MAX, may_know, self._context.now)
+        spare_us = idle_us + self._store.work - steps - REQUEST_WORK * self.sent
+        found = self._subscriptions.match(MATCH_STEPS_MAX, may_know, spare_us)
         self._store.work += self._subscriptions.steps - steps
         return found
 

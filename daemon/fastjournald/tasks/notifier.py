@@ -36,6 +36,7 @@ class Notifier:
         self._wake = wake
         self._disconnect = disconnect
         self._turn_budget = runtime.turns
+        self._counters = runtime.counters
         self._some = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
         self._to_wake: dict[Hashable, None] = {}
@@ -65,7 +66,7 @@ class Notifier:
                 await self._some.wait()
             before = engine.store.work
             while engine.notifications.unmatched:
-                woken, slow_consumers = engine.notifications.match()
+                woken, slow_consumers = engine.notifications.match(self._counters.idle_us)
                 for session in slow_consumers:
                     self._disconnect(session)
                 if woken:

@@ -1,9 +1,10 @@
 """Matching budget: work that the subscriptions of a session may cost. Pure.
 
 All work for a session is a debt: hits of the indexes, matches of its expressions, notifications.
-Each change that is matched pays back a share of it, and so does time: a part of the processor. The
-debt outlives pauses, so a client that writes in windows, and waits for each, is protected as well.
-A session whose debt becomes too large loses its subscriptions and gets an error.
+Each change that is matched pays back a share of it. So does a part of what the daemon does besides:
+its work for requests, counted, and the time in which it waits for some. How fast the machine is
+does not count. The debt outlives pauses, so a client that writes in windows, and waits for each, is
+protected as well. A session whose debt becomes too large loses its subscriptions and gets an error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from heapq import nlargest
 
 from fastjournal.limits import (
     CHANGES_BYTES_MAX,
-    MATCH_TIME_PARTS,
+    MATCH_SPARE_PARTS,
     MATCH_WORK_A_CHANGE,
     MATCH_WORK_MAX,
 )
@@ -30,8 +31,8 @@ class MatchBudget:
     """Debts of the sessions."""
 
     def __init__(self) -> None:
-        self.now = 0
-        """The present instant, as the engine knows it."""
+        self.spare_us = 0
+        """What the daemon has done besides so far: its work for requests, and waiting."""
         self.matched = 0
         """Changes that were matched so far."""
         self._ended_at = -ENDED_EACH
@@ -59,9 +60,9 @@ class MatchBudget:
         # the clock may have been set back
         subscriber.paid_us = min(subscriber.paid_us, self.now)
         matched = self.matched - subscriber.matched
-        microseconds = (self.now - subscriber.paid_us) // MATCH_TIME_PARTS
-        if matched or microseconds:
-            paid = MATCH_WORK_A_CHANGE * matched + microseconds
+        spare = (self.spare_us - subscriber.paid_us) // MATCH_SPARE_PARTS
+        if matched or spare:
+            paid = MATCH_WORK_A_CHANGE * matched + spare
             subscriber.work = max(0, subscriber.work - paid)
             subscriber.matched = self.matched
-            subscriber.paid_us += microseconds * MATCH_TIME_PARTS
+            subscriber.paid_us += spare * MATCH_SPARE_PARTS

@@ -36,7 +36,7 @@ class Subscriber:
         self.matched = 0
         """Changes that have paid back their share so far,"""
         self.paid_us = 0
-        """and the instant up to which time has."""
+        """and the spare microseconds that have."""
 
     def add(self, one: Subscription) -> None:
         """Add a subscription."""

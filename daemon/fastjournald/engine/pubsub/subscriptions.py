@@ -196,7 +196,7 @@ class Subscriptions:
         return len(self._fan_out) + len(self.expressions) + (len(self._index.retired) > 0)
 
     def match(
-        self, steps_max: int, may_know: MayKnow | None, now: int
+        self, steps_max: int, may_know: MayKnow | None, spare_us: int
     ) -> tuple[list[Hashable], list[Hashable]]:
         """Match changed keys with subscriptions, in about ``steps_max`` steps.
 
@@ -205,14 +205,14 @@ class Subscriptions:
         Args:
             steps_max: How many steps are worth one go.
             may_know: Rights; None: all sessions may know of all keys.
-            now: The present.
+            spare_us: What the daemon has done besides so far (``MatchBudget``).
 
         Returns:
             Sessions that have notifications and had none before, and slow consumers: their
             subscriptions have ended, and their connection has to.
         """
         self._may_know = may_know
-        self._budget.now = now
+        self._budget.spare_us = spare_us
         if self._index.retired:
             self._index.sweep(RETIRED_AT_A_TIME)
             steps_max //= 2
