@@ -57,8 +57,6 @@ class MatchBudget:
         return nlargest(ENDED_AT_A_TIME, indebted, key=lambda subscriber: subscriber.work)
 
     def _pay_back(self, subscriber: Subscriber) -> None:
-        # the clock may have been set back
-        subscriber.paid_us = min(subscriber.paid_us, self.now)
         matched = self.matched - subscriber.matched
         spare = (self.spare_us - subscriber.paid_us) // MATCH_SPARE_PARTS
         if matched or spare:
