@@ -4,7 +4,8 @@
      |- BadRequestError       the caller's: an argument that no daemon would take; a ValueError
      |- ProtocolError         the peer's: bytes that are not FJ/JR
      |- RefusedError          the daemon's answer: an error code of the protocol
-     |   '- LeaseLostError    the work is no longer yours
+     |   |- LeaseLostError    the work is no longer yours
+     |   '- LockLostError     the lock of a block is no longer yours
      |- CannotConnectError    nobody listens, or the connection was lost before an answer
      |- LogError              the command log: LogCorruptError, LogLockedError, LogFailedError
      |- SpoolError            the local spool: SpoolFullError, SpoolFailedError, SpoolLockedError
@@ -114,6 +115,12 @@ class LeaseLostError(RefusedError):
     """The lease ended before the work did: the entry is no longer yours, so abort the work."""
 
     code = "lease-lost"
+
+
+class LockLostError(RefusedError):
+    """The lock ended before its block did: another may have had the entry, and written."""
+
+    code = "not-owner"
 
 
 class CannotConnectError(FastjournalError):

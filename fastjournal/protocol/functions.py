@@ -152,7 +152,7 @@ class Function(IntEnum):
         Declaration(
             text="end a lock, by its owner, else `not-owner`; no lock: `not-found`",
             access=_WRITE_KEY,
-            retry=_done("not-found", "not-owner"),
+            retry=_AGAIN,
         ),
     )
     RENAME = (

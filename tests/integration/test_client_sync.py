@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient, calls
-from fastjournal.errors import BadRequestError, CannotConnectError, ProtocolError, RefusedError
+from fastjournal.errors import (
+    BadRequestError,
+    CannotConnectError,
+    LockLostError,
+    ProtocolError,
+    RefusedError,
+)
 from fastjournal.protocol import Function, Pair, Query, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
@@ -216,8 +222,9 @@ def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None
         assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
         assert daemon.requests[0].timeout == 5_000_000
         over.append("not-found the lock is over")
-        with pytest.raises(RefusedError, match="the lock is over"), client.locked("k"):
+        with pytest.raises(LockLostError) as caught, client.locked("k"):
             pass
+        assert "the lock is over" in str(caught.value.__cause__)
         with pytest.raises(KeyError), client.locked("k"):
             raise KeyError("mine")
     assert daemon.requests[-1].function == Function.UNLOCK

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 
 from fastjournal.client.aio.connection import AsyncConnection
+from fastjournal.client.aio.lease_keeper import KeptLease
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import FailedAttempt, learn_burial
@@ -31,7 +32,7 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import Duration
 
 
-class Job(LeasedJob, JobMethods):
+class Job(LeasedJob, KeptLease, JobMethods):
     """A leased entry; its lease is renewed until the work on it ends.
 
     As a block (``async with job``) it is completed at the end, has failed on an exception, and the
@@ -44,13 +45,8 @@ class Job(LeasedJob, JobMethods):
 
     def __init__(self, entry: Entry, connection: AsyncConnection, options: WorkerOptions) -> None:
         super().__init__(entry, options, anyio.current_time())
-        self.lost = anyio.Event()
-        """Set when the lease is lost: the work is no longer yours, so the body better ends."""
-        self._connection = connection
-        self._mutex = anyio.Lock()
+        self._keep_by(connection)
         self._ending = False
-        self._renewal = anyio.CancelScope()
-        self._body = anyio.CancelScope()
         self._block: contextlib.AbstractAsyncContextManager[None] | None = None
 
     # --- the end --------------------------------------------------------------------------------
@@ -152,10 +148,6 @@ class Job(LeasedJob, JobMethods):
                     await self._connection.call(build())
         self._finish()
 
-    def _finish(self) -> None:
-        self.finished = True
-        self._renewal.cancel()
-
     # --- as a block -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Job:
@@ -193,25 +185,6 @@ class Job(LeasedJob, JobMethods):
 
     # --- meanwhile ------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
-        """Renew the lease until the work ends, or the lease is lost."""
-        failure: FastjournalError | None = None
-        with self._renewal:
-            while self.loss is None:
-                now_s = anyio.current_time()
-                pause_s = self._renewal_pause_s(failure, now_s, self._connection.rng)
-                self._note_lateness(now_s)
-                self._renew_at_s = now_s + pause_s
-                await anyio.sleep(pause_s)
-                self._note_lateness(anyio.current_time())
-                # A renewal that is under way is seen through: its reply has the token.
-                async with self._mutex:
-                    if self.finished or self.loss is not None:
-                        break
-                    failure = await self._renew(failure)
-            if self.loss is not None:
-                self._body.cancel()
-
     async def confirm_lease(self) -> bool:
         """Renew the lease now, for a program that did not run for a while.
 
@@ -234,38 +207,6 @@ class Job(LeasedJob, JobMethods):
         self._renewal.cancel()
         self._body.cancel()
         return False
-
-    async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
-        """Renew the lease; return why that failed.
-
-        Args:
-            failure: Why the one before failed.
-        """
-        asked_s, ttl_us = anyio.current_time(), self._options.lease_us
-        self._note_lateness(asked_s)
-        failure = failure or no_answer_before_lease_end(self._connection.address)
-        with anyio.CancelScope(deadline=self._lease_ends_s):
-            try:
-                lease = await self._connection.call(self._renewal_call(ttl_us))
-            except FastjournalError as error:
-                failure = error
-            else:
-                self._renewed(lease, asked_s=asked_s)
-                return None
-        now_s = anyio.current_time()
-        self._late_s += max(now_s - max(asked_s, self._lease_ends_s), 0.0)  # woken late
-        refused = isinstance(failure, RefusedError) and failure.code in LEASE_IS_OVER
-        if refused or self._is_over():
-            self._lose(failure, now_s)
-        return failure
-
-    def _is_over(self) -> bool:
-        """Whether the lease has ended, for sure."""
-        return anyio.current_time() >= self._lease_ends_s
-
-    def _lose(self, error: FastjournalError, now_s: float) -> None:
-        super()._lose(error, now_s)
-        self.lost.set()
 
 
 async def release_jobs(jobs: Sequence[Job], failure: BodyFailure | None) -> None:

@@ -8,18 +8,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-import anyio
 import anyio.lowlevel
-import msgspec
 
+from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.listen import Listener
+from fastjournal.client.aio.locks import Lock, lock_for_block
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.described_methods import AsyncCaller, add_methods, wrap
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims
-from fastjournal.errors import FastjournalError
-from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.client.core.shared_locks import LockClaims, lock_length_us
 from fastjournal.times import Duration
 
 P = ParamSpec("P")
@@ -63,6 +61,7 @@ class AsyncMethods(CallMethods, AsyncCaller):
     """Methods of ``Client``, for any object that can send a call."""
 
     _claims: LockClaims
+    connection: AsyncConnection
 
     @abstractmethod
     def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
@@ -77,46 +76,35 @@ class AsyncMethods(CallMethods, AsyncCaller):
         key: str | bytes,
         *,
         timeout: Duration | None = None,  # noqa: ASYNC109 - of the lock
-    ) -> AsyncIterator[None]:
+        renew: bool = False,
+    ) -> AsyncIterator[Lock]:
         """Hold a lock on an entry while the block runs.
 
         For the daemon the connection holds the lock. So blocks of tasks that share this client
-        exclude each other here, where they name the entry by the same key. A block that takes long
-        keeps the lock by ``lock(key, renew=True)``, which is refused once the lock was lost.
+        exclude each other here, where they name the entry by the same key.
+
+        With ``renew`` the block may take longer than the lock: a task of this client renews it at a
+        third of its length. Where the lock is lost, the block is cancelled. ``async with
+        client.locked(key, renew=True) as lock``: ``lock.lost`` is set then (``anyio.Event``), and
+        ``lock.loss`` says why.
 
         Args:
             key: Any of its keys.
             timeout: Length of time after which the lock ends by itself; None: 60 s.
+            renew: Renew the lock while the block runs.
 
         Raises:
             RefusedError: ``locked`` (another connection, or another block of this client, holds
-                it), ``not-found``; at the end of the block ``not-found`` or ``not-owner`` where
-                the lock ended before it, by its time or with the connection: others may have
-                written meanwhile.
+                it), ``not-found``.
+            LockLostError: At the end of the block: the lock ended before it, by its time or with
+                the connection: others may have written meanwhile. Its cause says why.
+            BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
         """
-        # A lock that the daemon gives to a task which was cancelled meanwhile is released.
-        call = msgspec.structs.replace(
-            calls.lock(key, timeout=timeout),
-            undo=lambda _request, _reply: [calls.unlock(key).request],
-        )
+        length_us = lock_length_us(timeout, renew=renew)
         with self._claims.hold(key):
-            await self.call(call)
-            try:
-                yield
-            except BaseException:  # whatever the body raises, the lock ends
-                await self._unlock_at_once(key)
-                raise
-            try:
-                await self.unlock(key)
-            except anyio.get_cancelled_exc_class():
-                await self._unlock_at_once(key)
-                raise
-
-    async def _unlock_at_once(self, key: str | bytes) -> None:
-        """Unlock as well as can be done in a few seconds, also in a cancelled task."""
-        with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-            with contextlib.suppress(FastjournalError):
-                await self.unlock(key)
+            lock = await lock_for_block(self.connection, key, length_us)
+            async with lock.hold(renew=renew):
+                yield lock
 
 
 class _PagedEntries(Generic[T]):

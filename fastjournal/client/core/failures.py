@@ -130,13 +130,22 @@ def no_answer_before_lease_end(address: Address) -> CannotConnectError:
     )
 
 
-def program_stalled(stalled_s: float) -> FastjournalError:
-    """The program itself did not run, so it renewed no lease; code ``stalled``."""
+def no_turn_before_lock_end() -> FastjournalError:
+    """Requests of other threads took until the lock was over; code ``timed-out``."""
     return FastjournalError(
-        f"this program did not run for {stalled_s:.1f} s or more, so its lease was not renewed",
+        "requests of other threads of this client took until the lock ended",
+        code="timed-out",
+        hint="have requests that wait in another client, or a longer lock",
+    )
+
+
+def program_stalled(stalled_s: float, kind: str) -> FastjournalError:
+    """The program itself did not run, so it renewed no lease or lock; code ``stalled``."""
+    return FastjournalError(
+        f"this program did not run for {stalled_s:.1f} s or more, so its {kind} was not renewed",
         code=STALLED,
         hint="a body that blocks the event loop does so in a thread; one that was stopped needs a"
-        " longer lease",
+        f" longer {kind}",
     )
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import msgspec
@@ -19,12 +17,11 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     exponential_backoff_us,
 )
-from fastjournal.client.core.failures import STALLED, program_stalled
+from fastjournal.client.core.held_lease import HeldLease
 from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Written
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
-from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
-from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
+from fastjournal.errors import LeaseLostError, RefusedError
 from fastjournal.protocol import Meta
 from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
 
@@ -62,7 +59,7 @@ def _text_of(read: Callable[[], str], otherwise: str) -> str:
         return otherwise
 
 
-class LeasedJob(Decodable):
+class LeasedJob(Decodable, HeldLease):
     """A leased entry, until the work on it has ended.
 
     Args:
@@ -71,23 +68,17 @@ class LeasedJob(Decodable):
         now_s: When it was delivered, by a clock that does not jump.
     """
 
+    over_codes = LEASE_IS_OVER
+
     def __init__(self, entry: Entry, options: WorkerOptions, now_s: float) -> None:
+        HeldLease.__init__(self, options.lease_us, now_s)
         assert entry.token is not None, "not leased"
         self.entry = entry
         self.token = entry.token
         """The lease token; another one after each renewal."""
-        self.finished = False
-        """It was completed, released, failed or buried, or the lease is lost."""
-        self.loss: FastjournalError | None = None
-        """Why the lease was lost: the daemon's refusal, or that it was away for too long."""
         self.was_entered = False
         """Its block was entered, and only its end completes it: no loop that goes on."""
         self._options = options
-        self._lease_ends_s = now_s + options.lease_us / 1e6
-        self._renew_at_s = now_s + options.renewal_s
-        """When the next renewal is to begin; none while one is under way."""
-        self._late_s = 0.0
-        """Seconds by which renewals came late since the last one that was answered."""
 
     @property
     def key(self) -> bytes:
@@ -127,61 +118,19 @@ class LeasedJob(Decodable):
 
     # --- the lease ------------------------------------------------------------------------------
 
-    def _renewal_call(self, ttl_us: int) -> Call[RenewedLease]:
+    def _renewal_call(self, length_us: int) -> Call[RenewedLease]:
         """Return the request that renews it: a TOUCH whose reply also tells what is left."""
-        touch = calls.touch(self.key, self.token, ttl=to_timedelta(ttl_us))
+        touch = calls.touch(self.key, self.token, ttl=to_timedelta(length_us))
         return Call(touch.request, reply_readers.renewed_lease)
 
-    def _renewed(self, lease: RenewedLease, *, asked_s: float) -> None:
+    def _renewed(self, answer: RenewedLease, *, asked_s: float) -> None:
         """Note what the daemon has said to a TOUCH that was sent at ``asked_s`` or later.
 
         Its answer came later than that, so the lease does not end earlier than noted here.
         """
-        self.token = lease.token
-        self._lease_ends_s = asked_s + lease.left_us / 1e6
+        self.token = answer.token
+        self._lease_ends_s = asked_s + answer.left_us / 1e6
         self._late_s = 0.0
-
-    def _note_lateness(self, now_s: float) -> None:
-        """Note how late a renewal begins, or the end of the job: the program did not run."""
-        self._late_s = self._stalled_s(now_s)
-        self._renew_at_s = math.inf
-
-    def _stalled_s(self, now_s: float) -> float:
-        """Return for how many seconds, at least, the program did not run since it last renewed."""
-        return self._late_s + max(now_s - self._renew_at_s, 0.0)
-
-    def _renewal_pause_s(
-        self, failure: FastjournalError | None, now_s: float, rng: Random
-    ) -> float:
-        """Return the seconds until the next renewal: shorter after one that failed.
-
-        A renewal gives the length that the loop asked for: so it comes early where the body has
-        asked for less since, and does not shorten what it has asked for beyond that.
-        """
-        left_s = self._lease_ends_s - now_s
-        if failure is None:
-            beyond_s = max(left_s - self._options.lease_us / 1e6, 0.0)
-            pause_s = min(self._options.renewal_s, max(left_s - beyond_s, 0.0) / 3)
-            return beyond_s + pause_s * rng.uniform(0.8, 1.0)  # not all jobs at once
-        return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
-
-    def _lose(self, error: FastjournalError, now_s: float) -> None:
-        """Note that somebody else may have the entry, and why.
-
-        Args:
-            error: Failure of the request that met it.
-            now_s: By the clock of the job.
-        """
-        stalled_s = self._stalled_s(now_s)
-        says_nothing = error.code in ("lease-lost", "timed-out")
-        if says_nothing and stalled_s > self._options.renewal_s / 2:
-            error = program_stalled(stalled_s)
-        self.loss = error
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the lease was lost because the program itself did not run."""
-        return self.loss is not None and self.loss.code == STALLED
 
     def _state(self) -> Call[EntryStats]:
         return calls.entry_stats(self.key)

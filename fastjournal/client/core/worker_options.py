@@ -61,9 +61,6 @@ class JobToRetry(Protocol):
 
 RetryDelay: TypeAlias = Duration | Callable[[JobToRetry], Duration | None] | None
 
-_RENEWALS_PER_LEASE = 3
-"""Two may fail before the lease ends."""
-
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of ``jobs`` of both clients, as integers; see there."""
@@ -84,11 +81,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def returns_at_once(self) -> bool:
         """Whether the worker ends as soon as nothing is due."""
         return self.wait_us is None and not self.waits_without_end
-
-    @property
-    def renewal_s(self) -> float:
-        """Seconds after which a lease is renewed, at the latest."""
-        return self.lease_us / 1e6 / _RENEWALS_PER_LEASE
 
     def next_call(self, wait_us: int | None, count: int) -> Call[Jobs]:
         """Return the call that asks for jobs.

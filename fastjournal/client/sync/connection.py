@@ -20,7 +20,7 @@ import msgspec
 
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
-from fastjournal.client.core.failures import copy_error, not_connected
+from fastjournal.client.core.failures import copy_error, no_turn_before_lock_end, not_connected
 from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
@@ -110,7 +110,7 @@ class SyncConnection:
         """Send requests in this thread's turn; return what ``read`` makes of their replies.
 
         Where that fails, the leases and locks of the replies are released. ``end_s`` is the instant
-        after which nobody needs the replies any more.
+        after which nobody needs the replies, nor a turn for them.
 
         Raises:
             Stopped: ``stop`` was set while it waited.
@@ -120,7 +120,7 @@ class SyncConnection:
             plan, reply_s = self._plan_until(end_s)
         pipeline = Pipeline(requests, plan)
         asked_at_s = self.dialer.now_s()
-        with self._turn():
+        with self._turn(end_s):
             try:
                 silence_s = pipeline.silence_s(reply_s)
                 self._carry(pipeline, plan, silence_s, asked_at_s, stop)
@@ -244,8 +244,8 @@ class SyncConnection:
     # --- one turn -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        with self._lock:
+    def _turn(self, end_s: float | None = None) -> Iterator[None]:
+        with self._lock if end_s is None else self._locked_before(end_s):
             if self.busy:
                 raise RuntimeError("a request of this thread is under way: one at a time")
             try:
@@ -255,6 +255,16 @@ class SyncConnection:
                 self.busy = False
                 if self._ended:  # by a signal handler or another thread, meanwhile
                     self._drop()
+
+    @contextlib.contextmanager
+    def _locked_before(self, end_s: float) -> Iterator[None]:
+        """Hold the lock; for threads that renew, in which no signal handler raises."""
+        if not self._lock.acquire(timeout=max(end_s - self.dialer.now_s(), 0)):
+            raise no_turn_before_lock_end()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _carry(
         self,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -22,17 +20,17 @@ from fastjournal.client.core.leased_job import (
     lost_job,
     lost_lease,
 )
-from fastjournal.client.core.results import Entry
+from fastjournal.client.core.results import Entry, RenewedLease
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import LastWord, SyncConnection
-from fastjournal.client.sync.lease_keeper import LeaseKeeper
+from fastjournal.client.sync.lease_keeper import LeaseKeeper, SyncKeptLease
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
+from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.protocol import Request
 from fastjournal.times import Duration, lease_us
 
 
-class SyncJob(LeasedJob, JobMethods):
+class SyncJob(LeasedJob, SyncKeptLease, JobMethods):
     """A leased entry; its lease is renewed until the work on it ends.
 
     As a block (``with job``) it is completed at the end, and has failed on an exception.
@@ -50,17 +48,9 @@ class SyncJob(LeasedJob, JobMethods):
         keeper: LeaseKeeper | None = None,
     ) -> None:
         super().__init__(entry, options, connection.dialer.now_s())
-        self.lost = threading.Event()
-        """Set when the lease is lost: the work is no longer yours, so the body better ends."""
-        self._connection = connection
+        self._keep_by(connection, keeper)
         self._dialer = connection.dialer
-        self._keeper = keeper
         self._process = os.getpid()
-        self._mutex = threading.RLock()
-        """Held while the lease is renewed, or ended: an end needs the token of the last renewal."""
-        self._missed: FastjournalError | None = None
-        """Why the last renewal failed; None: it did not."""
-        self._plan_renewal()
 
     @property
     def is_ours(self) -> bool:
@@ -96,49 +86,6 @@ class SyncJob(LeasedJob, JobMethods):
             self._plan_renewal()
         if self._keeper is not None:
             self._keeper.look()
-
-    def keep(self) -> float:
-        """Renew the lease if it is time; return the seconds until the next look.
-
-        For the thread that does so; it does not wait where the job is ended meanwhile.
-        """
-        if self.finished or self.loss is not None:
-            return self._options.renewal_s
-        if not self._mutex.acquire(blocking=False):
-            return LEASE_RENEWAL_PAUSE_S_MIN  # it is being extended, perhaps in vain
-        try:
-            if self._now_s() >= self._renew_at_s and not self.finished:
-                self._renew()
-            return max(self._renew_at_s - self._now_s(), 0.0)
-        finally:
-            self._mutex.release()
-
-    def _renew(self) -> None:
-        asked_s, ttl_us = self._now_s(), self._options.lease_us
-        self._note_lateness(asked_s)
-        renewal = self._renewal_call(ttl_us)
-        try:
-            lease = self._connection.exchange_beside(renewal, self._lease_ends_s)
-        except FastjournalError as error:
-            self._missed = error
-            refused = isinstance(error, RefusedError) and error.code in LEASE_IS_OVER
-            if refused or self._now_s() >= self._lease_ends_s:
-                self._lose(error, self._now_s())
-        else:
-            self._missed = None
-            self._renewed(lease, asked_s=asked_s)
-        self._plan_renewal()
-
-    def _plan_renewal(self) -> None:
-        if self._keeper is None:
-            self._renew_at_s = math.inf  # nobody renews it, so no renewal is late
-            return
-        now_s, rng = self._dialer.now_s(), self._dialer.rng
-        self._renew_at_s = now_s + self._renewal_pause_s(self._missed, now_s, rng)
-
-    def _lose(self, error: FastjournalError, now_s: float) -> None:
-        super()._lose(error, now_s)
-        self.lost.set()
 
     def last_error(self) -> str | None:
         return (self._connection.call(self._state())).last_error
@@ -232,8 +179,9 @@ class SyncJob(LeasedJob, JobMethods):
             self.finished = False
             self._plan_renewal()
 
-    def _now_s(self) -> float:
-        return self._dialer.now_s()
+    def _exchange_renewal(self, renewal: Call[Any]) -> RenewedLease:
+        lease: RenewedLease = self._connection.exchange_beside(renewal, self._lease_ends_s)
+        return lease
 
     def _last_word(self, failure: BodyFailure | None) -> LastWord:
         """Return what builds the release of a job that has ended."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+from abc import abstractmethod
 from collections.abc import Collection
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any
 
-
-class RenewableLease(Protocol):
-    """A lease that is renewed from time to time."""
-
-    def keep(self) -> float:
-        """Renew the lease if it is time; return the seconds until the next look."""
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.held_lease import HeldLease
+from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.errors import FastjournalError
+from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
 
 
 class LeaseKeeper:
@@ -23,10 +24,10 @@ class LeaseKeeper:
     so that these are gone as soon as the body is left.
 
     Args:
-        held: The jobs; whoever owns them adds and removes some at any time.
+        held: The jobs or locks; whoever owns them adds and removes some at any time.
     """
 
-    def __init__(self, held: Collection[RenewableLease]) -> None:
+    def __init__(self, held: Collection[SyncKeptLease]) -> None:
         self._held = held
         self._orders: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -55,7 +56,72 @@ class LeaseKeeper:
         self._orders.put(False)
 
 
-def _keep(orders: SimpleQueue[bool], held: Collection[RenewableLease]) -> None:
+class SyncKeptLease(HeldLease):
+    """Lease, or lock, that a thread renews beside the body."""
+
+    def _keep_by(self, connection: SyncConnection, keeper: LeaseKeeper | None) -> None:
+        """Begin; with no keeper, nobody renews it."""
+        self.lost = threading.Event()
+        """Set when it is lost: the work is no longer yours, so the body better ends."""
+        self._connection = connection
+        self._keeper = keeper
+        self._mutex = threading.RLock()
+        """Held while it is renewed, or ended: an end comes behind the answer of the renewal."""
+        self._missed: FastjournalError | None = None
+        """Why the last renewal failed; None: it did not."""
+        self._plan_renewal()
+
+    @abstractmethod
+    def _exchange_renewal(self, renewal: Call[Any]) -> Any:
+        """Send a renewal; return its result, until the end of what it renews at the latest."""
+
+    def keep(self) -> float:
+        """Renew the lease if it is time; return the seconds until the next look.
+
+        For the thread that does so; it does not wait where the job is ended meanwhile.
+        """
+        if self.finished or self.loss is not None:
+            return self._renewal_s
+        if not self._mutex.acquire(blocking=False):
+            return LEASE_RENEWAL_PAUSE_S_MIN  # it is being extended, perhaps in vain
+        try:
+            if self._now_s() >= self._renew_at_s and not self.finished:
+                self._renew()
+            return max(self._renew_at_s - self._now_s(), 0.0)
+        finally:
+            self._mutex.release()
+
+    def _renew(self) -> None:
+        asked_s = self._now_s()
+        self._note_lateness(asked_s)
+        renewal = self._renewal_call(self._length_us)
+        try:
+            answer = self._exchange_renewal(renewal)
+        except FastjournalError as error:
+            self._missed = error
+            if self._is_over_by(error) or self._now_s() >= self._lease_ends_s:
+                self._lose(error, self._now_s())
+        else:
+            self._missed = None
+            self._renewed(answer, asked_s=asked_s)
+        self._plan_renewal()
+
+    def _plan_renewal(self) -> None:
+        if self._keeper is None:
+            self._renew_at_s = math.inf  # nobody renews it, so no renewal is late
+            return
+        now_s, rng = self._now_s(), self._connection.dialer.rng
+        self._renew_at_s = now_s + self._renewal_pause_s(self._missed, now_s, rng)
+
+    def _lose(self, error: FastjournalError, now_s: float) -> None:
+        super()._lose(error, now_s)
+        self.lost.set()
+
+    def _now_s(self) -> float:
+        return self._connection.dialer.now_s()
+
+
+def _keep(orders: SimpleQueue[bool], held: Collection[SyncKeptLease]) -> None:
     """Renew leases when it is time, until the order to end comes."""
     while True:
         pause_s = min([job.keep() for job in tuple(held)], default=None)

@@ -11,8 +11,9 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.described_methods import Caller, add_methods, wrap
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims
-from fastjournal.errors import FastjournalError
+from fastjournal.client.core.shared_locks import LockClaims, lock_length_us
+from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.client.sync.locks import SyncLock
 from fastjournal.times import Duration
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SyncMethods(CallMethods, Caller):
     """Methods of ``SyncClient``, for any object that can send a call."""
 
     _claims: LockClaims
+    connection: SyncConnection
 
     @abstractmethod
     def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
@@ -74,32 +76,38 @@ class SyncMethods(CallMethods, Caller):
             yield from page
 
     @contextlib.contextmanager
-    def locked(self, key: str | bytes, *, timeout: Duration | None = None) -> Iterator[None]:
+    def locked(
+        self, key: str | bytes, *, timeout: Duration | None = None, renew: bool = False
+    ) -> Iterator[SyncLock]:
         """Hold a lock on an entry while the block runs.
 
         For the daemon the connection holds the lock. So blocks of threads that share this client
-        exclude each other here, where they name the entry by the same key. A block that takes long
-        keeps the lock by ``lock(key, renew=True)``, which is refused once the lock was lost.
+        exclude each other here, where they name the entry by the same key.
+
+        With ``renew`` the block may take longer than the lock: a thread renews it at a third of its
+        length. ``with client.locked(key, renew=True) as lock``: ``lock.lost`` is set
+        (``threading.Event``) once a renewal finds that the lock is lost, and ``lock.loss`` says
+        why; the block better ends then. A renewal waits for its turn as any request: a request of
+        this client that waits (``next_``) must be shorter than the lock.
 
         Args:
             key: Any of its keys.
             timeout: Length of time after which the lock ends by itself; None: 60 s.
+            renew: Renew the lock while the block runs.
 
         Raises:
             RefusedError: ``locked`` (another connection, or another block of this client, holds
-                it), ``not-found``; at the end of the block ``not-found`` or ``not-owner`` where
-                the lock ended before it, by its time or with the connection: others may have
-                written meanwhile.
+                it), ``not-found``.
+            LockLostError: At the end of the block: the lock ended before it, by its time or with
+                the connection: others may have written meanwhile. Its cause says why.
+            BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
         """
-        with self._claims.hold(key):
-            self.lock(key, timeout=timeout)
-            try:
-                yield
-            except BaseException:  # whatever the body raises, the lock ends
-                with contextlib.suppress(FastjournalError):
-                    self.unlock(key)
-                raise
-            self.unlock(key)
+        length_us = lock_length_us(timeout, renew=renew)
+        with (
+            self._claims.hold(key),
+            SyncLock(self.connection, key, length_us, renew=renew) as lock,
+        ):
+            yield lock
 
 
 add_methods(SyncMethods, _method, _iterator, "Iterator")

@@ -48,11 +48,10 @@ def lock(key: str | bytes, *, timeout: Duration | None = None, renew: bool = Fal
 def unlock(key: str | bytes) -> Call[None]:
     """End a lock of this connection.
 
-    Where it was sent again after a lost connection, ``not-found`` and ``not-owner`` count as done:
-    the lock ended with the connection.
-
     Raises:
-        RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``.
+        RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``. Where it was
+            sent again after a lost connection, ``maybe_done`` is set: the lock ended by this, or
+            before it with the connection.
     """
     return Call(Request(Function.UNLOCK, key=key_bytes(key)), reply_readers.nothing)
 

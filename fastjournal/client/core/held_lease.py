@@ -1,0 +1,96 @@
+"""Leases of jobs, and locks: given by the daemon for a time, renewed by its client. Sans-IO."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from random import Random
+from typing import Any, ClassVar
+
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.failures import STALLED, program_stalled
+from fastjournal.errors import FastjournalError, RefusedError
+from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
+
+_RENEWALS_PER_LEASE = 3
+"""Two may fail before it ends."""
+
+
+class HeldLease(ABC):
+    """Lease of a job, or a lock, until it has ended or is lost.
+
+    Args:
+        length_us: Its length, which a renewal gives anew, in microseconds.
+        now_s: When it was asked for or delivered, by a clock that does not jump.
+    """
+
+    kind: ClassVar[str] = "lease"
+    over_codes: ClassVar[tuple[str, ...]]
+    """Refusals after which it is somebody else's, or gone; after others it goes on."""
+
+    def __init__(self, length_us: int, now_s: float) -> None:
+        self.finished = False
+        """Its holder has ended it, or it is lost."""
+        self.loss: FastjournalError | None = None
+        """Why it was lost: the daemon's refusal, or that it was away for too long."""
+        self._length_us = length_us
+        self._renewal_s = length_us / 1e6 / _RENEWALS_PER_LEASE
+        self._lease_ends_s = now_s + length_us / 1e6
+        self._renew_at_s = now_s + self._renewal_s
+        """When the next renewal is to begin; none while one is under way."""
+        self._late_s = 0.0
+        """Seconds by which renewals came late since the last one that was answered."""
+
+    @abstractmethod
+    def _renewal_call(self, length_us: int) -> Call[Any]:
+        """Return the request that renews it."""
+
+    @abstractmethod
+    def _renewed(self, answer: Any, *, asked_s: float) -> None:
+        """Note the result of a renewal that was sent at ``asked_s`` or later."""
+
+    def _is_over_by(self, error: FastjournalError) -> bool:
+        """Whether a renewal that failed so means that it is lost."""
+        return isinstance(error, RefusedError) and error.code in self.over_codes
+
+    def _note_lateness(self, now_s: float) -> None:
+        """Note how late a renewal begins, or the end of the job: the program did not run."""
+        self._late_s = self._stalled_s(now_s)
+        self._renew_at_s = math.inf
+
+    def _stalled_s(self, now_s: float) -> float:
+        """Return for how many seconds, at least, the program did not run since it last renewed."""
+        return self._late_s + max(now_s - self._renew_at_s, 0.0)
+
+    def _renewal_pause_s(
+        self, failure: FastjournalError | None, now_s: float, rng: Random
+    ) -> float:
+        """Return the seconds until the next renewal: shorter after one that failed.
+
+        A renewal gives the length that the loop asked for: so it comes early where the body has
+        asked for less since, and does not shorten what it has asked for beyond that.
+        """
+        left_s = self._lease_ends_s - now_s
+        if failure is None:
+            beyond_s = max(left_s - self._length_us / 1e6, 0.0)
+            pause_s = min(self._renewal_s, max(left_s - beyond_s, 0.0) / 3)
+            return beyond_s + pause_s * rng.uniform(0.8, 1.0)  # not all jobs at once
+        return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
+
+    def _lose(self, error: FastjournalError, now_s: float) -> None:
+        """Note that somebody else may have the entry, and why.
+
+        Args:
+            error: Failure of the request that met it.
+            now_s: By the clock of the job.
+        """
+        stalled_s = self._stalled_s(now_s)
+        says_nothing = error.code in ("lease-lost", "not-owner", "timed-out")
+        if says_nothing and stalled_s > self._renewal_s / 2:
+            error = program_stalled(stalled_s, self.kind)
+        self.loss = error
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the lease was lost because the program itself did not run."""
+        return self.loss is not None and self.loss.code == STALLED
