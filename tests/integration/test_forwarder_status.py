@@ -130,7 +130,7 @@ def check_rules(names: set[str]) -> None:
     text = RULES.read_text(encoding="utf-8")
     expressions = re.findall(r"expr: (.*)", text)
     asked = {name for line in expressions for name in re.findall(r"fastjournal_\w+", line)}
-    assert len(asked) == 8
+    assert len(asked) == 9
     assert asked <= names
 
 
@@ -194,6 +194,7 @@ SERIES: dict[str, list[str]] = {
         'fastjournal_forwarder_pending_records{instance="a"} 1x70',
     ],
     "ForwarderOldestPending": ["fastjournal_forwarder_oldest_pending_seconds 700x70"],
+    "ForwarderLogLinesDropped": ['fastjournal_log_lines_dropped_total{job="fj-forwarder"} 0+1x70'],
     "ForwarderDeadLetters": ["fastjournal_forwarder_pieces_buried_total 0+1x70"],
     "ForwarderSuspects": ["fastjournal_forwarder_suspect_records 1x70"],
     "ForwarderSlotsLeftOut": ["fastjournal_forwarder_left_out_slots 2x70"],

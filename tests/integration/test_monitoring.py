@@ -84,6 +84,7 @@ SERIES = {
     ],
     "FastjournalWritersWait": ["fastjournal_writers_waiting 3x70"],
     "FastjournalConnectionsRefused": ["fastjournal_connections_refused_total 0+1x70"],
+    "FastjournalLogLinesDropped": ['fastjournal_log_lines_dropped_total{job="fastjournal"} 0+1x70'],
     "FastjournalClockBehind": ["fastjournal_clock_behind_seconds 9x70"],
     "FastjournalDescriptors": [
         'process_open_fds{job="fastjournal"} 95x70',
