@@ -293,6 +293,7 @@ INSTANTS = {
     "timestamp_us",
     "first_due_us",
     "locked_until_us",
+    "lease_ends_us",
     "paused_until_us",
 }
 """Fields that are instants; all others in ``_us`` are durations."""

@@ -196,7 +196,7 @@ LISTENERS: dict[str, list[list[Request]]] = {
     "20 expressions that miss": [expressions(20)],
     "1,000 expressions and 1,000 ranges": [expressions(1000), ranges(1000)],
 }
-"""What each of the clients beside a writer listens to."""
+"""Subscriptions of each of the clients beside a writer."""
 
 
 def measure_listeners(python: str) -> dict[str, float]:

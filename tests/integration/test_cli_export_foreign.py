@@ -24,7 +24,7 @@ import pytest
 from fastjournal.client import SyncClient
 from fastjournal.disk import OsDisk
 from fastjournal.foreign import open_beanstalkd
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import build_journal_key, journal_key_of
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -246,8 +246,8 @@ def snapshot_of_extremes(directory: Path) -> str:
     with DaemonProcess(directory) as daemon, SyncClient(daemon.address) as client:
         for number, (instant, expires) in enumerate(itertools.product(instants, expiries)):
             for domain in ("waits", "buried"):
-                key = build_journal_key(domain, f"{number}", not_before_us=instant)
-                client.set(key, b"v", expires=expires and expires / SECOND)
+                key = journal_key_of(domain, f"{number}", instant)
+                client.set(key, b"v", expires=expires and expires / SECOND, plain=True)
                 if domain == "buried":
                     client.bury(key, reason="")
         for domain, priority in itertools.product(domains, (0, 128, 255)):

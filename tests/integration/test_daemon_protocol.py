@@ -46,7 +46,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 def neighbour(daemon: DaemonProcess) -> Iterator[RawClient]:
     """Another client, which was there before and must notice nothing."""
     with RawClient(daemon.address) as client:
-        key = b"neighbour:1:0:%d" % unique_timestamp()
+        key = b"neighbour/%d" % unique_timestamp()  # no work, which any client may take
         assert client.ask(set_request(key)).code == ""
         yield client
         assert client.ask(build(Function.GET, key)).code == ""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.limits import KEY_BYTES_MAX
+from fastjournal.limits import KEY_BYTES_MAX, NEXT_VALUE_BYTES_MAX
 from fastjournal.protocol import Request, encode_request
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build
 from tests.integration.test_daemon_http import HTTP, figures
@@ -88,12 +88,14 @@ def tombstones(daemon: DaemonProcess, stack: ExitStack) -> None:
 
 
 def waits(daemon: DaemonProcess, stack: ExitStack) -> None:
-    """NEXTs that wait, each for a domain of its own, with a value that nobody asked for."""
+    """NEXTs that wait, each for a domain of its own, with a value as long as there may be."""
+    options = b'{"attempts": 3}'.ljust(NEXT_VALUE_BYTES_MAX)
     for number, client in enumerate(connect(daemon, stack, 100)):
         for at in range(64):
             asked = build(
-                Function.NEXT, long_key(number, at), b"x" * 9000, flags=Flag.LISTEN, identifier=at
+                Function.NEXT, long_key(number, at), options, flags=Flag.LISTEN, identifier=at
             )
+            asked.value_type = ValueType.STRING
             client.send(asked)
         assert client.ask(build(Function.NOP)).code == ""
 

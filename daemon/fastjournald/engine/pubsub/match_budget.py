@@ -32,7 +32,7 @@ class MatchBudget:
 
     def __init__(self) -> None:
         self.spare_us = 0
-        """What the daemon has done besides so far: its work for requests, and waiting."""
+        """Sum of other work of the daemon so far: for requests, and waiting, in microseconds."""
         self.matched = 0
         """Changes that were matched so far."""
         self._ended_at = -ENDED_EACH

@@ -205,7 +205,7 @@ class Subscriptions:
         Args:
             steps_max: How many steps are worth one go.
             may_know: Rights; None: all sessions may know of all keys.
-            spare_us: What the daemon has done besides so far (``MatchBudget``).
+            spare_us: Sum of other work so far (``MatchBudget``).
 
         Returns:
             Sessions that have notifications and had none before, and slow consumers: their
