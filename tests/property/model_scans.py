@@ -181,7 +181,9 @@ class Scans(State):
             assert data <= self.rules.reply_bytes_max, "over max-reply"
         if len(page) < len(more):
             with_one_more = self.bytes_of(r, more[: len(page) + 1])
-            room_for_cursor = 64 + 2 * len(r.key) + len(r.second_key or b"") + len(page[-1][0])
+            # it would end behind that one
+            last, _ = more[len(page)]
+            room_for_cursor = 64 + 2 * len(r.key) + len(r.second_key or b"") + len(last)
             assert with_one_more + room_for_cursor > self.rules.reply_bytes_max, "not full"
 
     def cursor(self, wanted: Scan, after: bytes) -> bytes:

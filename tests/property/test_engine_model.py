@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from tests.property.engine_rules_scans import ListenRules
 from tests.property.engine_rules_values import ValueRules, WorkRules
@@ -287,6 +287,29 @@ class EngineAgainstModel(ValueRules, WorkRules, ListenRules):
             self.serve()
         self.model.end_session(session)
         self.engine.end_session(session)
+
+
+def test_page_leaves_room_for_a_cursor_with_the_key_that_it_ends_before() -> None:
+    run = EngineAgainstModel()
+    run.start(
+        attempts_max=0,
+        tombstone_ttl_us=60 * SECOND,
+        tombstones_max=1000,
+        tombstones_bytes_max=1_000_000,
+        reply_bytes_max=500,
+        postpone_us_max=0,
+        interval_us_default=0,
+        jobs_default=0,
+        keeping="everything",
+        cold=False,
+    )
+    for key, size in ((b"v", 143), (b"w" * 60, 144)):
+        run.ask(request(Function.SET, key, b"y" * size, kind=ValueType.STRING, at=START))
+    asked = run.kept(request(Function.GET, b"v", uri=b"", count=0, flags=Flag.DATA))
+    page = run.engine.handle(run.who, asked, run.now)
+    assert page is not None
+    assert [pair.key for pair in page.pairs or ()] == [b"v"]
+    run.scan(asked, pages=50)
 
 
 EXAMPLES = int(os.environ.get("FASTJOURNAL_EXAMPLES", "0"))
