@@ -112,7 +112,8 @@ class Tombstones:
             record_bytes = TOMBSTONE_RECORD_BYTES if persist else 0
         else:
             # a dead letter has a record for its deletion, and one for the tombstone
-            record_bytes = COMPLETION_BYTES if entry.reason is None else TOMBSTONE_RECORD_BYTES
+            buried = entry.extra.reason is not None
+            record_bytes = TOMBSTONE_RECORD_BYTES if buried else COMPLETION_BYTES
         self.put(entry.key, timestamp, now, record_bytes)
 
     def recorded_again(self, key: bytes) -> None:

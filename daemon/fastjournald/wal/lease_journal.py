@@ -75,20 +75,19 @@ class LeaseJournal:
             if entry.extra.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
         encode, parts = self._encode, list[bytes]()
-        if touched:
-            touched = [entry for entry in touched if entry.run is not None]
         if touched or delivered:
             for entry in touched:
-                touch = Touch(self._records.amend(entry), entry.expires)
-                parts.append(encode.operation(touch, now))
+                if entry.run is not None:
+                    touch = Touch(self._records.amend(entry), entry.expires)
+                    parts.append(encode.operation(touch, now))
             parts += [encode.operation(Delivered(name, now), now) for name in delivered]
             number = len(parts) + (1 + len(entries) if entries else 0)
-            if number > 1:
+            if parts and number > 1:
                 parts.insert(0, encode.operation(Batch(number), now))
-        if not entries:
-            self.append(b"".join(parts), len(parts), now)
-            return
-        lease = Lease(len(entries), token, attempts=attempts_max)
+            if not entries:
+                self.append(b"".join(parts), len(parts), now)
+                return
+        lease = Lease(len(entries), token, False, attempts_max)
         self._begin(parts, entries, lease, now)
         # behind the append: the first record of a segment tells of what is before it
         self.last_token = token

@@ -42,7 +42,8 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     if store.locked and store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if token is not None:
-        if entry.extra.token != token or entry.extra.leased_until <= now:
+        extra = entry.extra
+        if extra.token != token or extra.leased_until <= now:
             return ErrorCode.LEASE_LOST.value
         # A tombstone from a clock far ahead would refuse new work until that time has come.
         timestamp = max(now if skewed else timestamp, timestamp_of(entry.facts)[0])
@@ -54,7 +55,11 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         context.journal.deleted(entry, now, reason)
         return ""
     persist = bool(request.flags & PERSIST)
-    store.tombstones.put_for(entry, timestamp, now, persist=persist)
+    if token is not None and entry.run is not None:
+        # as ``put_for`` of what is leased, without a call (tests.bench.bench_instructions)
+        store.tombstones.put(entry.key, timestamp, now, COMPLETION_BYTES)
+    else:
+        store.tombstones.put_for(entry, timestamp, now, persist=persist)
     context.journal.completed(entry, timestamp, now, reason, persist=persist)
     return ""
 
@@ -76,8 +81,8 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
         if (
             entry is None
             or token is None
-            or entry.extra.token != token
-            or entry.extra.leased_until <= now
+            or (extra := entry.extra).token != token
+            or extra.leased_until <= now
             or request.flags & _TOKEN_OR_ALL_TRACE != WORKED_ON
             or timestamp > latest
             # the record of its tombstone would come between others

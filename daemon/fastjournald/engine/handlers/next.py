@@ -134,7 +134,8 @@ def next_work(
     if not entries:
         return nothing_due(context, request)
     store, journal = context.store, context.journal
-    limited, pops = store.rules.limits.any, bool(request.flags & OVERWRITE)
+    limited = store.rules.limits.any
+    pops = request.flags & OVERWRITE
     store.work += (ENTRY_WORK + HOLD_WORK * limited) * len(entries)
     unproven = context.unproven(entries, leased=not pops) if limited else ()
     reply = Reply(flags=TWO_KEYS)

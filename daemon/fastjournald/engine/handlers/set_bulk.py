@@ -35,7 +35,7 @@ def set_waiting(
     store = context.store
     if context.read_only:
         return 0
-    changes = store.changes
+    changes, wanted = store.changes, store.changes.wanted
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
@@ -71,7 +71,7 @@ def set_waiting(
                 break
             entry = moved
             replaced.append((holder, request.timestamp))
-        if changes.wanted:
+        if wanted:
             _note(changes, key, uri, holder)
         # at once: the next one may have the same keys
         add_keys(entry, uri_stands=holder is not None)
