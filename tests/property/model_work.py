@@ -104,10 +104,12 @@ class Work(State):
         check_domain(r.key)
         if r.ttl is None:
             raise RefusedError("bad-request")
-        self.pauses.pop(r.key, None)
+        was_paused = self.pauses.pop(r.key, None) is not None
         if r.ttl:
             self.pauses[r.key] = self.later(r.ttl)
-        self.pauses_logged[r.key] = (self.pauses.get(r.key, 0), self.clock)
+        if r.ttl or was_paused:
+            # else nothing changed: a pause that was over may stand again where a clock is set back
+            self.pauses_logged[r.key] = (self.pauses.get(r.key, 0), self.clock)
         return Reply()
 
     def do_purge(self, session: Hashable, r: Request) -> Reply:

@@ -78,6 +78,8 @@ class SideBySide:
         self.subject.restart(now)
         self.model.restart()
         self.model.begin_anew(now)
+        if self.set_back:
+            self._adopt_deliveries(now)
         self.model.advance(now)
         self.subject.advance(now)
         self.model.adopt_turns(self.subject.turns())
@@ -104,6 +106,14 @@ class SideBySide:
         noted = self.subject.engine.store.tombstones
         keys = self.subject.tombstones(now)
         self.model.tombstones = {key: noted.find(key, now) or (0, 0) for key in keys}
+
+    def _adopt_deliveries(self, now: int) -> None:
+        """An interval that was over may run again: the log has the delivery that it follows."""
+        assert isinstance(self.subject, EngineSubject)
+        limits = self.subject.engine.store.rules.limits
+        for _, name in limits._ends:
+            delivered_at = self.model.delivered_at.setdefault(name, limits.last_delivery(name))
+            assert delivered_at <= now
 
     def _expected_page(self, session: Hashable, asked: Request, got: Reply) -> Reply:
         """Return the model's reply, with as many pairs as the page that came."""
