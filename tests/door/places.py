@@ -42,6 +42,7 @@ PLACES = {
         SUBSCRIPTIONS_BYTES_MAX SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX SUBSCRIPTIONS_MAX
         SUBSCRIPTIONS_PER_CONNECTION_MAX
     """,
+    "fastjournald.engine.pubsub.subscriptions": "SEARCH_AT_ONCE_STEPS",
     "fastjournald.group_commit.commit": "INLINE_SECONDS_MAX WRITE_BYTES_MIN commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.connections": "POLLS",

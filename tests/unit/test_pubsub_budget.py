@@ -118,6 +118,35 @@ def test_expressions_without_a_prefix_are_matched_many_at_a_time() -> None:
     assert lines_of(lambda: match_all(engine)) < 5000
 
 
+def test_changes_are_noted_of_listened_keys_only_where_nobody_listens_to_ranges() -> None:
+    engine = Engine()
+    listened = request(Function.SET, b"k", b"v", flags=Flag.LISTEN, at=START)
+    engine.handle(LIGHT, listened, START)
+    many = [
+        request(Function.SET, b"other%d" % at, b"v", uri=b"uri%d" % at, at=START + 1)
+        for at in range(100)
+    ]
+    for one in many:
+        engine.handle("writer", one, START + 1)
+    engine.check()
+    assert len(engine.store.changes) == 0
+    change(engine, b"k", at=2)
+    assert len(engine.store.changes) == 1
+    listen(engine, HEAVY, 1, Query.RANGE, b"", b"z")
+    change(engine, b"new1", at=2)
+    assert len(engine.store.changes) == 2
+    match_all(engine)
+    assert [one.pairs[0].key for one in replies(engine.notifications.pop(LIGHT, START))] == [b"k"]
+    told = replies(engine.notifications.pop(HEAVY, START))
+    assert [one.pairs[0].key for one in told] == [b"new1"]
+    # the range stands in the index until it is swept out
+    engine.end_session(HEAVY)
+    match_all(engine)
+    engine.check()
+    change(engine, b"new2", at=3)
+    assert len(engine.store.changes) == 0
+
+
 # --- nobody else waits --------------------------------------------------------------------------
 
 
@@ -393,6 +422,7 @@ def ended(s: Listening, session: Hashable) -> dict[int, str]:
 def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    patch_module(monkeypatch, "SEARCH_AT_ONCE_STEPS", 0)
     patch_module(monkeypatch, "SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
     s = Listening()
     s.set(b"single")
@@ -423,6 +453,7 @@ def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
 def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    patch_module(monkeypatch, "SEARCH_AT_ONCE_STEPS", 0)
     patch_module(monkeypatch, "SEARCH_QUEUE_BYTES_MAX", 3000)
     s = Listening()
     listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")
@@ -566,10 +597,11 @@ def is_about(about: bytes | KeyFilter, key: bytes) -> bool:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]), st.booleans())
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]), st.booleans(), st.integers(0, 3))
 def test_matching_in_slices_tells_what_a_naive_list_tells(
-    monkeypatch: pytest.MonkeyPatch, seed: int, steps_max: int, defers_long: bool
+    monkeypatch: pytest.MonkeyPatch, seed: int, steps_max: int, defers_long: bool, at_once: int
 ) -> None:
+    patch_module(monkeypatch, "SEARCH_AT_ONCE_STEPS", at_once)
     patch_module(monkeypatch, "LONG_MATCH_WORK", 20)
     patch_module(monkeypatch, "LONG_MATCHES", 1)
     chance = random.Random(seed)
@@ -628,7 +660,11 @@ def take_notifications(
         del naive[session, identifier][1][key]
 
 
-def test_pubsub_match_counts_all_steps_that_it_does() -> None:
+@pytest.mark.parametrize("at_once", [0, 60])
+def test_pubsub_match_counts_all_steps_that_it_does(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    patch_module(monkeypatch, "SEARCH_AT_ONCE_STEPS", at_once)
     engine = Engine()
     listen(engine, LIGHT, 1, Query.REGEX, b"k")
     for number in range(400):
@@ -639,7 +675,7 @@ def test_pubsub_match_counts_all_steps_that_it_does() -> None:
     looked_up = before - len(changes)
     queued = subscriptions.expressions.bytes
     notified = len(subscriptions.upcoming(LIGHT, before))
-    assert queued
+    assert (queued > 0) is (at_once == 0)
     # a look-up is three steps or more, a match with a notification two
     assert subscriptions.steps >= 3 * (looked_up - 1) + 2 * notified
     assert subscriptions.steps < 210

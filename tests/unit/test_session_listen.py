@@ -217,6 +217,8 @@ async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
         peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k0"))
         await peer.ask(listen(b"k0"))
+        # so changes of all keys are noted
+        await peer.ask(request(Function.GET, b"y", uri=b"z", flags=Flag.LISTEN, count=1))
         for burst in range(1, 9):
             await other.send(*(put(b"k%d" % n, at=START + burst) for n in range(20)))
             for _ in range(20):

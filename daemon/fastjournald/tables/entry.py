@@ -44,6 +44,8 @@ JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
 
 
 _pack_instant = Struct(">Q").pack
+# of a Flag each `|` is a call of Python
+_PERSISTENT, _LOCKED, _BURIED, _JOURNAL, _PAUSED = (int(bit) for bit in State)
 
 
 class Cold(msgspec.Struct, frozen=True, gc=False):
@@ -278,15 +280,15 @@ class Entry(Packed, eq=False, gc=False):
 
     def meta(self, *, locked: bool) -> Meta:
         """Return the metadata block."""
-        state = State.LOCKED if locked else State(0)
+        state = _LOCKED if locked else 0
         if self.persistent:
-            state |= State.PERSISTENT
+            state |= _PERSISTENT
         if self.state == EntryState.BURIED:
-            state |= State.BURIED
+            state |= _BURIED
         if self.journal:
-            state |= State.JOURNAL
+            state |= _JOURNAL
         if self.domain.paused_until:
-            state |= State.PAUSED
+            state |= _PAUSED
         priority, not_before, _, timestamp, created, _ = unpack_facts(self.facts)
         extra = self.extra
         return Meta(
@@ -299,6 +301,6 @@ class Entry(Packed, eq=False, gc=False):
             worked_on_until_us=extra.token,
             not_before_us=not_before,
             priority=priority,
-            state=int(state),
+            state=state,
             attempts=min(extra.attempts, 0xFFFF),
         )

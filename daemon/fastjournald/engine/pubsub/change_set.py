@@ -7,6 +7,7 @@ that changes again before it is matched stays one change.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 from typing import NamedTuple
 
 from fastjournald.tables.signals import CHANGES, Signals
@@ -41,7 +42,7 @@ class ChangeSet:
         signals: Told that there are some.
     """
 
-    __slots__ = ("_keys", "bytes", "last", "signals", "wanted")
+    __slots__ = ("_keys", "bytes", "last", "only", "passed", "signals", "wanted")
 
     def __init__(self, signals: Signals) -> None:
         self.signals = signals
@@ -52,6 +53,10 @@ class ChangeSet:
         """Number of the last change; each has the next one."""
         self.wanted = False
         """Whether there are subscriptions, which set this: else nobody has to note a change."""
+        self.only: Container[bytes] | None = None
+        """The keys that alone are noted, as nobody listens to ranges; None: all are."""
+        self.passed = 0
+        """Changes so far that were not noted."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -63,6 +68,10 @@ class ChangeSet:
             key: It.
             owner: Primary key of what stood there before; None: nothing did.
         """
+        only = self.only
+        if only is not None and key not in only:
+            self.passed += 1
+            return
         self.last += 1
         self.signals.bits |= CHANGES
         noted = self._keys.get(key)

@@ -29,8 +29,8 @@ class FanOut:
         """The change that is being matched."""
         self._left: Iterator[Hit] = iter(())
         """Hits of it that are not dealt with yet."""
-        self._behind: Bounds = FIRST
-        """The last range that was found for it."""
+        self._behind: Bounds | None = FIRST
+        """The last range that was found for it; None: there are no more."""
 
     def __len__(self) -> int:
         """How many changes are not matched so far. O(1)."""
@@ -44,14 +44,15 @@ class FanOut:
         return number
 
     def run(
-        self, left: int, on_hit: OnHit, on_search: Callable[[ExpressionSearch, ChangedKey], None]
+        self, left: int, on_hit: OnHit, on_search: Callable[[ExpressionSearch, ChangedKey], int]
     ) -> int:
         """Match changes, as long as steps are left; return how many are.
 
         Args:
             left: Steps, each about a microsecond: a subscription, or a node of the index.
             on_hit: Called with each subscription that a change concerns, or did a moment ago.
-            on_search: Called with each search that has to look at the key.
+            on_search: Called with each search that has to look at the key; returns the steps that
+                this took.
         """
         while left > 0:
             change = self._change
@@ -68,16 +69,15 @@ class FanOut:
                 if isinstance(hit, Subscription):
                     on_hit(hit, change)
                 else:
-                    on_search(hit, change)
+                    left -= on_search(hit, change)
                 if left <= 0:
                     break
             else:
-                self._left, behind, steps = self._index.next_ranges(change.key, self._behind)
-                left -= steps
-                if behind is None:
+                if self._behind is None:
                     self._change = None
-                else:
-                    self._behind = behind
+                    continue
+                self._left, self._behind, steps = self._index.next_ranges(change.key, self._behind)
+                left -= steps
         return left
 
     def reset(self) -> None:

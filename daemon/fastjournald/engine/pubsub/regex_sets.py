@@ -163,7 +163,7 @@ class SetSearch(Generic[T]):
         sets: Where compiled ones are shared.
     """
 
-    __slots__ = ("_part_of", "_sets", "live", "parts", "session")
+    __slots__ = ("_instructions", "_part_of", "_sets", "live", "parts", "session")
 
     def __init__(self, session: Hashable, sets: CompiledSets) -> None:
         self.session = session
@@ -172,6 +172,15 @@ class SetSearch(Generic[T]):
         self.parts: list[Part[T]] = []
         self._part_of: dict[bytes, Part[T]] = {}
         self._sets = sets
+        self._instructions = 0
+
+    def work(self, key: bytes) -> int:
+        """Return in how many steps all expressions look at a key, at the most. O(1)."""
+        return len(self.parts) + self._instructions * len(key) // INSTRUCTIONS_A_STEP
+
+    def found_in(self, key: bytes) -> list[T]:
+        """Return who asked for an expression that a key contains."""
+        return [one for part in self.parts for one in part.found_in(key)]
 
     def __bool__(self) -> bool:
         return self.live and bool(self.parts)
@@ -191,6 +200,7 @@ class SetSearch(Generic[T]):
             self.parts.append(part)
         part.members[expression] = {one: None}
         part.instructions[expression] = instructions
+        self._instructions += instructions
         self._part_of[expression] = part
         part.compile(self._sets)
 
@@ -201,6 +211,7 @@ class SetSearch(Generic[T]):
         del of_expression[one]
         if of_expression:
             return
+        self._instructions -= part.instructions[expression]
         del part.members[expression], part.instructions[expression], self._part_of[expression]
         part.compile(self._sets)
         if not part.members:
@@ -212,4 +223,5 @@ class SetSearch(Generic[T]):
             part.members.clear()
             part.compile(self._sets)
         self.parts.clear()
+        self._instructions = 0
         self._part_of.clear()

@@ -84,6 +84,11 @@ class SubscriptionIndex:
         self._ranges = Intervals()
         self.bytes = 0
 
+    @property
+    def only(self) -> dict[bytes, dict[Subscription, None]] | None:
+        """The single keys in it, which may change later; None: there are ranges too. O(1)."""
+        return None if self._ranges else self._by_key
+
     # --- looking up -----------------------------------------------------------------------------
 
     def of_key(self, key: bytes) -> tuple[Subscription, ...]:
@@ -98,14 +103,15 @@ class SubscriptionIndex:
             behind: Bounds of the last range that was found for it, or ``FIRST``.
 
         Returns:
-            Ranges found; the bounds of the last of them, None: there are no more; and the number
-            of steps.
+            What stands under them; the bounds of the last of them, None: there are no more; and
+            the number of steps.
         """
         before = self._ranges.looks
         ranges = self._ranges.stab(key, behind, RANGES_AT_A_TIME)
         # each range when its turn comes: a hundred thousand may listen to one
         hits = chain.from_iterable(map(tuple, (items for _, items in ranges)))
-        return hits, ranges[-1][0] if ranges else None, self._ranges.looks - before
+        last = None if len(ranges) < RANGES_AT_A_TIME else ranges[-1][0]
+        return hits, last, self._ranges.looks - before
 
     def check(
         self, live: list[Subscription], searches: set[tuple[bytes, bytes | None, Hit]]

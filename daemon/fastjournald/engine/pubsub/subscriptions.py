@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
-from fastjournal.limits import REQUEST_WORK
+from fastjournal.limits import EXPRESSION_STEPS_A_UNIT, REQUEST_WORK, SEARCH_AT_ONCE_STEPS
 from fastjournal.protocol import ErrorCode
 from fastjournald.engine.pubsub.change_set import ChangedKey, ChangeSet
 from fastjournald.engine.pubsub.deliveries import Deliveries
@@ -121,6 +121,7 @@ class Subscriptions:
                 search = subscriber.searches[bounds] = SetSearch(session, self._compiled)
                 self._index.add_search(*bounds, search)
             search.add(one.keys.expression, one.keys.instructions, one)
+        self.changes.only = self._index.only
 
     def end(self, session: Hashable, identifier: int) -> bool:
         """End a subscription and drop its notifications; whether there was one.
@@ -215,7 +216,10 @@ class Subscriptions:
         self._budget.spare_us = spare_us
         if self._index.retired:
             self._index.sweep(RETIRED_AT_A_TIME)
+            self.changes.only = self._index.only
             steps_max //= 2
+        self._budget.matched += self.changes.passed
+        self.changes.passed = 0
         for subscriber in self._budget.costliest(self.subscribers.values(), self.changes.bytes):
             self._end_costly(subscriber)
         # expressions have half of the time, where there is something to do besides
@@ -232,40 +236,61 @@ class Subscriptions:
     def _on_hit(self, one: Subscription, change: ChangedKey) -> None:
         """Charge a session for a hit of the indexes, and notify it."""
         if one.live and change.number > one.since:
-            self.charge(self.subscribers[one.session], 1)
-            self._notify(one, change)
+            self._notify(one, change, 1)
 
-    def _notify(self, one: Subscription, change: ChangedKey) -> None:
-        """Queue a notification, if the change is new to the session and it may know of it."""
+    def _notify(self, one: Subscription, change: ChangedKey, work: int = 0) -> None:
+        """Queue a notification, if the change is new to the session and it may know of it.
+
+        Charges the session for that, and for ``work``.
+        """
         if not one.live or change.number <= one.since:
             return
         subscriber = self.subscribers[one.session]
         may_know = self._may_know
-        if (
+        if not (
             may_know is None
             or (one, change.key) in self._deliveries.early
             or may_know(one.session, change.key, change.owner)
         ):
+            self.charge(subscriber, work)
+        else:
             if self._deliveries.queue(subscriber, one, change):
                 # it is made and sent later, if the client reads: changes that fold cost less
-                self.charge(subscriber, REQUEST_WORK)
+                work += REQUEST_WORK
+            if work:
+                self.charge(subscriber, work)
             slow = self._deliveries.slow_consumer(subscriber, self.subscribers.values())
             if slow is not None:
                 self._slow.append(slow.session)
                 self._drop(slow)
 
-    def _on_search(self, search: ExpressionSearch, change: ChangedKey) -> None:
-        """Let a changed key wait for the expressions of a session."""
+    def _on_search(self, search: ExpressionSearch, change: ChangedKey) -> int:
+        """Match a changed key with a few expressions of a session, or let it wait for many.
+
+        Returns:
+            Steps that were done.
+        """
         subscriber = self.subscribers.get(search.session)
         if subscriber is None or not search:
-            return
+            return 0
+        if not subscriber.expressions:
+            steps = search.work(change.key)
+            if steps <= SEARCH_AT_ONCE_STEPS:
+                # of steps of the worst keys
+                work = 1 + steps // EXPRESSION_STEPS_A_UNIT
+                self.charge(subscriber, work)
+                found = search.found_in(change.key)
+                for one in found:
+                    self._notify(one, change)
+                return work + len(found)
         self.charge(subscriber, 1)
         if not search:
-            return
+            return 0
         self.expressions.add(subscriber, search, change)
         costly = self.expressions.beyond_limit(subscriber)
         if costly is not None:
             self._end_costly(costly)
+        return 0
 
     def charge(self, subscriber: Subscriber, work: int) -> None:
         """Count work for a session, whose subscriptions end where that is too much."""
@@ -336,6 +361,7 @@ class Subscriptions:
         assert len(live) == self._number
         assert self.changes.wanted == (self._number > 0)
         assert self.changes.wanted or not self.unmatched()
+        assert self.changes.only is None or self.changes.only is self._index.only
         searches: set[tuple[bytes, bytes | None, Hit]] = {
             (*bounds, search)
             for subscriber in subscribers
