@@ -71,17 +71,12 @@ def set_waiting(
                 break
             entry = moved
             replaced.append((holder, request.timestamp))
-<<<<<<< HEAD
         if wanted:
-            _note(changes, key, uri, holder)
-=======
-        if changes.wanted:
             only = changes.only
             if only is not None and holder is None and key not in only and uri not in only:
                 changes.passed += 1
             else:
                 _note(changes, key, uri, holder)
->>>>>>> cb4f5f3e (engine: match few expressions at once, note listened keys only)
         # at once: the next one may have the same keys
         add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)
