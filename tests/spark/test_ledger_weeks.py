@@ -115,7 +115,11 @@ class Weeks:
         """Work through a day, with a random part of each kind."""
         for _ in range(self.draw.randint(2, ROUNDS_MAX)):
             self._set(client, self.draw.randint(8, 16))
-            leased = client.next("web", count=self.draw.randint(4, 12), lease=HOUR_S)
+            # of each third request, an attempt that fails is the last one
+            last = self.draw.random() < 0.33
+            count = self.draw.randint(4, 12)
+            bound = 1 if last else 0
+            leased = client.next("web", count=count, lease=HOUR_S, attempts_max=bound)
             assert leased.token is not None
             self.count(leased=len(leased.pairs))
             keys = [pair.key for pair in leased.pairs]
@@ -124,12 +128,9 @@ class Weeks:
                 if chance < 0.6:
                     client.delete(key, token=leased.token)
                     self.count(completed=1)
-                elif chance < 0.7:
-                    client.release(key, leased.token, error="boom")
-                    self.count(failed=1)
                 elif chance < 0.75:
-                    client.release(key, leased.token, error="boom", attempts_max=1)
-                    self.count(failed=1, buried=1)
+                    client.release(key, leased.token, error="boom")
+                    self.count(failed=1, buried=int(last))
                 elif chance < 0.8:
                     client.release(key, leased.token)
                     self.count(returned=1)
@@ -139,6 +140,7 @@ class Weeks:
                     self.count(buried=1)
                 else:
                     self.leased += 1
+                    self.last_attempts += int(last)
                     continue
                 self.end(success=chance < 0.6 or 0.75 <= chance < 0.8)
             if self.draw.random() < 0.3:
