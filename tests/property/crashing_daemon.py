@@ -398,7 +398,7 @@ class CrashingDaemon:
         elif chance < 0.28:
             self.writer.roll()
             self.acknowledge()
-            if chance >= 0.27 and not self.steps[-1].moved:
+            if chance >= 0.27 and not (self.steps and self.steps[-1].moved):
                 self.clock.instant_us += 1
                 sealed, latest = list(self.writer.sealed), self.latest
                 state = self.state(latest)
