@@ -31,8 +31,11 @@ def directory() -> Iterator[Path]:
 
 def command_line(directory: Path, unit: str, environment: dict[str, str]) -> list[str]:
     """Return the command that systemd executes for a unit installed below a directory."""
-    stage = directory / "stage"
-    done = install(stage, bindir=str(Path(sys.executable).parent), sysconfdir=str(directory))
+    stage, bindir = directory / "stage", directory / "bin"
+    if not bindir.exists():
+        # the checkout may be in a path with a blank, which units have no programs in
+        bindir.symlink_to(Path(sys.executable).parent)
+    done = install(stage, bindir=str(bindir), sysconfdir=str(directory))
     assert done.returncode == 0, done.stderr
     line = Unit(stage / "usr/local/lib/systemd/system" / unit)["Service"]["ExecStart"]
     words: list[str] = []

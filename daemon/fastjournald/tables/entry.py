@@ -44,7 +44,7 @@ JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
 
 
 _pack_instant = Struct(">Q").pack
-# of a Flag each `|` is a call of Python
+# Each `|` of a Flag is a call of Python.
 _PERSISTENT, _LOCKED, _BURIED, _JOURNAL, _PAUSED = (int(bit) for bit in State)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from random import Random
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import STALLED, program_stalled
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import LEASE_RENEWAL_PAUSE_S_MIN
+
+if TYPE_CHECKING:
+    from random import Random
 
 _RENEWALS_PER_LEASE = 3
 """Two may fail before it ends."""

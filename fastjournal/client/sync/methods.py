@@ -13,11 +13,11 @@ from fastjournal.client.core.calls.described_methods import Caller, add_methods,
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import LockClaims, lock_length_us
 from fastjournal.client.sync.connection import SyncConnection
-from fastjournal.client.sync.locks import SyncLock
 from fastjournal.times import Duration
 
 if TYPE_CHECKING:
     from fastjournal.client.sync.listen import SyncListener
+    from fastjournal.client.sync.locks import SyncLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,6 +103,8 @@ class SyncMethods(CallMethods, Caller):
             BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
         """
         length_us = lock_length_us(timeout, renew=renew)
+        from fastjournal.client.sync.locks import SyncLock  # noqa: PLC0415 - not for a request
+
         with (
             self._claims.hold(key),
             SyncLock(self.connection, key, length_us, renew=renew) as lock,

@@ -35,7 +35,7 @@ def set_waiting(
     store = context.store
     if context.read_only:
         return 0
-    changes, wanted = store.changes, store.changes.wanted
+    changes, wanted, only = store.changes, store.changes.wanted, store.changes.only
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
@@ -72,11 +72,10 @@ def set_waiting(
             entry = moved
             replaced.append((holder, request.timestamp))
         if wanted:
-            only = changes.only
-            if only is not None and holder is None and key not in only and uri not in only:
-                changes.passed += 1
-            else:
+            if only is None or holder is not None or key in only or uri in only:
                 _note(changes, key, uri, holder)
+            else:
+                changes.passed += 1
         # at once: the next one may have the same keys
         add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)

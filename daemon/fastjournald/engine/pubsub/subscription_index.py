@@ -103,7 +103,7 @@ class SubscriptionIndex:
             behind: Bounds of the last range that was found for it, or ``FIRST``.
 
         Returns:
-            What stands under them; the bounds of the last of them, None: there are no more; and
+            Subscriptions under them; the bounds of the last of them, None: there are no more; and
             the number of steps.
         """
         before = self._ranges.looks

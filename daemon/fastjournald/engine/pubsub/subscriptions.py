@@ -276,7 +276,7 @@ class Subscriptions:
         if not subscriber.expressions:
             steps = search.work(change.key)
             if steps <= SEARCH_AT_ONCE_STEPS:
-                # of steps of the worst keys
+                # Steps of the worst keys count.
                 work = 1 + steps // EXPRESSION_STEPS_A_UNIT
                 self.charge(subscriber, work)
                 found = search.found_in(change.key)
