@@ -33,6 +33,12 @@ class ForgetfulDaemon(CrashingDaemon):
         if safe:
             del self.steps[: safe[-1]]
 
+    def recover(self, *, repair: bool = False) -> None:
+        """Start, and sync what that has written, leases that it returned: ``steps`` begin there."""
+        super().recover(repair=repair)
+        self.writer.write()
+        self.writer.sync()
+
     def assert_heard(self) -> None:
         """Assert nothing: a change that was heard may be lost too."""
 
