@@ -12,7 +12,12 @@ import pytest
 from tests.integration import programs
 from tests.integration.programs import PRELOADED, ForkServers
 
-PROBE = f"""#!{sys.executable}
+SHEBANG = f"#!{sys.executable}\n"
+if " " in sys.executable:
+    # as pip writes it: a path with a blank is read by a shell first, and is a string for Python
+    SHEBANG = f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n"
+
+PROBE = f"""{SHEBANG}\
 import sys
 from tests.integration.start_probe import main
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_command_reads_the_terminal_and_its_ctrl_c_ends_no_lock(
 ) -> None:
     script = tmp_path / "script"
     script.write_text("trap 'echo heard' INT; echo began; read a; read b; echo got $a $b")
-    terminal.press(f'{installed("fj-cli")} lock --time 1s k bash {script}; echo co""de $?\n')
+    terminal.press(f'{quote(installed("fj-cli"))} lock --time 1s k bash {script}; echo co""de $?\n')
     terminal.wait_for("began")
     terminal.press("\x03")
     terminal.wait_for("heard")
@@ -56,7 +57,7 @@ def test_command_that_is_stopped_gives_the_shell_back_and_goes_on_in_front(
 ) -> None:
     script = tmp_path / "script"
     script.write_text("echo began; read a; echo got $a")
-    terminal.press(f"{installed('fj-cli')} lock k bash {script}\n")
+    terminal.press(f"{quote(installed('fj-cli'))} lock k bash {script}\n")
     terminal.wait_for("began")
     terminal.press("\x1a")
     terminal.wait_for("Stopped")
@@ -70,7 +71,7 @@ def test_command_that_is_stopped_gives_the_shell_back_and_goes_on_in_front(
 def test_lock_stops_its_command_with_it_and_goes_on_once_the_lock_is_renewed(
     terminal: Shell, client: SyncClient, ticking: Ticking
 ) -> None:
-    terminal.press(f"{installed('fj-cli')} lock --time 1h k {ticking.command} &\n")
+    terminal.press(f"{quote(installed('fj-cli'))} lock --time 1h k {ticking.command} &\n")
     ticking.wait_ticking()
     for name in ("TSTP", "TTIN", "TTOU"):
         terminal.press(f"kill -s {name} %1\n")
@@ -89,7 +90,7 @@ def test_lock_that_was_lost_while_it_was_stopped_ends_its_command(
     terminal: Shell, client: SyncClient, ticking: Ticking, keys: str
 ) -> None:
     end = "" if keys == "\x1a" else " &"
-    terminal.press(f"{installed('fj-cli')} lock --time 1s k {ticking.command}{end}\n")
+    terminal.press(f"{quote(installed('fj-cli'))} lock --time 1s k {ticking.command}{end}\n")
     ticking.wait_ticking()
     terminal.press(keys)
     wait_until(lambda: ticking.states == {"T"})

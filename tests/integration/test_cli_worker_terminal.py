@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -33,7 +34,7 @@ def terminal(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Shell]:
 
 
 def begin(terminal: Shell, ticking: Ticking, options: str, end: str = "") -> None:
-    worker = f"{installed('fj-cli')} next d {options} --exec {ticking.command}{end}"
+    worker = f"{quote(installed('fj-cli'))} next d {options} --exec {ticking.command}{end}"
     terminal.press(f"{worker}\n")
     ticking.wait_ticking()
 

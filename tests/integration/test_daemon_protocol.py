@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -374,7 +375,7 @@ def test_connections_leave_files_open_for_the_log(tmp_path: Path) -> None:
     """With fewer files than max-connections needs, the log still gets its segments."""
     ready = tmp_path / "ready"
     command = (
-        f"ulimit -n 200; exec {installed('fastjournald')} --cmdlog-path {tmp_path}/log "
+        f"ulimit -n 200; exec {quote(installed('fastjournald'))} --cmdlog-path {tmp_path}/log "
         f"--listen 127.0.0.1:0 --ready-file {ready} --cmdlog-seg-size 4096"
     )
     process = subprocess.Popen(

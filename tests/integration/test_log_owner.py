@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -74,11 +75,12 @@ def test_log_files_that_root_writes_belong_to_the_owner_of_the_log(
         assert "so do the files that were written" in done.stderr
     else:
         ready = tmp_path / "ready"
+        daemon, cli = quote(installed("fastjournald")), quote(installed("fj-cli"))
         command = (
-            f"{installed('fastjournald')} --cmdlog-path {log} --repair --ready-file {ready}"
+            f"{daemon} --cmdlog-path {log} --repair --ready-file {ready}"
             f" --listen unix:{tmp_path}/socket & while ! test -e {ready}; do kill -0 $! || exit 1;"
-            f" sleep 0.05; done; {installed('fj-cli')} --server unix:{tmp_path}/socket set k v &&"
-            f" {installed('fj-cli')} --server unix:{tmp_path}/socket snapshot; kill $!; wait $!"
+            f" sleep 0.05; done; {cli} --server unix:{tmp_path}/socket set k v &&"
+            f" {cli} --server unix:{tmp_path}/socket snapshot; kill $!; wait $!"
         )
         subprocess.run(["sh", "-c", command], check=True, timeout=120, capture_output=True)
         assert list(log.glob("snapshots/*/MANIFEST.json"))

@@ -83,7 +83,7 @@ DIFFERENT = ("pid", "drawn", "family", "files")
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("before", "forked"),
-    [("", True), ("ulimit -n 100", False), ("umask 077", False), ("export PYTHONUTF8=1", False)],
+    [("", True), ("ulimit -n 100", False), ("umask 070", False), ("export PYTHONUTF8=1", False)],
 )
 def test_forked_command_is_the_script_where_a_fork_would_differ(
     tmp_path: Path, before: str, forked: bool
