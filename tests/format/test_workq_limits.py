@@ -11,7 +11,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import build_journal_key, journal_key_of
 from fastjournal.testing.workq_rules import (
     WorkqJob,
     WorkqJobState,
@@ -143,8 +143,7 @@ def test_workq_server_has_the_jobs_of_a_log_as_the_model_has_them(tmp_path: Path
             now = SystemClock().now_us()
             for number, begins in enumerate((0, now - 400 * day, now - day, now, now + day, 2**63)):
                 for priority in (0, 255):
-                    parts = {"priority": priority, "not_before_us": begins}
-                    client.set(build_journal_key("q", f"{number}", **parts), "v")
+                    client.set(journal_key_of("q", f"{number}", begins, priority), "v", plain=True)
             key = build_journal_key("q", "renamed", not_before_us=now + day)
             client.set(key, "v")
             client.rename(key, "fj.op:7:0:renamed")
