@@ -12,12 +12,24 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import Envelope, is_ours, unpack_envelope, unpack_failure
+from fastjournal.cmdlog.format import endings
+from fastjournal.cmdlog.format.endings import unpack_ending
+from fastjournal.cmdlog.format.envelope import (
+    ORIGIN_AGAIN,
+    ORIGIN_KICK,
+    ORIGIN_UNDELIVERED,
+    Envelope,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+    unpack_failure,
+)
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Change,
     Delay,
+    End,
     Erasure,
     Extend,
     Failed,
@@ -34,16 +46,6 @@ from fastjournal.cmdlog.format.operation_records import (
     unpack_operation,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
-from fastjournal.cmdlog.format.removal_time import (
-    REMOVED_BY_DELETE,
-    REMOVED_BY_NEXT,
-    REMOVED_BY_PURGE,
-    REPLACED_BEFORE,
-    REPLACED_BY_NONE,
-    REPLACED_BY_URI,
-    REPLACED_UNLOGGED,
-    decode_replaced,
-)
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -55,14 +57,16 @@ from fj_cli.output import show_bytes
 _GROUP_LOOKS_MAX = 500
 """Records before the start of an attempt among which the head of its lease is: those of a NEXT."""
 
-_REMOVALS = {
-    REMOVED_BY_NEXT: "delivered and deleted",
-    REMOVED_BY_PURGE: "purged",
-    REMOVED_BY_DELETE: "deleted",
-    REPLACED_BY_URI: "replaced",
-    REPLACED_UNLOGGED: "replaced",
-    REPLACED_BY_NONE: "completed",
+_ENDINGS = {
+    endings.COMPLETED: "completed",
+    endings.POPPED: "delivered and deleted",
+    endings.DELETED: "deleted",
+    endings.PURGED: "purged",
+    endings.EXPIRED: "expired",
+    endings.REPLACED_BY_URI: "replaced",
+    endings.REPLACED_UNLOGGED: "replaced",
 }
+_LEASE_ENDS = {endings.LEASE_LOST: "lease lost", endings.LEASE_RETURNED: "lease released"}
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +117,6 @@ class _HistorySearch:
         self._domain = domain
         self._jobs: dict[bytes, Envelope] = {}
         """By job id, the entry that a record with it carries."""
-        self._timestamps: dict[bytes, int] = {}
-        """Timestamp of the newest SET of each key, to tell a copy from it."""
-        self._buried: set[bytes] = set()
-        """Keys of entries that are buried."""
 
     def events_of(self, data: bytes, segment: str) -> Iterator[HistoryEvent]:
         spans = list(scan_segment(data).spans())
@@ -126,8 +126,7 @@ class _HistorySearch:
             record = _decoded(data, offset, body, end)
             if record is not None:
                 token = _token_before(data, spans, place, record)
-                event = self._event_of(record, decode_replaced(data, offset), token)
-                if event is not None:
+                for event in self._events_of(record, token):
                     yield msgspec.structs.replace(event, segment=segment, offset=offset)
 
     def _matches(
@@ -163,68 +162,62 @@ class _HistorySearch:
         keys = (envelope.key, envelope.uri, *envelope.links)
         return envelope if self._key in keys else None
 
-    def _event_of(self, record: Record, replaced: int, token: int | None) -> HistoryEvent | None:
+    def _events_of(self, record: Record, token: int | None) -> Iterator[HistoryEvent]:
         envelope = self._envelope_of(record)
         if envelope is not None:
-            return self._written(record, envelope)
+            yield self._written(record, envelope)
+            return
         if record.command is Command.ADD and record.name == OPERATION_NAME:
             try:
                 operation = unpack_operation(record.payload)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                return None
-            return self._of_operation(record, operation)
+                return
+            yield from self._of_operation(record, operation)
+            return
         known = self._jobs.get(record.job_id)
         if known is None:
-            return None
+            return
         key = known.key
         match record.command:
             case Command.START_ATTEMPT:
-                return _event(record, "leased", key=key, until_us=token)
-            case Command.TIMEOUT_ATTEMPT:
-                return _event(record, "lease ended", key=key)
-            case Command.FAIL:
-                self._buried.add(key)
-                reason = unpack_failure(record.result).reason if record.result else b""
-                return _event(record, "buried", key=key, text=show_bytes(reason))
-            case Command.EXPIRE:
-                return _event(record, "expired", key=key)
-            case Command.COMPLETE if replaced != REPLACED_BEFORE:
-                return _event(record, _REMOVALS.get(replaced, "replaced"), key=key)
-            case Command.DELETE if replaced in _REMOVALS:
-                return _event(record, _REMOVALS[replaced], key=key)
-        return None  # removed because a copy takes its place
+                yield _event(record, "leased", key=key, until_us=token)
+            case Command.FAIL if is_ours(record.result):
+                failure = unpack_failure(record.result)
+                yield from _ended(record, failure.facts, key)
+                if not endings.is_rewrite(failure.facts):
+                    yield _event(record, "buried", key=key, text=show_bytes(failure.reason))
+            case Command.COMPLETE if is_ours(record.result):
+                yield from _ended(record, unpack_completion(record.result).facts, key)
 
-    def _written(self, record: Record, entry: Envelope) -> HistoryEvent | None:
-        again = self._timestamps.get(entry.key, -1) >= entry.timestamp
-        self._timestamps[entry.key] = entry.timestamp
-        buried_before = entry.key in self._buried
-        if entry.reason is None:
-            self._buried.discard(entry.key)
-        else:
-            self._buried.add(entry.key)
-        if again:
-            # compaction writes live entries again, and a KICK writes the entry that it is about
-            is_kick = buried_before and entry.reason is None
-            return _event(record, "kicked", key=entry.key) if is_kick else None
+    def _written(self, record: Record, entry: Envelope) -> HistoryEvent:
         due = entry.not_before if entry.not_before > (record.time_us or 0) else None
-        if entry.modified == record.time_us:
-            postponed = 0 < entry.first_due < entry.not_before
-            text = "put off: newer work of the same URI" if postponed else ""
-            return _event(record, "set", key=entry.key, until_us=due, text=text)
-        text = f"buried: {show_bytes(entry.reason)}" if entry.reason is not None else ""
-        return _event(record, "copied by compaction", key=entry.key, until_us=due, text=text)
+        what, text = "set", ""
+        if entry.origin == ORIGIN_KICK:
+            what = "kicked"
+        elif entry.origin == ORIGIN_UNDELIVERED:
+            what = "came back undelivered"
+        elif entry.origin == ORIGIN_AGAIN:
+            what = "written again"
+            text = f"buried: {show_bytes(entry.reason)}" if entry.reason is not None else ""
+        elif 0 < entry.first_due < entry.not_before:
+            text = "put off: newer work of the same URI"
+        return _event(record, what, key=entry.key, until_us=due, text=text)
 
-    def _of_operation(self, record: Record, operation: Operation) -> HistoryEvent | None:
+    def _of_operation(self, record: Record, operation: Operation) -> Iterator[HistoryEvent]:
         if isinstance(operation, Tombstone | Erasure):
-            if operation.key != self._key:
-                return None
-            what = "tombstone" if isinstance(operation, Tombstone) else "tombstone erased"
-            return _event(record, what, key=operation.key)
-        if isinstance(operation, Pause | Limit):
-            return self._of_domain(record, operation)
-        if isinstance(operation, Change) and operation.job_id in self._jobs:
-            return _change(record, operation, self._jobs[operation.job_id].key)
-        return None
+            if operation.key == self._key:
+                what = "tombstone" if isinstance(operation, Tombstone) else "tombstone erased"
+                yield _event(record, what, key=operation.key)
+        elif isinstance(operation, Pause | Limit):
+            event = self._of_domain(record, operation)
+            if event is not None:
+                yield event
+        elif isinstance(operation, Change) and operation.job_id in self._jobs:
+            key = self._jobs[operation.job_id].key
+            if isinstance(operation, End):
+                yield from _ended(record, operation.facts, key)
+            else:
+                yield _change(record, operation, key)
 
     def _of_domain(self, record: Record, operation: Pause | Limit) -> HistoryEvent | None:
         if operation.domain != self._domain:
@@ -237,7 +230,23 @@ class _HistorySearch:
         return _event(record, "domain limited", text=text)
 
 
-def _change(record: Record, operation: Change, key: bytes) -> HistoryEvent:
+def _ended(record: Record, packed: bytes, key: bytes) -> Iterator[HistoryEvent]:
+    """Yield the end of a lease, and that of an entry, as the facts of a record say."""
+    facts = unpack_ending(packed, record.time_us or 0)
+    if facts.lease_end in _LEASE_ENDS:
+        yield _event(record, _LEASE_ENDS[facts.lease_end], key=key)
+    what = _ENDINGS.get(facts.how)
+    if endings.REPLACED <= facts.how < endings.REWRITTEN:
+        what = "replaced"
+    if what is not None:
+        yield _event(record, what, key=key)
+
+
+def _change(
+    record: Record,
+    operation: Extend | Touch | Delay | Failed | Value | Resize | Link | Rename,
+    key: bytes,
+) -> HistoryEvent:
     match operation:
         case Extend(end=end) if end:
             return _event(record, "lease moved with the clock", key=key, until_us=end)

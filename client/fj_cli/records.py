@@ -20,6 +20,8 @@ from fj_cli.times import format_instant
 
 _WITH_JOB = (Command.ADD, Command.SCHEDULE)
 _LINE_CHARACTERS = 60
+_IN_HEX = frozenset({"job_id", "facts", "priorities", "numbers"})
+"""Fields of numbers and identifiers, in no text."""
 
 
 def record_fields(record: Record) -> dict[str, Any]:
@@ -95,13 +97,16 @@ def _put_content(fields: dict[str, Any], name: str, data: bytes, record: Record)
 def _readable(content: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in content.items():
-        if isinstance(value, bytes) and name == "job_id":
+        if isinstance(value, bytes) and name in _IN_HEX:
             fields[name] = value.hex()
         elif isinstance(value, bytes):
             put_bytes(fields, name, value)
         elif isinstance(value, list):
             for index, item in enumerate(value):
-                put_bytes(fields, f"{name}.{index}", item)
+                if isinstance(item, bytes):
+                    put_bytes(fields, f"{name}.{index}", item)
+                else:
+                    fields[f"{name}.{index}"] = item
         else:
             fields[name] = value
     return fields

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from fastjournal.cmdlog.format.endings import COMPLETED, REWRITTEN
 from fastjournal.cmdlog.format.envelope import PLAIN_NAME, Completion, Envelope, Failure, pack
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
+    End,
     Lease,
     Operation,
     SegmentStart,
@@ -25,7 +27,6 @@ from fastjournal.cmdlog.format.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.format.removal_time import encode_removal_time
 from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.keys import parse_journal_key
@@ -166,25 +167,29 @@ class SegmentBuilder:
         time = encode_time(self.now_us)
         self.record(encode_operation(operation, time, self.job_id()))
 
-    def simple(self, command: Command, job_id: bytes, *, replaced: int = 0) -> None:
-        """Append a delete, expire, start-attempt or timeout-attempt record.
-
-        ``replaced``: what takes the place of what is deleted, see ``cmdlog.recovery.removals``.
-        """
-        self.record(encode_simple(command, encode_removal_time(self.now_us, replaced), job_id))
+    def simple(self, command: Command, job_id: bytes) -> None:
+        """Append a delete, expire, start-attempt or timeout-attempt record."""
+        self.record(encode_simple(command, encode_time(self.now_us), job_id))
 
     def result(self, command: Command, job_id: bytes, result: bytes = b"") -> None:
         """Append a complete or fail record with any result."""
         self.record(encode_result(command, encode_time(self.now_us), job_id, result))
 
     def complete(
-        self, job_id: bytes, key: bytes, timestamp: int | None = None, *, replaced: int = 0
+        self, job_id: bytes, key: bytes, timestamp: int | None = None, *, how: int = COMPLETED
     ) -> None:
-        """Append a complete record that leaves a tombstone; ``replaced``: as for ``simple``."""
+        """Append a complete record that leaves a tombstone; ``how``: ``cmdlog.format.endings``."""
         written = self.now_us if timestamp is None else timestamp
-        time = encode_removal_time(self.now_us, replaced)
-        result = pack(Completion(written, key))
-        self.record(encode_result(Command.COMPLETE, time, job_id, result))
+        self.result(Command.COMPLETE, job_id, pack(Completion(written, key, bytes((how,)))))
+
+    def remove(self, job_id: bytes, how: int = REWRITTEN) -> None:
+        """Append a complete record that leaves no tombstone."""
+        self.result(Command.COMPLETE, job_id, pack(Completion(None, b"", bytes((how,)))))
+
+    def remove_buried(self, job_id: bytes, how: int = REWRITTEN) -> None:
+        """Append the removal of a buried job that leaves no tombstone: two records."""
+        self.operation(End(1, job_id, None, b"", bytes((how,))))
+        self.simple(Command.DELETE, job_id)
 
     def fail(self, job_id: bytes, reason: bytes) -> None:
         """Append a fail record of ours: buried."""

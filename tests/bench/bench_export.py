@@ -23,6 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.envelope import pack
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
@@ -65,7 +66,7 @@ def write_segment(directory: str, number: int, groups: int) -> SegmentInfo:
             record = encode_job(Command.SCHEDULE, moment, job, head, pack(fields), moment, moment)
             builder.record(record)
             entries.append((job, key))
-        builder.complete(*entries[0], replaced=1)
+        builder.complete(*entries[0], how=REPLACED + 1)
         leased = entries[1:3]
         for job, _ in leased:
             builder.simple(Command.START_ATTEMPT, job)

@@ -70,7 +70,7 @@ def write_segment(directory: str, number: int, of: int, groups: int) -> SegmentI
         builder.lease([job for job, _ in leased], builder.now_us + 60_000_000)
         builder.now_us += draw.randrange(min(step // 3, 50_000_000))
         for job, key in leased:
-            builder.complete(job, key, replaced=0)
+            builder.complete(job, key)
     data = bytes(builder)
     (Path(directory) / segment_name(number)).write_bytes(data)
     crc32c = google_crc32c.value(data)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from time import process_time
 
@@ -25,15 +24,13 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.spark.decoding.record_columns import READABLE, RECORD_COLUMNS
-from fastjournal.spark.decoding.rows import read_segment, segment_rows
+from fastjournal.spark.decoding.rows import read_segment
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import to_batch
-from fastjournal.spark.history.event_records import EventRecord, segment_records
-from fastjournal.spark.history.event_rows import BATCH_ROWS, event_batch
-from fastjournal.spark.history.extractor import EventExtractor, History
+from fastjournal.spark.history.event_rows import batches_of
+from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
-from tests.property.plain_event_records import row_records
 
 LEASED = 64
 ROUNDS = 3
@@ -105,18 +102,9 @@ def main(records: int) -> None:
             ]
             print(f"{title:32} {rates[0]:14,.0f} {rates[1]:10,.0f} {rates[2]:11,.0f}")
         rates = [
-            measure(lambda: events_of(segment_records(data, sealed))),
-            measure(lambda: events_of(segment_records(data, plain))),
-            measure(lambda: events_of(row_records(segment_rows(data, plain, permissive=False)))),
+            measure(lambda: batches_of(extract_events(data, plain))),
         ]
-        print(f"{'events':32} {rates[0]:14,.0f} {rates[1]:10,.0f} {rates[2]:11,.0f}")
-
-
-def events_of(records: Iterable[EventRecord]) -> Iterator[pa.RecordBatch]:
-    """Yield the events of records, of which nearly each is one."""
-    events = EventExtractor(History()).extract(records)
-    while batch := list(islice(events, BATCH_ROWS)):
-        yield event_batch(batch)
+        print(f"{'events':32} {rates[0]:14,.0f}")
 
 
 if __name__ == "__main__":

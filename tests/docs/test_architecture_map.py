@@ -44,7 +44,7 @@ ONE_BY_ONE = ("engine/pubsub/", "client/core/calls/", "spool/reading/", "spool/a
 WAYS = {
     "Write path: group commit, outbox, commit marks": 8,
     "From a segment to a row": 6,
-    "From a segment to an event": 7,
+    "From a segment to an event": 5,
     "From an event to a report": 7,
 }
 """Headings of the tables that follow the code, with the number of their steps."""

@@ -20,6 +20,8 @@ HEADER = bytes.fromhex("7771777100000001")
 UNIX_SECONDS = 62_135_596_800
 OURS = b"FJ\x01"
 ADD, SCHEDULE, COMPLETE, FAIL, DELETE, EXPIRE, START, TIMEOUT = range(1, 9)
+WAITS = 7
+"""How a lease ended: its entry waits again."""
 JOURNAL_KEY = re.compile(rb"([^:]+):([0-9]{1,3}):([0-9]{1,20}):.*", re.DOTALL)
 
 
@@ -91,6 +93,8 @@ class Entry:
     taken: list[Any] = field(default_factory=list)
     erases: bool = False
     error: bytes | None = None
+    due: int = 0
+    origin: int = 0
     lease_end: int = 0
     """End of its lease, where that is not the token."""
     lease_attempts_max: int = 0
@@ -245,7 +249,7 @@ class Log:
             record = records[index]
             if record.name == b"fj.op":
                 tag, *fields = unpack(record.content)
-                if tag in ("lease", "batch") and index + fields[0] >= len(records):
+                if tag in ("lease", "batch", "end") and index + fields[0] >= len(records):
                     return  # a group whose last records are missing
                 self.met.add(tag)
                 if tag == "lease":
@@ -259,10 +263,12 @@ class Log:
                             job.token, job.lease_end = fields[1], 0
                             job.lease_attempts_max = fields[3] if fields[3:] else 0
                     index += fields[0]
+                elif tag == "end":
+                    self._end(fields, record.time)
                 elif tag == "pause":
                     self.pauses[fields[0]] = fields[1]
                 elif tag == "limit":
-                    self.limits[fields[0]] = fields[1:]
+                    self.limits[fields[0]] = fields[1:5]
                 elif tag == "delivered":
                     self.deliveries[fields[0]] = fields[1]
                 elif tag not in ("segment", "rewritten", "removed", "batch", "tombstone", "forget"):
@@ -274,7 +280,7 @@ class Log:
 
     def _apply(self, record: Record) -> None:
         if record.command in (ADD, SCHEDULE):
-            self._place(record.job_id, Entry(*unpack(record.content)[:20]))
+            self._place(record.job_id, Entry(*unpack(record.content)[:22]))
             return
         job = self.jobs.get(record.job_id)
         if job is None:
@@ -282,12 +288,7 @@ class Log:
         if record.command in (COMPLETE, DELETE, EXPIRE):
             self._gone(job)
         elif record.command == TIMEOUT:
-            if job.superseded:
-                self._gone(job)
-                return
-            job.attempts += record.time >= job.leased_until
-            job.first_due = max(job.not_before, min(record.time, job.leased_until))
-            job.token = job.lease_end = job.lease_attempts_max = 0
+            self._end_lease(job, record.time)
         elif record.command == FAIL:
             if job.superseded:
                 self._gone(job)
@@ -295,6 +296,23 @@ class Log:
             job.attempts += 0 < job.leased_until <= record.time
             job.token = job.lease_end = job.lease_attempts_max = 0
             (job.reason,) = unpack(record.content)[:1]
+
+    def _end(self, fields: list[Any], time: int) -> None:
+        job = self.jobs.get(fields[1])
+        if job is not None and fields[4][-1] & 0x3F != WAITS:
+            self._gone(job)
+        elif job is not None:
+            self._end_lease(job, time)
+
+    def _end_lease(self, job: Entry, time: int) -> None:
+        if not job.token:
+            return
+        if job.superseded:
+            self._gone(job)
+            return
+        job.attempts += time >= job.leased_until
+        job.first_due = max(job.not_before, min(time, job.leased_until))
+        job.token = job.lease_end = job.lease_attempts_max = 0
 
     def _place(self, job_id: bytes, new: Entry) -> None:
         standing = self.keys.get(new.key)
@@ -337,7 +355,7 @@ class Log:
         elif tag == "delay":
             job.not_before = fields[1]
         elif tag == "failed":
-            job.attempts, job.error = fields[1:]
+            job.attempts, job.error = fields[1:3]
         elif tag == "value":
             job.value, job.timestamp, job.modified = fields[1], fields[2], time
         elif tag == "resize":

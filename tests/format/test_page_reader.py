@@ -280,7 +280,9 @@ def replayed(daemon: CrashingDaemon) -> dict[bytes, dict[bytes, dict[str, Any]]]
 
 
 def fields_of(entry: Any) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(Entry) if field.name != "erases"]
+    # the last two are for the history
+    others = ("erases", "due", "origin")
+    names = [field.name for field in dataclasses.fields(Entry) if field.name not in others]
     rest = getattr(entry, "more", entry)
     fields = {name: getattr(entry if hasattr(entry, name) else rest, name) for name in names}
     return {**fields, "links": list(entry.links), "taken": list(rest.taken)}

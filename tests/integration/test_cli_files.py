@@ -123,7 +123,7 @@ def test_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: Pa
     ]
     assert records[0]["operation"] == {
         **{"op": "segment", "previous": 0, "last_token": 0},
-        **{"bytes": 0, "crc32c": 0},
+        **{"bytes": 0, "crc32c": 0, "last_serial": 1},
     }
     assert records[1]["entry"]["key"] == "d:128:0000000000000000:a"
     assert records[1]["entry"]["value"] == "a" * 40

@@ -207,7 +207,17 @@ class RebuiltDaemon(CrashingDaemon):
             ):
                 # gone for whatever reason, and its key or URI was set again
                 return True
-            if not version.gone or at in seen:
+            if at in seen:
+                return False
+            if len(version.keys) > 1 and any(
+                number_of(values[other]) > number
+                and new.keys & version.keys
+                and accounted(other, seen | {at})
+                for other, new in versions.items()
+            ):
+                # its RENAME is lost, and its old key was set again, by an entry that went, too
+                return True
+            if not version.gone:
                 return False
             later = [
                 other

@@ -11,8 +11,15 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from fastjournal.cmdlog.format.endings import (
+    COMPLETED,
+    REPLACED,
+    REPLACED_BY_URI,
+    UNKNOWN,
+    WAITS,
+)
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Delay, Erasure, Rename, Tombstone
+from fastjournal.cmdlog.format.operation_records import Delay, End, Erasure, Rename, Tombstone
 from fastjournal.cmdlog.recovery import block_replay, entry_blocks, inspect_log, repair
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -120,9 +127,19 @@ class RandomLog:
 
     def removals(self, log: SegmentBuilder) -> None:
         for job_id, key in self.some():
-            replaced = self.draw.choice((0, 0, 1, 2, 900))
-            if self.draw.random() < 0.5:
-                log.complete(job_id, key, replaced=replaced)
+            how = self.draw.choice(
+                (UNKNOWN, COMPLETED, REPLACED + 1, REPLACED + 2, REPLACED_BY_URI)
+            )
+            chance = self.draw.random()
+            if chance < 0.5:
+                log.complete(job_id, key, how=how)
+            elif chance < 0.6:
+                log.remove(job_id, how)
+            elif chance < 0.7:
+                log.remove_buried(job_id, how)
+            elif chance < 0.8:
+                log.operation(End(1, job_id, None, b"a", bytes((WAITS,))))
+                log.simple(Command.TIMEOUT_ATTEMPT, job_id)
             else:
                 log.simple(self.draw.choice((Command.DELETE, Command.EXPIRE)), job_id)
 

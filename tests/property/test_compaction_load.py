@@ -323,8 +323,8 @@ def test_compaction_merges_the_tiny_segments_that_snapshots_seal() -> None:
     load = Load(tombstone_ttl=10)
     log = load.log
     for number in range(300):
-        log.done(Function.SET, b"s/%d" % number, b"v" * 50)
-        log.done(Function.SET, b"d:1:0:%d" % number, b"v" * 50)
+        log.done(Function.SET, b"s/%d" % number, b"v" * 45)
+        log.done(Function.SET, b"d:1:0:%d" % number, b"v" * 45)
         log.roll()
         if number % 25 == 24:
             log.clean_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.operation_records import Link, Rename
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.testing.logs import SegmentBuilder
@@ -63,7 +64,7 @@ def hot_uri(sets: int, *, leased: int) -> SegmentBuilder:
             before = None
         else:
             if before is not None:
-                segment.complete(*before, replaced=1)
+                segment.complete(*before, how=REPLACED + 1)
             before = job, key
         segment.now_us += SECOND
     return segment

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
@@ -167,7 +168,9 @@ def every_record() -> SegmentBuilder:
     ):
         builder.operation(operation)
     builder.simple(Command.TIMEOUT_ATTEMPT, one)
-    builder.simple(Command.DELETE, two, replaced=1)
+    builder.remove(two, REPLACED + 1)
+    builder.remove_buried(two)
+    builder.simple(Command.DELETE, two)
     builder.simple(Command.EXPIRE, two)
     builder.complete(one, b"a:1:2:x", 7)
     builder.result(Command.COMPLETE, one, b"done")

@@ -30,12 +30,12 @@ START = """
 import sys
 import fastjournal.spark
 from fastjournal.spark.session import SMALL_OPTIONS
-archive, state, checkpoint, output, size = sys.argv[1:]
+archive, checkpoint, output, size = sys.argv[1:]
 spark = fastjournal.spark.start_session("local[2]", options=SMALL_OPTIONS)
 """
 PIPELINE = """
 stream = spark.readStream.format("fastjournal").option("view", "events")
-stream = stream.option("stateDirectory", state).option("cleanSource", "delete")
+stream = stream.option("cleanSource", "delete")
 stream = stream.option("maxBytesPerTrigger", size).load(archive)
 query = stream.writeStream.option("checkpointLocation", checkpoint)
 query.trigger(availableNow=True).start(output, format="parquet").awaitTermination()
@@ -63,7 +63,7 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
     names = sorted(path.name for path in archive.glob("*.log"))
     assert len(names) > 3
     checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
-    places = [str(place) for place in (archive, tmp_path / "state", checkpoint, output)]
+    places = [str(place) for place in (archive, checkpoint, output)]
     arguments = [*places, str(ledger.segments[0].bytes + 1)]
     command = [sys.executable, "-c", START + PIPELINE, *arguments]
     draw = random.Random(5)
@@ -71,7 +71,7 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
         deadline = time.monotonic() + WAIT_S
         while len(committed(checkpoint)) < 2:
             left = {path.name for path in archive.glob("*.log")}
-            # listed before the commits are: a batch has one segment
+            # listed before the commits are: a batch has one segment at most
             assert left >= set(names[len(committed(checkpoint)) :]), "none goes before its commit"
             assert process.poll() is None
             assert time.monotonic() < deadline, "it goes on"
@@ -81,7 +81,7 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
     assert done < len(names), "it was killed in the middle"
     assert {path.name for path in archive.glob("*.log")} >= set(names[done:])
     # the next process that runs it is this one
-    names_of_places = ("archive", "state", "checkpoint", "output", "size")
+    names_of_places = ("archive", "checkpoint", "output", "size")
     exec(PIPELINE, {"spark": spark, **dict(zip(names_of_places, arguments, strict=True))})
     truth = Counter[tuple[str, str]]()
     for (day, _, kind), count in ledger.events.items():
@@ -89,5 +89,6 @@ def test_stream_of_events_counts_each_event_once_when_spark_is_killed(
     found = spark.read.parquet(str(output)).selectExpr("CAST(time AS DATE) AS day", "event")
     assert Counter((str(row.day), row.event) for row in found.collect()) == truth
     left = sorted(path.name for path in archive.glob("*.log"))
-    # the last batch is committed when the next one begins
-    assert left in ([], names[-1:])
+    # the last batch is committed when the next one begins, and a batch may end inside a segment
+    assert left == names[len(names) - len(left) :]
+    assert len(left) <= 2

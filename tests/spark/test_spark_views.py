@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 import fastjournal.spark
+from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import Extend, Link, Rename
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
@@ -91,7 +92,7 @@ def test_entries_of_a_hot_uri_and_a_chain_of_links_equal_the_replay(
         key = b"web:1:%d:x%d" % (segment.now_us, number)
         job = segment.entry(key, uri=b"http://hot", arrival=number)
         if before is not None:
-            segment.complete(*before, replaced=1)
+            segment.complete(*before, how=REPLACED + 1)
         before = job, key
         if number == 290:
             segment.lease([job], segment.now_us + 3600_000_000)
@@ -395,9 +396,6 @@ def test_session_has_one_sentence_for_a_wrong_option_where_it_is_given(
             assert sentence(load).startswith(f"option {name}{size}")
         assert "did you mean view" in sentence(given(getattr(spark, reader), log, veiw="events"))
     streams = {"view": "events"}
-    needs = "a stream of events needs the option stateDirectory"
-    assert sentence(given(spark.readStream, archive, **streams)).startswith(needs)
-    streams["stateDirectory"] = str(tmp_path / "state")
     assert "is no archive" in sentence(given(spark.readStream, log, **streams))
     assert "is no archive" in sentence(given(spark.readStream, log, cleanSource="delete"))
     assert "the view records or events" in sentence(given(spark.readStream, log, view="entries"))
@@ -529,7 +527,7 @@ def test_view_entries_in_permissive_mode_keeps_what_a_repair_keeps(
     segment = SegmentBuilder()
     one = segment.entry(b"k", value=b"one")
     segment.entry(b"k", value=b"two")
-    segment.simple(Command.DELETE, one, replaced=1)
+    segment.remove(one, REPLACED + 1)
     segment.entry(b"other")
     data = bytearray(bytes(segment))
     data[segment.offsets[2] : segment.offsets[3]] = bytes(segment.offsets[3] - segment.offsets[2])

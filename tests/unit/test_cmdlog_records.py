@@ -32,6 +32,7 @@ NUMBER_FORMS: dict[Any, Any] = {
     list[bytes]: [],
     tuple[bytes | int, ...]: (),
     bool: False,
+    list[bytes | int]: [],
 }
 """A value of each type of a field; all others are numbers."""
 CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"
@@ -241,8 +242,8 @@ def test_change_of_a_job_whose_id_has_another_length_is_damage(
     change: type[msgspec.Struct], size: int
 ) -> None:
     hints = get_type_hints(change)
-    rest = [NUMBER_FORMS.get(hints[name], 0) for name in change.__struct_fields__[1:]]
+    rest = {name: NUMBER_FORMS.get(hints[name], 0) for name in change.__struct_fields__}
     decode = msgspec.msgpack.Decoder(change).decode
-    assert decode(msgspec.msgpack.encode(change(bytes(16), *rest)))
+    assert decode(msgspec.msgpack.encode(change(**rest | {"job_id": bytes(16)})))
     with pytest.raises(msgspec.ValidationError, match="length"):
-        decode(msgspec.msgpack.encode(change(bytes(size), *rest)))
+        decode(msgspec.msgpack.encode(change(**rest | {"job_id": bytes(size)})))

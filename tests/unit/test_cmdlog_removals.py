@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from fastjournal.cmdlog.format.endings import (
+    COMPLETED,
+    DELETED,
+    REPLACED,
+    REPLACED_BY_URI,
+    REWRITTEN,
+)
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Batch, Lease, Rename, Tombstone
-from fastjournal.cmdlog.format.records import decode_time
-from fastjournal.cmdlog.format.removal_time import (
-    REPLACED_BY_NONE,
-    REPLACED_BY_URI,
-    REPLACED_MAX,
-    encode_removal_time,
-)
 from fastjournal.cmdlog.recovery.recover import Diagnostic, Recovered, recover, verify
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
@@ -27,7 +27,6 @@ NOW = START_US + 3_600_000_000
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:128:0000000000000001:b"
 URI = b"http://a/"
-NONE = REPLACED_BY_NONE
 
 
 def lost(log: SegmentBuilder, *records: int) -> SimulatedDisk:
@@ -71,50 +70,51 @@ def values(result: Recovered) -> dict[bytes, bytes]:
     return {job.key: job.value for job in result.state.jobs.values()}
 
 
-@pytest.mark.parametrize("told", [0, 1])
-def test_delete_of_an_overwritten_entry_is_not_applied_where_the_new_entry_is_lost(
-    told: int,
+@pytest.mark.parametrize("told", [True, False])
+def test_removal_of_an_overwritten_entry_is_not_applied_where_the_new_entry_is_lost(
+    told: bool,
 ) -> None:
     log = SegmentBuilder()
     one = log.entry(b"k", value=b"one")
     log.entry(b"k", value=b"two")
-    log.simple(Command.DELETE, one, replaced=told)
+    if told:
+        log.remove(one, REPLACED + 1)
+    else:
+        log.simple(Command.DELETE, one)
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result) == {b"k": b"one", b"behind": b"value"}
     assert "key b'k'" in result.diagnostics[1].message
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("told", [0, REPLACED + 1])
 def test_complete_of_an_entry_whose_uri_was_taken_is_not_applied_where_the_new_one_is_lost(
     told: int,
 ) -> None:
     log = SegmentBuilder()
     one = log.entry(KEY, uri=URI, value=b"one")
     log.entry(OTHER, uri=URI, value=b"two")
-    log.complete(one, KEY, replaced=told)
+    log.complete(one, KEY, how=told)
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result)[KEY] == b"one"
     assert result.state.tombstones == {}
 
 
-@pytest.mark.parametrize("told", [0, 1])
-def test_entries_stand_both_that_a_lost_one_took_the_key_and_the_uri_of(told: int) -> None:
+def test_entries_stand_both_that_a_lost_one_took_the_key_and_the_uri_of() -> None:
     log = SegmentBuilder()
     one = log.entry(KEY, value=b"one")
     two = log.entry(OTHER, uri=URI, value=b"two")
     log.entry(KEY, uri=URI, value=b"new")
-    log.simple(Command.DELETE, one, replaced=told)
-    log.complete(two, OTHER, replaced=2 * told)
+    log.remove(one, REPLACED + 1)
+    log.complete(two, OTHER, how=REPLACED + 2)
     log.entry(b"behind")
     assert values(repaired(log, 3)) == {KEY: b"one", OTHER: b"two", b"behind": b"value"}
 
 
-@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("lost_records", [(2, 3), (3,), (2, 3, 4), (3, 4, 5)])
-def test_delete_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
-    told: bool, lost_records: tuple[int, ...]
+def test_removal_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
+    lost_records: tuple[int, ...],
 ) -> None:
     log = SegmentBuilder()
     one = log.entry(KEY, value=b"one")
@@ -122,7 +122,7 @@ def test_delete_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
     new = log.entry(KEY, value=b"one")
     log.operation(Lease(1, NOW + 9, again=True))
     log.simple(Command.START_ATTEMPT, new)
-    log.simple(Command.DELETE, one, replaced=3 * told)
+    log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
     assert values(repaired(log, *lost_records))[KEY] == b"one"
 
@@ -134,7 +134,7 @@ def test_delete_of_a_restated_entry_is_applied_where_the_new_one_is_there() -> N
     new = log.entry(KEY, value=b"new")
     log.operation(Lease(1, NOW + 9, again=True))
     log.simple(Command.START_ATTEMPT, new)
-    log.simple(Command.DELETE, one, replaced=3)
+    log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result)[KEY] == b"new"
@@ -147,7 +147,7 @@ def test_delete_of_a_renames_target_is_not_applied_where_the_rename_is_lost() ->
     two = log.entry(b"k", value=b"two")
     log.operation(Batch(2))
     log.operation(Rename(two, b"target", START_US + 5, b"k"))
-    log.simple(Command.DELETE, one, replaced=1)
+    log.remove(one, REPLACED + 1)
     log.entry(b"behind")
     assert values(repaired(log, 4)) == {b"target": b"one", b"k": b"two", b"behind": b"value"}
     # nor where the entry is lost that is renamed
@@ -161,7 +161,7 @@ def test_complete_of_superseded_work_is_not_applied_where_what_superseded_it_is_
     log.lease([one], NOW)
     log.entry(OTHER, uri=URI, value=b"two")
     log.entry(b"between")
-    log.complete(one, KEY, replaced=REPLACED_BY_URI)
+    log.complete(one, KEY, how=REPLACED_BY_URI)
     log.entry(b"behind")
     assert values(repaired(log, 4))[KEY] == b"one"
     # what is lost has nothing to do with it
@@ -170,13 +170,13 @@ def test_complete_of_superseded_work_is_not_applied_where_what_superseded_it_is_
     assert KEY not in found
 
 
-@pytest.mark.parametrize("told", [NONE, 0])
+@pytest.mark.parametrize("told", [COMPLETED, 0])
 def test_completion_of_work_behind_unrelated_damage_is_applied(told: int) -> None:
     log = SegmentBuilder()
     one = log.entry(KEY, uri=URI)
     log.lease([one], NOW)
     log.entry(b"unrelated", value=b"v" * 600)
-    log.complete(one, KEY, replaced=told)
+    log.complete(one, KEY, how=told)
     log.entry(b"behind")
     result = repaired(log, 4)
     assert values(result) == {b"behind": b"value"}
@@ -187,7 +187,7 @@ def test_delete_without_a_trace_behind_unrelated_damage_is_applied() -> None:
     log = SegmentBuilder()
     one = log.entry(b"k")
     log.entry(b"unrelated", value=b"v" * 600)
-    log.simple(Command.DELETE, one, replaced=NONE)
+    log.remove(one, DELETED)
     log.entry(b"behind")
     assert values(repaired(log, 2)) == {b"behind": b"value"}
 
@@ -209,9 +209,9 @@ def test_entry_stands_where_each_of_several_lost_ones_took_its_place() -> None:
     log = SegmentBuilder()
     one = log.entry(b"k", value=b"one")
     two = log.entry(b"k", value=b"two")
-    log.simple(Command.DELETE, one, replaced=1)
+    log.remove(one, REPLACED + 1)
     log.entry(b"k", value=b"three")
-    log.simple(Command.DELETE, two, replaced=1)
+    log.remove(two, REPLACED + 1)
     log.entry(b"behind")
     assert values(repaired(log, 2, 4))[b"k"] == b"one"
     assert values(repaired(log, 4))[b"k"] == b"two"
@@ -221,9 +221,9 @@ def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> No
     log = SegmentBuilder()
     one = log.entry(b"k", value=b"one")
     two = log.entry(b"k", value=b"two")
-    log.simple(Command.DELETE, one, replaced=1)
+    log.remove(one, REPLACED + 1)
     log.entry(b"between")
-    log.complete(two, b"k", START_US + 9, replaced=NONE)
+    log.complete(two, b"k", START_US + 9)
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result) == {b"between": b"value", b"behind": b"value"}
@@ -238,7 +238,7 @@ def test_entry_that_cannot_be_understood_counts_as_lost() -> None:
     entry = SegmentBuilder(None, ids_from=1 << 70)
     entry.foreign(b"fj.kv", b"FJ\x01\x91\x01")
     log.record(bytes(entry)[entry.offsets[0] :])
-    log.simple(Command.DELETE, one, replaced=1)
+    log.remove(one, REPLACED + 1)
     assert values(repaired(log)) == {b"k": b"one"}
 
 
@@ -247,7 +247,7 @@ def test_lost_head_of_a_segment_does_not_make_its_removals_those_of_workq() -> N
     one = log.entry(b"k", value=b"one")
     second = SegmentBuilder(1, ids_from=100)
     second.entry(b"k", value=b"two")
-    second.simple(Command.DELETE, one, replaced=1)
+    second.remove(one, REPLACED + 1)
     second.entry(b"behind")
     disk = lost(log)
     data = bytearray(bytes(second))
@@ -257,17 +257,48 @@ def test_lost_head_of_a_segment_does_not_make_its_removals_those_of_workq() -> N
     assert values(result) == {b"k": b"one", b"behind": b"value"}
 
 
-def test_removals_of_workq_are_applied_whatever_their_nanoseconds_say() -> None:
+def test_removals_of_workq_are_applied_behind_damage() -> None:
     log = SegmentBuilder(None)
     one = log.foreign(b"pages", b"one")
     log.foreign(b"pages", b"two" * 200)
-    log.simple(Command.DELETE, one, replaced=1)
+    log.simple(Command.DELETE, one)
     log.foreign(b"pages", b"three")
     result = recover(lost(log, 1), LOG, now_us=NOW, repair=True)
     assert list(values(result).values()) == [b"three"]
 
 
-def test_time_of_a_removal_is_the_instant_whatever_it_says_besides() -> None:
-    for us in (0, START_US, START_US + 999_999):
-        for replaced in (0, 1, *range(REPLACED_MAX, REPLACED_BY_NONE + 1)):
-            assert decode_time(encode_removal_time(us, replaced)) == us
+@pytest.mark.parametrize("lost_records", [(3,), (3, 4)])
+def test_removal_of_a_dead_letter_is_not_applied_where_the_new_entry_is_lost(
+    lost_records: tuple[int, ...],
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, value=b"one")
+    log.fail(one, b"why")
+    log.entry(KEY, value=b"two")
+    log.remove_buried(one, REPLACED + 1)
+    log.entry(b"behind")
+    result = repaired(log, *lost_records)
+    assert values(result) == {KEY: b"one", b"behind": b"value"}
+    assert [job.reason for job in result.state.jobs.values()] == [b"why", None]
+
+
+@pytest.mark.parametrize("lost_record", [1, 5])
+def test_removal_of_a_dead_letter_is_applied_behind_other_damage(lost_record: int) -> None:
+    log = SegmentBuilder()
+    log.entry(b"unrelated", value=b"v" * 600)
+    one = log.entry(KEY, value=b"one")
+    log.fail(one, b"why")
+    log.remove_buried(one, DELETED)
+    log.entry(b"behind")
+    found = values(repaired(log, lost_record))
+    # the operation is what counts, and not the delete, which workq needs
+    assert KEY not in found
+
+
+def test_removal_by_an_expire_record_is_always_applied() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    log.entry(b"k", value=b"two" * 100)
+    log.simple(Command.EXPIRE, one)
+    log.entry(b"behind")
+    assert values(repaired(log, 2)) == {b"behind": b"value"}

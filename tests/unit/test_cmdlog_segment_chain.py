@@ -20,12 +20,11 @@ from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.compaction import READ
+from tests.format.golden_log import GOLDEN, LIVE, build, live_of
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
 pytestmark = pytest.mark.usefixtures("both_forms")
-
-OLD = Path(__file__).parents[1] / "format/data/before-sealed-sizes"
 
 
 def two_sealed(**options: int) -> CompactedLog:
@@ -416,22 +415,25 @@ def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None
         assert verify(log.disk, LOG) == []
 
 
-def test_chain_of_a_log_from_before_sizes_were_told_is_read_and_told_at_the_first_start() -> None:
-    log = CompactedLog(cmdlog_seg_size=2500)
+def test_golden_log_is_what_the_daemon_writes_now() -> None:
+    log = build()
+    written = {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
+    golden = {path.name: path.read_bytes() for path in GOLDEN.glob("*.log")}
+    assert golden == written, "renew it: python -m tests.format.golden_log"
+    assert json.loads((GOLDEN / LIVE).read_text()) == live_of(log)
+
+
+def test_chain_of_the_golden_log_is_whole_and_a_start_goes_on_with_it() -> None:
+    log = CompactedLog(cmdlog_seg_size=4096, tombstone_ttl=600)
     log.writer.close()
     log.disk = SimulatedDisk()
     log.disk.mkdir(LOG)
-    for file in sorted(OLD.glob("*.log")):
+    for file in sorted(GOLDEN.glob("*.log")):
         put(log.disk, int(file.stem), file.read_bytes())
     assert verify(log.disk, LOG) == []
+    log.clock.instant_us = build().clock.instant_us
     log.start()
-    live = json.loads((OLD / "live.json").read_text())
-    found = {
-        entry.key.decode(): [entry.timestamp, entry.token, entry.value.decode()]
-        for entry in log.engine.store
-        if isinstance(entry.value, bytes)
-    }
-    assert found == live
+    assert live_of(log) == json.loads((GOLDEN / LIVE).read_text())
     sealed = [info.number for info in log.writer.sealed]
     for number in sealed:
         for size in (8, ends(log.disk, number)[-2]):

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
+from fastjournal.cmdlog.format.endings import DELETED, how_of
+from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import Operation, tag_of, unpack_operation
 from fastjournal.cmdlog.format.partial_decode import is_operation
-from fastjournal.cmdlog.format.records import decode_body
-from fastjournal.cmdlog.format.removal_time import (
-    REMOVED_BY_DELETE,
-    REPLACED_BEFORE,
-    decode_replaced,
-)
+from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -35,16 +32,20 @@ KEY = b"a:1:0:x"
 OTHER = b"a:2:0:y"
 
 
-def commands(log: CompactedLog, info: SegmentInfo) -> list[Command]:
+def records(log: CompactedLog, info: SegmentInfo) -> list[Record]:
     """The records of a segment, but its first."""
     data = log.disk.read(f"{LOG}/{info.name}")
     found = []
     start = len(SEGMENT_HEADER)
     for run in scan_segment(data).runs:
         for body, end in zip(run.bodies, run.ends, strict=True):
-            found.append(decode_body(data, start, body, end - 4).command)
+            found.append(decode_body(data, start, body, end - 4))
             start = end
     return found[1:]
+
+
+def commands(log: CompactedLog, info: SegmentInfo) -> list[Command]:
+    return [record.command for record in records(log, info)]
 
 
 def by_number(log: CompactedLog, number: int) -> SegmentInfo:
@@ -176,7 +177,7 @@ def test_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None
     log.empty(50, key=b"gone/%d")
     removal = log.roll()
     assert log.clean(removal) == "rewritten"
-    assert commands(log, by_number(log, removal.number)) == [Command.DELETE]
+    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
     log.check()
     # as soon as that is gone, it may go
     log.pass_time(1)
@@ -196,13 +197,13 @@ def test_compaction_keeps_a_removal_after_a_restart_until_the_other_segment_was_
     log.fill(1, key=b"more/%d")
     log.restart()
     assert log.clean(by_number(log, removal.number)) == "left"
-    assert commands(log, by_number(log, removal.number)) == [Command.DELETE]
+    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
     log.check()
     assert base.name in log.segments()
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) -> None:
+def test_completion_leaves_no_tombstone_once_that_is_over(over: bool) -> None:
     log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
     log.fill(10)
     log.roll()
@@ -213,8 +214,10 @@ def test_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) ->
     if over:
         log.pass_time(6)
     assert log.clean(removal) == "rewritten"
-    stays = Command.DELETE if over else Command.COMPLETE
-    assert commands(log, by_number(log, removal.number)) == [stays]
+    (record,) = records(log, by_number(log, removal.number))
+    done = unpack_completion(record.result)
+    assert (done.timestamp is None, done.key == b"") == (over, over)
+    assert how_of(done.facts) == DELETED
     log.pass_time(6)
     log.clean(by_number(log, removal.number))
     log.check()
@@ -487,7 +490,7 @@ def test_lease_goes_on_across_cleaning_and_a_restart() -> None:
 
 def test_newest_token_outlives_the_records_about_it() -> None:
     """No other segment says it where the log was rolled and nothing was appended since."""
-    log = CompactedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=16384)
     log.done(Function.SET, KEY, b"v")
     token = log.ask(Function.NEXT, b"a", timeout=SECOND).timeout
     log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
@@ -628,7 +631,7 @@ def test_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -
 def test_copy_forward_of_a_leased_entry_keeps_the_bound_of_its_lease(
     copied: int, renewed: bool
 ) -> None:
-    log = CompactedLog()
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v")
     bound = {"value": b'{"attempts":1}', "kind": ValueType.STRING}
     token = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND, **bound).timeout
@@ -707,12 +710,11 @@ def test_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() ->
     log.flush()
     assert log.clean(first) == "left"
     assert log.clean(second) == "rewritten"
-    assert commands(log, by_number(log, second.number)).count(Command.DELETE) == 3
+    assert commands(log, by_number(log, second.number)).count(Command.COMPLETE) == 3
     log.check()
 
 
 def test_removal_in_the_place_of_a_change_leaves_the_reason_to_the_one_behind_it() -> None:
-    """Digits of the TIME of a change mean nothing; 0 would be a removal of an older version."""
     log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(30, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
@@ -724,16 +726,13 @@ def test_removal_in_the_place_of_a_change_leaves_the_reason_to_the_one_behind_it
     log.empty(18)
     log.flush()
     assert log.clean(second) == "rewritten"
-    data = log.disk.read(f"{LOG}/{second.name}")
-    reasons = []
-    for run in scan_segment(data).runs:
-        starts = [run.start, *run.ends]
-        reasons += [
-            decode_replaced(data, start)
-            for start, body in zip(starts, run.bodies, strict=False)
-            if data[body] == Command.DELETE
-        ]
-    assert reasons == [REPLACED_BEFORE, REMOVED_BY_DELETE]
+    removals = [
+        record
+        for record in records(log, by_number(log, second.number))
+        if record.command in (Command.COMPLETE, Command.EXPIRE)
+    ]
+    assert [record.command for record in removals] == [Command.EXPIRE, Command.COMPLETE]
+    assert how_of(unpack_completion(removals[1].result).facts) == DELETED
     log.check()
 
 

@@ -29,7 +29,7 @@ def test_log_of_a_page_that_changes_again_is_one_that_workq_accepts(
         log.lease(old, START, START + SECOND)
         log.bury(old, b"reason", START)
     now = START + 2 * SECOND
-    new = log.set(key(2), b"uri", now, now, (old, key(1), buried))
+    new = log.set(key(2), b"uri", now, now, old)
     log.close()
     jobs = {
         number.bytes: job.state

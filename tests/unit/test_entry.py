@@ -90,6 +90,7 @@ def test_null_object_of_cold_fields_cannot_be_written_to() -> None:
 
 def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
     entry = an_entry(1, 2, 3, 4, 5, 6)
+    entry.domain = Domain(b"")
     entry.accessed = 9
     assert type(entry.extra) is AccessTimes
     assert (entry.accessed, entry.modified) == (9, entry.created)

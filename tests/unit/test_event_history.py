@@ -31,9 +31,8 @@ from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.history.coverage import spans
-from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventRow
+from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventRow
 from fastjournal.spark.history.event_table import EventTable
-from fastjournal.spark.history.extractor import EventExtractor, History
 from fastjournal.spark.history.file_history import history_files, read_events
 from fastjournal.spark.history.log_history import LogHistory
 from fastjournal.spark.query import paths
@@ -43,7 +42,7 @@ from tests.property.compacted_log import LOG
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.subject import SECOND
-from tests.property.test_event_extraction import records_of
+from tests.property.test_event_extraction import events_of_segment
 
 
 class Kept:
@@ -68,11 +67,10 @@ class Kept:
             (self.log / name).write_bytes(disk.read(f"{LOG}/{name}"))
         for name, data in run.kept.items():
             (self.archive / name).write_bytes(data)
-        extractor = EventExtractor(History())
         self.events = [
             event
             for name, data in sorted(run.kept.items())
-            for event in extractor.extract(records_of(name, data))
+            for event in events_of_segment(name, data)
         ]
 
 
@@ -106,10 +104,7 @@ def test_history_of_a_compacted_log_is_that_of_its_last_whole_segments(kept: Kep
     assert span is not None
     assert min(numbers) < span.first < span.last == max(numbers)
     assert span.gaps == []
-    # compaction repeats the rules of domains, and nobody knows here that they are no new ones
-    found = [row for row in read(kept.log) if row[2] not in ("limited", "paused")]
-    rules = (EventKind.LIMITED, EventKind.PAUSED)
-    assert found == told([one for one in kept.events if one.event not in rules], span.first)
+    assert read(kept.log) == told(kept.events, span.first)
     times = [event.time for event in kept.events if event.segment >= span.first]
     assert span.first_us is not None
     assert span.first_us <= min(time for time in times if time is not None)
@@ -323,12 +318,7 @@ def copy_archive(kept: Kept, directory: Path) -> list[Path]:
 
 
 def extracted(paths: Iterable[Path]) -> list[EventRow]:
-    extractor = EventExtractor(History())
-    return [
-        event
-        for path in paths
-        for event in extractor.extract(records_of(path.name, path.read_bytes()))
-    ]
+    return [event for path in paths for event in events_of_segment(path.name, path.read_bytes())]
 
 
 def told_by(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:

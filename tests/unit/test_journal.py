@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fastjournal.cmdlog.format.endings import DELETED
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.segments import pack_position
 from tests.door.tables import Domain, Entry
@@ -18,14 +19,14 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "superseded": lambda journal, entry: journal.superseded(entry),
     "popped": lambda journal, entry: journal.popped([entry], NOW),
     "restored": lambda journal, entry: journal.restored(entry, NOW),
-    "deleted": lambda journal, entry: journal.deleted(entry, NOW),
+    "deleted": lambda journal, entry: journal.deleted(entry, NOW, DELETED),
     "expired": lambda journal, entry: journal.expired(entry, NOW),
     "buried": lambda journal, entry: journal.buried(entry, NOW),
     "buried_again": lambda journal, entry: journal.buried_again(entry, NOW),
     "kicked": lambda journal, entry: journal.kicked([entry], NOW),
     "leased": lambda journal, entry: journal.leases.leased([entry], 1000, NOW, touched=[entry]),
-    "lease_over": lambda journal, entry: journal.leases.lease_over(entry, NOW),
-    "released_with_delay": lambda journal, entry: journal.leases.released_with_delay(entry, NOW),
+    "lost": lambda journal, entry: journal.leases.lost(entry, NOW),
+    "returned": lambda journal, entry: journal.leases.returned(entry, NOW, delayed=True),
     "failed": lambda journal, entry: journal.leases.failed(entry, NOW, delayed=True),
     "failed_before_removal": lambda journal, entry: journal.leases.failed_before_removal(
         entry, b"", NOW

@@ -183,7 +183,7 @@ class Simulation:
             change.domain, b"%d" % self._serial, not_before_us=due, priority=priority
         )
         old = self._waiting.pop(uri, None) or self._buried.pop(uri, None)
-        replaces = None if old is None else (old.job_id, old.key, old.buried)
+        replaces = None if old is None else old.job_id
         job_id = self._log.set(key, uri, now, due, replaces)
         work = SimulatedWork(job_id, key, uri, change.domain, priority, now, due)
         self._count("set", work, now)
@@ -236,7 +236,7 @@ class Simulation:
         elif self._is_slow(work.domain, start) and self._random.random() < SLOW_ERRORS:
             self._fail(work, now)
         else:
-            self._log.complete(work.job_id, work.key, now)
+            self._log.complete(work.job_id, now)
             self._count("completed", work, now)
             self.ledger.runs[day_of(now), work.domain.decode()].append(now - start)
             work.over = True
@@ -252,7 +252,7 @@ class Simulation:
             work.over = work.buried = True
             self._buried[work.uri] = work
             return
-        self._log.fail(work.job_id, work.attempts + 1, ERROR, now, now + RETRY_US)
+        self._log.fail(work.job_id, ERROR, now, now + RETRY_US)
         self._count("failed", work, now)
         failed = day_of(now), work.domain.decode(), ERROR.decode()
         self.ledger.failures[failed].append(now)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from fastjournal.cmdlog.format.endings import (
+    BURIED,
+    COMPLETED,
+    DUE_BYTES,
+    LEASE_LOST,
+    REPLACED,
+    UNKNOWN,
+    WAITS,
+    pack_ending,
+)
 from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure, pack
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
+    End,
     Failed,
     Lease,
     Operation,
     SegmentStart,
-    Tombstone,
     encode_operation,
 )
 from fastjournal.cmdlog.format.records import (
@@ -23,7 +35,6 @@ from fastjournal.cmdlog.format.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, encode_removal_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
@@ -31,6 +42,28 @@ from fastjournal.disk import OsDisk
 from fastjournal.keys import parse_journal_key
 
 _TTR_MS = 60_000
+
+
+class _LoggedJob(msgspec.Struct):
+    """State of a job, as its next records tell it."""
+
+    key: bytes
+    serial: int
+    due: int
+    attempts: int = 0
+    lease_start: int = 0
+    buried: bool = False
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        """Domain and priority."""
+        parts = parse_journal_key(self.key)
+        assert parts is not None
+        return parts.domain, parts.priority
+
+    def facts(self, how: int) -> bytes:
+        """Return the facts of a record about it."""
+        return pack_ending(how, self.serial, self.attempts + 1, self.due, self.lease_start)
 
 
 class HistoryLog:
@@ -45,7 +78,8 @@ class HistoryLog:
         disk = OsDisk()
         disk.mkdir(str(directory))
         self._ids = 0
-        self._arrival = 0
+        self._serial = 0
+        self._jobs: dict[bytes, _LoggedJob] = {}
         self._token = 0
         self._writer = LogWriter(
             disk,
@@ -63,7 +97,7 @@ class HistoryLog:
         uri: bytes,
         now_us: int,
         not_before: int,
-        replaces: tuple[bytes, bytes, bool] | None,
+        replaces: bytes | None,
     ) -> bytes:
         """Append a SET; return the job id.
 
@@ -72,11 +106,12 @@ class HistoryLog:
             uri: Second key.
             now_us: Instant of the SET, in microseconds since the Unix epoch.
             not_before: Instant before which it must not start.
-            replaces: Job id and key of the entry whose URI it takes, and whether that is buried.
+            replaces: Job id of the entry whose URI it takes; None: there is none.
         """
         parts = parse_journal_key(key)
         assert parts is not None
-        self._arrival += 1
+        job = _LoggedJob(key, self._serial + 1, max(not_before, now_us))
+        self._serial = job.serial
         envelope = Envelope(
             key=key,
             uri=uri,
@@ -86,7 +121,7 @@ class HistoryLog:
             timestamp=now_us,
             created=now_us,
             modified=now_us,
-            arrival=self._arrival,
+            arrival=job.serial,
             not_before=not_before,
         )
         head = encode_head(
@@ -95,39 +130,62 @@ class HistoryLog:
         job_id, time = self._job_id(), encode_time(now_us)
         due = encode_time(not_before)
         records = [encode_job(Command.SCHEDULE, time, job_id, head, pack(envelope), due, time)]
+        self._jobs[job_id] = job
         if replaces is not None:
-            records += self._replaced(*replaces, now_us)
+            records += self._replaced(replaces, now_us)
         self._append(records, now_us)
         return job_id
 
     def lease(self, job_id: bytes, now_us: int, token: int) -> None:
         """Append a lease of one job that ends at ``token``."""
         self._token = max(self._token, token)
-        head = self._operation(Lease(1, token), now_us)
+        job = self._jobs[job_id]
+        domain, priority = job.place
+        lease = Lease(
+            1,
+            token,
+            facts=job.facts(UNKNOWN)[:DUE_BYTES],
+            priorities=bytes((priority,)),
+            numbers=bytes((job.attempts + 1,)),
+            domains=[domain, 1],
+        )
+        head = self._operation(lease, now_us)
         self._append([head, self._simple(Command.START_ATTEMPT, job_id, now_us)], now_us)
+        job.lease_start = now_us
 
-    def complete(self, job_id: bytes, key: bytes, now_us: int) -> None:
+    def complete(self, job_id: bytes, now_us: int) -> None:
         """Append the completion of a leased job."""
-        self._append([self._removal(job_id, key, now_us, REPLACED_BY_NONE)], now_us)
+        self._append([self._removal(job_id, now_us, COMPLETED)], now_us)
 
     def lose(self, job_id: bytes, now_us: int) -> None:
         """Append the end of a lease by time."""
-        self._append([self._simple(Command.TIMEOUT_ATTEMPT, job_id, now_us)], now_us)
+        job = self._jobs[job_id]
+        domain, priority = job.place
+        end = End(1, job_id, None, domain, job.facts(WAITS | LEASE_LOST), priority)
+        timeout = self._simple(Command.TIMEOUT_ATTEMPT, job_id, now_us)
+        self._append([self._operation(end, now_us), timeout], now_us)
+        job.attempts, job.due, job.lease_start = job.attempts + 1, now_us, 0
 
-    def fail(self, job_id: bytes, attempts: int, error: bytes, now_us: int, retry_us: int) -> None:
+    def fail(self, job_id: bytes, error: bytes, now_us: int, retry_us: int) -> None:
         """Append a failed attempt, after which the job waits until ``retry_us``."""
+        job = self._jobs[job_id]
+        failed = Failed(job_id, job.attempts + 1, error, *job.place, job.facts(UNKNOWN))
         records = [
             self._operation(Batch(3), now_us),
-            self._operation(Failed(job_id, attempts, error), now_us),
+            self._operation(failed, now_us),
             self._operation(Delay(job_id, retry_us), now_us),
             self._simple(Command.TIMEOUT_ATTEMPT, job_id, now_us),
         ]
         self._append(records, now_us)
+        job.attempts, job.due, job.lease_start = job.attempts + 1, retry_us, 0
 
     def bury(self, job_id: bytes, reason: bytes, now_us: int) -> None:
         """Append the burial of a leased job."""
+        job = self._jobs[job_id]
+        result = pack(Failure(reason, *job.place, job.facts(BURIED)))
         time = encode_time(now_us)
-        self._append([encode_result(Command.FAIL, time, job_id, pack(Failure(reason)))], now_us)
+        self._append([encode_result(Command.FAIL, time, job_id, result)], now_us)
+        job.buried, job.lease_start = True, 0
 
     def close(self) -> list[SegmentInfo]:
         """Seal the last segment; return all."""
@@ -140,9 +198,10 @@ class HistoryLog:
         self._writer.write()
 
     def _segment_start(self, previous: SegmentInfo | None, now_us: int) -> bytes:
-        start = SegmentStart(0, self._token)
+        start = SegmentStart(0, self._token, last_serial=self._serial)
         if previous is not None:
-            start = SegmentStart(previous.number, self._token, previous.bytes, previous.crc32c)
+            start.previous, start.bytes = previous.number, previous.bytes
+            start.crc32c = previous.crc32c
         return self._operation(start, now_us)
 
     def _operation(self, operation: Operation, now_us: int) -> bytes:
@@ -151,20 +210,19 @@ class HistoryLog:
     def _simple(self, command: Command, job_id: bytes, now_us: int) -> bytes:
         return encode_simple(command, encode_time(now_us), job_id)
 
-    def _replaced(self, job_id: bytes, key: bytes, buried: bool, now_us: int) -> list[bytes]:
+    def _replaced(self, job_id: bytes, now_us: int) -> list[bytes]:
         """Return the records, right behind that of a new entry, that it takes another's place."""
-        if not buried:
-            return [self._removal(job_id, key, now_us, 1)]
+        if not self._jobs[job_id].buried:
+            return [self._removal(job_id, now_us, REPLACED + 1)]
         # workq refuses to complete a failed job
-        return [
-            self._operation(Batch(2), now_us),
-            encode_simple(Command.DELETE, encode_removal_time(now_us, 2), job_id),
-            self._operation(Tombstone(key, now_us), now_us),
-        ]
+        job = self._jobs.pop(job_id)
+        end = End(1, job_id, now_us, job.key, job.facts(REPLACED + 1))
+        return [self._operation(end, now_us), self._simple(Command.DELETE, job_id, now_us)]
 
-    def _removal(self, job_id: bytes, key: bytes, now_us: int, replaced: int) -> bytes:
-        time = encode_removal_time(now_us, replaced)
-        return encode_result(Command.COMPLETE, time, job_id, pack(Completion(now_us, key)))
+    def _removal(self, job_id: bytes, now_us: int, how: int) -> bytes:
+        job = self._jobs.pop(job_id)
+        result = pack(Completion(now_us, job.key, job.facts(how)))
+        return encode_result(Command.COMPLETE, encode_time(now_us), job_id, result)
 
     def _job_id(self) -> bytes:
         self._ids += 1

@@ -150,7 +150,8 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
     elif isinstance(operation, Tombstone):
         copy_tombstone(store, operation.key, now)
     elif isinstance(operation, Limit):
-        store.journal.log.limited(operation.domain, store.rules.limits.own(operation.domain), now)
+        limit = store.rules.limits.own(operation.domain)
+        store.journal.log.limited(operation.domain, limit, now, again=True)
     elif isinstance(operation, Delivered):
         limits = store.rules.limits
         if limits.waits_until(operation.domain) > now:
@@ -158,7 +159,7 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
             store.journal.log.delivered(operation.domain, delivered_at, now)
     elif isinstance(operation, Pause):
         until = store.rules.pauses.until(operation.domain)
-        store.journal.log.paused(operation.domain, until, now)
+        store.journal.log.paused(operation.domain, until, now, again=True)
     else:
         # told by the segment that is appended to, in the end, or with its entry
         assert isinstance(operation, SegmentStart | SegmentRewritten | Lease | Extend)

@@ -23,10 +23,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fastjournal.cmdlog.format.envelope import (
     MAGIC,
     Completion,
     is_ours,
+    pack,
     unpack_completion,
     unpack_envelope,
 )
@@ -40,6 +43,7 @@ from fastjournal.cmdlog.format.layout import (
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delivered,
+    End,
     Erasure,
     Extend,
     Lease,
@@ -51,6 +55,7 @@ from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentStart,
     Tombstone,
+    encode_operation,
     unpack_operation,
 )
 from fastjournal.cmdlog.format.partial_decode import (
@@ -61,9 +66,14 @@ from fastjournal.cmdlog.format.partial_decode import (
     payload_offset,
     result_at,
 )
-from fastjournal.cmdlog.format.records import decode_body, decode_time, encode_simple
-from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE, encode_removal_time
+from fastjournal.cmdlog.format.records import (
+    decode_body,
+    decode_time,
+    encode_result,
+    encode_simple,
+)
 from fastjournal.cmdlog.recovery.replay_state import pause_name
+from fastjournal.keys import parse_journal_key
 from fastjournal.limits import AWAITED_SEGMENTS_MAX
 from fastjournald.compaction.needed_removals import NeededRemovals
 from fastjournald.compaction.tombstone_retention import TombstoneRetention
@@ -242,24 +252,40 @@ class Liveness:
         result = result_at(self._data, body, end)
         record = unpack_completion(result) if is_ours(result) else None
         needed = self.removals.is_needed(job_id)
-        if record is not None and self._tombstone_stays(record, start, now):
+        if record is None or record.timestamp is None:
+            return needed
+        if self._tombstone_stays(record.key, record.timestamp, start, now):
             return True
         if needed:
-            self._remove_instead(start, job_id)
+            # without the tombstone, which is over
+            domain, priority = _place_of(record.key)
+            left = pack(Completion(None, domain, record.facts, priority))
+            data = encode_result(_COMPLETE, self._stamp(start), job_id, left)
+            self.replaced.setdefault(start, []).append(data)
         return needed
 
-    def _remove_instead(self, start: int, job_id: bytes, *, is_removal: bool = True) -> None:
-        """Let a plain removal stand in the place of another one, or of a change."""
-        if is_removal:
-            time = self._data[start : start + TIME_BYTES]
+    def _end_stays(self, end: End, start: int, now: int) -> bool:
+        """Whether an operation stays, with the delete behind it, which stays by the same rule."""
+        if not end.removes:
+            return self._change_stays(end.job_id, start)
+        needed = self.removals.is_needed(end.job_id)
+        if end.timestamp is None:
+            return needed
+        stands = self._tombstone_stays(end.key, end.timestamp, start, now)
+        if stands == needed:
+            return needed
+        if needed:
+            domain, priority = _place_of(end.key)
+            left: Operation = replace(end, timestamp=None, key=domain, priority=priority)
         else:
-            # the TIME of a change does not say why its job goes
-            time = encode_removal_time(self._time(start) or 0, REPLACED_BEFORE)
-        record = encode_simple(Command.DELETE, time, job_id)
-        self.replaced.setdefault(start, []).append(record)
+            left = Tombstone(end.key, end.timestamp)
+        job_id = job_id_at(self._data, body_offset(self._data, start))
+        data = encode_operation(left, self._stamp(start), job_id)
+        self.replaced.setdefault(start, []).append(data)
+        return True
 
-    def _tombstone_stays(self, found: Completion | Tombstone, start: int, now: int) -> bool:
-        until = self._tombstones.lasts_until(found, self._time(start), now)
+    def _tombstone_stays(self, key: bytes, timestamp: int, start: int, now: int) -> bool:
+        until = self._tombstones.lasts_until(key, timestamp, self._time(start), now)
         if until is None:
             return False
         self._expires(until)
@@ -274,8 +300,10 @@ class Liveness:
             return operation.again and self._is_copied(end, operation.token)
         if isinstance(operation, Batch):
             return False
+        if isinstance(operation, End):
+            return self._end_stays(operation, start, now)
         if isinstance(operation, Tombstone):
-            return self._tombstone_stays(operation, start, now)
+            return self._tombstone_stays(operation.key, operation.timestamp, start, now)
         if isinstance(operation, Erasure):
             undoes = self._tombstones.may_undo(self._time(start), now)
             self._fixed |= undoes
@@ -367,14 +395,24 @@ class Liveness:
         # The job's own record must not be in the way, under another key, of what is behind this;
         # nor must workq see its attempts in part.
         self._ended.add(job_id)
-        self._remove_instead(start, job_id, is_removal=False)
+        removal = encode_simple(Command.EXPIRE, self._stamp(start), job_id)
+        self.replaced.setdefault(start, []).append(removal)
         return True
 
     # --- parts ----------------------------------------------------------------------------------
 
+    def _stamp(self, start: int) -> bytes:
+        return self._data[start : start + TIME_BYTES]
+
     def _time(self, start: int) -> int | None:
-        return decode_time(self._data[start : start + TIME_BYTES])
+        return decode_time(self._stamp(start))
 
     def _expires(self, instant: int) -> None:
         self.expiries[0] += instant
         self.expiries[1] += 1
+
+
+def _place_of(key: bytes) -> tuple[bytes, int]:
+    """Return domain and priority of a key."""
+    parts = parse_journal_key(key)
+    return (b"", 0) if parts is None else (parts.domain, parts.priority)

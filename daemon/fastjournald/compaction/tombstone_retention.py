@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastjournal.cmdlog.format.envelope import Completion
-from fastjournal.cmdlog.format.operation_records import Tombstone
-
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
 
@@ -23,22 +20,23 @@ class TombstoneRetention:
         self._store = store
         self._overrides = overrides
 
-    def lasts_until(self, found: Completion | Tombstone, time: int | None, now: int) -> int | None:
+    def lasts_until(self, key: bytes, laid: int, time: int | None, now: int) -> int | None:
         """Return until when the tombstone lasts that a record laid; None: it stands no more.
 
         Args:
-            found: Tombstone that the record says.
-            time: When it was written.
+            key: Key of the tombstone.
+            laid: Timestamp of the tombstone, as the record says.
+            time: When the record was written.
             now: The present.
         """
         tombstones = self._store.tombstones
-        tombstone = tombstones.find(found.key, now)
+        tombstone = tombstones.find(key, now)
         if tombstone is None:
             return None
         timestamp, deleted_us = tombstone
         # where two were laid, the timestamp may be the earlier's and the instant the later's; a
         # clock that was set back moves that instant, and not the record
-        if found.timestamp != timestamp and (time or 0) < deleted_us:
+        if laid != timestamp and (time or 0) < deleted_us:
             return None
         return tombstones.lasts_until(deleted_us, now)
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_UNLOGGED
+from fastjournal.cmdlog.format.endings import (
+    LEASE_LOST,
+    LEASE_RETURNED,
+    REPLACED_BY_URI,
+    REPLACED_UNLOGGED,
+    end_of_lease,
+)
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
@@ -51,13 +57,10 @@ class JobLifecycle:
 
         ``delayed``: it has a new instant, which stands in the entry already.
         """
-        if self._is_dropped(entry, now):
+        if self._is_dropped(entry, now, LEASE_RETURNED):
             return
         until = self._stop_work(entry, now)
-        if delayed:
-            self._journal.leases.released_with_delay(entry, now)
-        else:
-            self._journal.leases.lease_over(entry, now)
+        self._journal.leases.returned(entry, now, delayed=delayed)
         self._wait_again(entry, until, now)
 
     def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool, is_last: bool) -> None:
@@ -68,7 +71,7 @@ class JobLifecycle:
         """
         if entry.superseded or 0 < entry.expires <= now:
             self._journal.leases.failed_before_removal(entry, error, now)
-        if self._is_dropped(entry, now):
+        if self._is_dropped(entry, now, 0):
             return
         until = self._stop_work(entry, now)
         extra = entry.own()
@@ -85,16 +88,16 @@ class JobLifecycle:
     def run_out(self, entry: Entry, now: int) -> None:
         """End a lost lease, a failed attempt: the entry waits again, is buried, or gone."""
         self.store.leases.lost += 1
-        if self._is_dropped(entry, now):
+        if self._is_dropped(entry, now, LEASE_LOST):
             return
         is_last = self.is_last_attempt(entry)
         until = self._stop_work(entry, now)
-        entry.own().attempts += 1
         if is_last:
-            self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now)
+            self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now, LEASE_LOST)
+            entry.own().attempts += 1
             return
-        self._journal.leases.lease_over(entry, now)
-        self._wait_again(entry, until, now)
+        self._journal.leases.lost(entry, now)
+        self._wait_again(entry, until, now, lost=True)
 
     def attempts_max_of(self, entry: Entry) -> int:
         """Return after how many failed attempts an entry is buried; 0: never.
@@ -110,16 +113,19 @@ class JobLifecycle:
         """Whether a leased entry is buried if this attempt fails."""
         return entry.journal and 0 < self.attempts_max_of(entry) <= entry.extra.attempts + 1
 
-    def _is_dropped(self, entry: Entry, now: int) -> bool:
-        """Drop an entry as its lease ends, if newer work took its URI or its life is over."""
+    def _is_dropped(self, entry: Entry, now: int, lease_end: int) -> bool:
+        """Drop an entry as its lease ends, if newer work took its URI or its life is over.
+
+        ``lease_end``: how the lease ends, see ``cmdlog.format.endings``; 0: the log says so.
+        """
         if entry.superseded:
             by_record = entry.job_id in self._journal.records.superseded
-            replaced = REPLACED_BY_URI if by_record else REPLACED_UNLOGGED
-            self.store.replace_by_uri(entry, entry.superseded, now, replaced)
+            how = REPLACED_BY_URI if by_record else REPLACED_UNLOGGED
+            self.store.replace_by_uri(entry, entry.superseded, now, how | lease_end)
             return True
         if 0 < entry.expires <= now:
             self.store.remove(entry, now)
-            self._journal.expired(entry, now)
+            self._journal.expired(entry, now, lease_end)
             return True
         return False
 
@@ -133,9 +139,14 @@ class JobLifecycle:
             self.store.watch_expiry(entry)
         return until
 
-    def _wait_again(self, entry: Entry, until: int, now: int) -> None:
+    def _wait_again(self, entry: Entry, until: int, now: int, *, lost: bool = False) -> None:
+        extra = entry.own()
+        end = end_of_lease(until, now, extra.attempts, entry.not_before)
+        if lost:
+            extra.attempts = end.attempts
         # behind work, a URI may be put off anew from here
-        entry.own().first_due = max(entry.not_before, min(now, until))
+        extra.first_due = extra.due = end.first_due
+        extra.leased = b""
         self.store.wait_again(entry, now, END_LEASE)
 
     # --- dead letters ---------------------------------------------------------------------------
@@ -152,18 +163,19 @@ class JobLifecycle:
                     self._journal.buried_again(entry, now)
             return
         if state == EntryState.LEASED:
-            if self._is_dropped(entry, now):
+            if self._is_dropped(entry, now, LEASE_RETURNED):
                 return
             self._stop_work(entry, now)
         else:
             self.store.dequeue(entry)
         self._bury(entry, reason, now)
 
-    def _bury(self, entry: Entry, reason: bytes, now: int) -> None:
+    def _bury(self, entry: Entry, reason: bytes, now: int, lease_end: int = 0) -> None:
         text_before = text_bytes(entry)
         self.store.scheduler.bury(entry, reason)
         self._retext(entry, text_before)
-        self._journal.buried(entry, now)
+        self._journal.buried(entry, now, lease_end)
+        entry.own().leased = b""
 
     def kick(self, entries: list[Entry], now: int) -> None:
         """Make dead letters ready again, or delayed until their instant."""
@@ -173,7 +185,7 @@ class JobLifecycle:
             text_before = text_bytes(entry)
             extra.reason = None
             self._retext(entry, text_before)
-            extra.first_due = max(entry.not_before, now)
+            extra.first_due = extra.due = max(entry.not_before, now)
         self._journal.kicked(entries, now)
         for entry in entries:
             self.store.wait_again(entry, now, KICK)

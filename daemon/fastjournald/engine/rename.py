@@ -25,6 +25,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     """
     scheduler = store.scheduler
     old, state, domain = entry.key, entry.state, entry.domain
+    due, not_before = entry.due, entry.not_before
     parts = parse_journal_key(key)
     domain.entries -= 1
     watched = entry.expires and state != EntryState.LEASED
@@ -47,6 +48,8 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     entry.timestamp = timestamp
     entry.domain = scheduler.plain if parts is None else scheduler.domain_of(parts.domain)
     entry.domain.entries += 1
+    if entry.journal or entry.extra.due:
+        entry.own().due = due if entry.not_before == not_before else max(entry.not_before, now)
 
     if store.values is not None:
         store.values.rename(entry, old)

@@ -229,11 +229,11 @@ class Store:
             standing = self.find(key)
             self.changes.note(key, None if standing is None else standing.key)
 
-    def replace_by_uri(self, entry: Entry, timestamp: int, now: int, replaced: int) -> None:
+    def replace_by_uri(self, entry: Entry, timestamp: int, now: int, how: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""
         self.remove(entry, now)
         self.tombstones.put_for(entry, timestamp, now)
-        self.journal.completed(entry, timestamp, now, replaced)
+        self.journal.completed(entry, timestamp, now, how)
 
     # --- queues and locks -----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import repeat
 from typing import NamedTuple
 
+from fastjournal.cmdlog.format.endings import LEASED_BYTES, UNKNOWN, pack_ending
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, PRIORITY_AT, unpack_record
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry
@@ -232,6 +233,8 @@ class _Loading:
             expires=more.expires,
             ttl=more.ttl,
             attempts=more.attempts,
+            leased=_leased(job) if job.token else b"",
+            due=more.due,
             superseded=job.superseded,
             links=more.links or None,
             reason=more.reason,
@@ -276,6 +279,12 @@ class _Loading:
             entry = store.find(uri)
             if entry is not None and entry.state in (_READY, _DELAYED):
                 store.requeue(entry, self._now)
+
+
+def _leased(job: ReplayedEntry) -> bytes:
+    """Return the facts of the lease of a job."""
+    facts = pack_ending(UNKNOWN, job.arrival, job.attempts + 1, job.due, job.lease_start)
+    return facts[:LEASED_BYTES]
 
 
 def _tell_journal(journal: Journal, state: ReplayState, job: ReplayedEntry, entry: Entry) -> None:

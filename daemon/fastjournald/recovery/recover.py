@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from fastjournal.clock import SteadyClock
+from fastjournal.cmdlog.format.endings import LEASE_LOST, REPLACED, end_of_lease, pack_ending
 from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
 from fastjournal.cmdlog.format.records import decode_record, decode_time
-from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
@@ -308,12 +308,16 @@ def _delays_written_ahead(
 def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
     """Say of each job that is gone by implication only that it is gone: or it might return."""
     journal = engine.journal
-    for job_id, implied in state.orphans.items():
+    for job_id, orphan in state.orphans.items():
+        implied, job = orphan.implied, orphan.job
         # the tombstone first: once the removal stands, it is not implied any more
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
             journal.log.tombstone(implied.key, laid.timestamp, now, deleted_us=laid.deleted_us)
-        journal.removed_before(job_id, now, REPLACED_BEFORE)
+        lost = end_of_lease(job.leased_until, now, job.attempts, 0).lost
+        how = REPLACED | LEASE_LOST if lost else REPLACED
+        facts = pack_ending(how, job.arrival, job.attempts + 1, job.due, job.lease_start)
+        journal.gone(job_id, job.key, facts, now, buried=job.reason is not None)
 
 
 def _report(recovered: Recovered) -> None:

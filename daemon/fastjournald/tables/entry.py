@@ -71,6 +71,9 @@ class Extra(msgspec.Struct, gc=False):
     """When its lease ends: at the token, unless a step of the clock moved that; 0: no lease."""
     token_before: int = 0
     """The token of the lease before, which a lease must not repeat."""
+    leased: bytes = b""
+    """Facts of its lease so far (``cmdlog.format.endings``); empty: it has none that the log tells
+    of. They stay until the end of the lease is logged."""
     starts: int = 0
     """Start-attempt records under its job id: workq takes 255."""
     expires: int = 0
@@ -85,6 +88,8 @@ class Extra(msgspec.Struct, gc=False):
     """Error of the last failed attempt; None: none failed, or only by a lost lease."""
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
+    due: int = 0
+    """Since when it can be leased; 0: since it was set, or since its instant."""
     waits_until: int = 0
     """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
     lease: LeaseOperation | None = None
@@ -180,7 +185,14 @@ class Entry(Packed, eq=False, gc=False):
 
     @modified.setter
     def modified(self, instant: int) -> None:
+        if self.journal:
+            self.own().due = self.due
         self.own_times().changed = instant
+
+    @property
+    def due(self) -> int:
+        """Since when it can be leased, or could until it was."""
+        return self.extra.due or max(self.not_before, self.modified)
 
     @property
     def accessed(self) -> int:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from fastjournal.limits import TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
 from fastjournald.tables.entry import Entry
 
-COMPLETION_BYTES = 53
+COMPLETION_BYTES = 77
 """Bytes of the log record of a deletion with a tombstone, besides the key: a complete."""
 
 TOMBSTONE_RECORD_BYTES = 105

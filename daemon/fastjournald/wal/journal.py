@@ -18,6 +18,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from fastjournal.cmdlog.format.endings import (
+    BURIED,
+    COMPLETED,
+    EXPIRED,
+    POPPED,
+    PURGED,
+    REPLACED,
+    REPLACED_UNLOGGED,
+    REWRITTEN,
+    UNKNOWN,
+)
+from fastjournal.cmdlog.format.envelope import (
+    ORIGIN_AGAIN,
+    ORIGIN_KICK,
+    ORIGIN_SET,
+    ORIGIN_UNDELIVERED,
+)
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Change,
@@ -31,13 +48,6 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
 )
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
-from fastjournal.cmdlog.format.removal_time import (
-    REMOVED_BY_NEXT,
-    REMOVED_BY_PURGE,
-    REPLACED_BY_NONE,
-    REPLACED_MAX,
-    REPLACED_UNLOGGED,
-)
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.entry_records import EntryRecords
 from fastjournald.wal.lease_journal import LeaseJournal
@@ -64,7 +74,7 @@ class Journal:
         self.records = EntryRecords(self.usage)
         """The records that carry live entries."""
         self._encode = encode = RecordEncoder(self.ids, lease_us)
-        self.leases = LeaseJournal(append, encode, self.records, self._store_again)
+        self.leases = LeaseJournal(append, encode, self.records, self._store_leased)
         self.log = LogJournal(append, encode, self.usage, self.leases)
 
     def append_to(self, append: Append) -> None:
@@ -78,6 +88,7 @@ class Journal:
         entry: Entry,
         now: int,
         taken: tuple[int, ...] | None = None,
+        origin: int = ORIGIN_SET,
         *,
         erases: bool = False,
     ) -> None:
@@ -88,6 +99,7 @@ class Journal:
             now: The present.
             taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
                 n the n-th link; None: none took any.
+            origin: Why it is written, see ``Envelope.origin``.
             erases: A tombstone stood under its key, or may stand in the log before it.
         """
         records = self.records
@@ -95,7 +107,7 @@ class Journal:
             erases = entry.job_id in records.erasers
             records.remove(entry)
             entry.facts = entry.facts[:FACTS_BYTES]
-        data = self._encode.entry(entry, now, taken, erases=erases)
+        data = self._encode.entry(entry, now, taken, origin, erases=erases)
         if entry.extra.starts:
             entry.extra.starts = 0
         records.add(entry, self._append(data, 1, now), len(data), erases=erases)
@@ -125,8 +137,8 @@ class Journal:
     ) -> tuple[list[bytes], list[int]]:
         """Return records with the removal of what each replaces behind it, and their places."""
         remove, records, places, place = self.records.remove, list[bytes](), list[int](), 0
-        done = [(remove(old), old.key, timestamp) for old, timestamp in replaced.values()]
-        removals = iter(self._encode.completions(done, now, 1))
+        done = [(remove(old), old, timestamp) for old, timestamp in replaced.values()]
+        removals = iter(self._encode.replacements(done, now))
         for number, record in enumerate(parts):
             places.append(place)
             records.append(record)
@@ -143,8 +155,9 @@ class Journal:
         leased, buried = bool(entry.token), entry.reason is not None
         moved = entry.leased_until != entry.token
         others = 2 * leased + moved + buried
-        self._append_operation(Batch(2 + others), now)
-        self.stored(entry, now, taken)
+        removal = self._encode.rewritten(old, now, 1 + others, buried=buried)
+        self._append_operation(Batch(1 + others + len(removal)), now)
+        self.stored(entry, now, taken, ORIGIN_AGAIN)
         if taken is not None:
             self.records.superseded[entry.job_id] = True
         if leased:
@@ -152,15 +165,15 @@ class Journal:
         if moved:
             self.leases.end_moved(entry, now)
         if buried:
-            self.buried(entry, now)
-        self.removed_before(old, now, 1 + others)
+            self._buried(entry, now, REWRITTEN)
+        self._append(b"".join(removal), len(removal), now)
 
     def completed(
         self,
         entry: Entry,
         timestamp: int,
         now: int,
-        replaced: int = REPLACED_BY_NONE,
+        how: int = COMPLETED,
         *,
         persist: bool = False,
     ) -> None:
@@ -170,23 +183,13 @@ class Journal:
             entry: Which.
             timestamp: Timestamp of the tombstone.
             now: The present.
-            replaced: Distance to the record in its place, or why it goes, see
-                ``cmdlog.format.removal_time``.
+            how: Why it goes, see ``cmdlog.format.endings``.
             persist: Its tombstone is persistent, also if the entry is not.
         """
-        if entry.run is None:
-            if persist:
-                self.log.tombstone(entry.key, timestamp, now)
-            return
-        if entry.extra.reason is None:
-            job_id = self.records.remove(entry)
-            data = self._encode.completion(job_id, entry.key, timestamp, now, replaced)
-            self._append(data, 1, now)
-            return
-        if replaced <= REPLACED_MAX:
-            # the head of the batch stands between them
-            replaced += 1
-        self._append_group(self._dead_letter_over(entry, timestamp, now, replaced), now)
+        if entry.run is not None:
+            self._append_all(self._removal(entry, timestamp, now, how), now)
+        elif persist:
+            self.log.tombstone(entry.key, timestamp, now)
 
     def completed_all(self, entries: list[tuple[Entry, int]], now: int) -> None:
         """Entries that were leased are gone, and leave tombstones of these timestamps.
@@ -195,22 +198,22 @@ class Journal:
         """
         remove = self.records.remove
         done = [
-            (remove(entry), entry.key, timestamp)
+            (remove(entry), (timestamp, entry.key, entry.extra.leased))
             for entry, timestamp in entries
             if entry.run is not None
         ]
         if done:
-            parts = self._encode.completions(done, now)
-            self._append(b"".join(parts), len(parts), now)
+            self._append_all(self._encode.completed_work(done, now), now)
 
-    def _dead_letter_over(
-        self, entry: Entry, timestamp: int, now: int, replaced: int
-    ) -> list[bytes]:
-        """Return the records of a deletion: workq refuses to complete a failed job."""
-        return [
-            self._encode.deletion(self.records.remove(entry), now, replaced),
-            self._encode.operation(Tombstone(entry.key, timestamp), now),
-        ]
+    def _removal(self, entry: Entry, timestamp: int | None, now: int, how: int) -> list[bytes]:
+        """Return the records that remove an entry: workq refuses to complete a failed job.
+
+        ``timestamp``: of its tombstone; None: it leaves none.
+        """
+        encode, job_id = self._encode, self.records.remove(entry)
+        if entry.extra.reason is None:
+            return [encode.completion(job_id, entry, timestamp, now, how)]
+        return [encode.end(job_id, entry, timestamp, now, how), encode.deletion(job_id, now)]
 
     def purged(
         self, entries: list[tuple[Entry, int]], now: int, *, tombstones: bool, persist: bool
@@ -223,18 +226,12 @@ class Journal:
             tombstones: Whether they leave any.
             persist: Tombstones of entries that are not persistent are persistent all the same.
         """
-        encode, parts = self._encode, list[bytes]()
+        parts = list[bytes]()
         for entry, timestamp in entries:
-            if entry.run is None:
-                if tombstones and persist:
-                    parts.append(encode.operation(Tombstone(entry.key, timestamp), now))
-            elif not tombstones:
-                parts.append(encode.deletion(self.records.remove(entry), now, REMOVED_BY_PURGE))
-            elif entry.extra.reason is None:
-                job_id = self.records.remove(entry)
-                parts.append(encode.completion(job_id, entry.key, timestamp, now, REMOVED_BY_PURGE))
-            else:
-                parts += self._dead_letter_over(entry, timestamp, now, REMOVED_BY_PURGE)
+            if entry.run is not None:
+                parts += self._removal(entry, timestamp if tombstones else None, now, PURGED)
+            elif tombstones and persist:
+                parts.append(self._encode.operation(Tombstone(entry.key, timestamp), now))
         if parts:
             self._append_group(parts, now)
 
@@ -249,10 +246,8 @@ class Journal:
         ``delivered``: domains whose last delivery this is, if their interval runs.
         """
         remove = self.records.remove
-        done = [
-            (remove(each), each.key, each.timestamp) for each in entries if each.run is not None
-        ]
-        parts = self._encode.completions(done, now, REMOVED_BY_NEXT)
+        done = [(remove(each), each, each.timestamp) for each in entries if each.run is not None]
+        parts = self._encode.completions(done, now, POPPED)
         if delivered:
             parts = [
                 self._encode.operation(Delivered(name, now), now) for name in delivered
@@ -266,52 +261,45 @@ class Journal:
             return
         entry.run = None
         entry.facts = entry.facts[:FACTS_BYTES]
-        self.stored(entry, now, erases=True)
+        self.stored(entry, now, origin=ORIGIN_UNDELIVERED, erases=True)
 
-    def deleted(self, entry: Entry, now: int, replaced: int = REPLACED_BY_NONE) -> None:
-        """The entry is gone without trace; ``replaced``: see ``completed``."""
-        if entry.run is not None:
-            self.removed_before(self.records.remove(entry), now, replaced)
-
-    def removed_before(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> None:
-        """A job is gone for another reason than a record that is there: it must not return.
-
-        Args:
-            job_id: Which.
-            now: The present.
-            replaced: Distance to the record in its place, or why it goes, see
-                ``cmdlog.format.removal_time``.
-        """
-        self._append(self._encode.deletion(job_id, now, replaced), 1, now)
-
-    def expired(self, entry: Entry, now: int) -> None:
-        """The entry's life is over."""
-        if entry.run is not None:
-            self._append(self._encode.expiry(self.records.remove(entry), now), 1, now)
-
-    def buried(self, entry: Entry, now: int) -> None:
-        """The entry is a dead letter now, with its reason, which ends its lease."""
+    def deleted(self, entry: Entry, now: int, how: int) -> int:
+        """The entry is gone without trace; return the number of records that say so."""
         if entry.run is None:
-            return
-        job_id = self.records.amend(entry)
-        self._append(self._encode.failure(job_id, entry.reason or b"", now), 1, now)
+            return 0
+        parts = self._removal(entry, None, now, how)
+        self._append_all(parts, now)
+        return len(parts)
+
+    def gone(self, job_id: bytes, key: bytes, facts: bytes, now: int, *, buried: bool) -> None:
+        """A job is gone by another record, which is there: it must not return if that goes."""
+        self._append_all(self._encode.removal(job_id, key, facts, now, buried=buried), now)
+
+    def expired(self, entry: Entry, now: int, lease_end: int = 0) -> None:
+        """The entry's life is over; ``lease_end``: how a lease ended with it."""
+        self.deleted(entry, now, EXPIRED | lease_end)
+
+    def buried(self, entry: Entry, now: int, lease_end: int = 0) -> None:
+        """The entry is a dead letter now, with its reason; ``lease_end``: as for ``expired``."""
+        if entry.run is not None:
+            self._buried(entry, now, BURIED | lease_end)
 
     def buried_again(self, entry: Entry, now: int) -> None:
         """The entry, a dead letter already, has another reason: workq fails a job once."""
         if entry.run is None:
             return
-        self._append_operation(Batch(3), now)
-        self._store_again(entry, now)
-        self.buried(entry, now)
+        self._append_operation(Batch(4), now)
+        self._store_again(entry, now, ORIGIN_AGAIN, buried=True)
+        self._buried(entry, now, REWRITTEN)
 
     def kicked(self, entries: list[Entry], now: int) -> None:
         """The entries, dead letters so far, wait again: as new jobs, for workq never does that."""
         entries = [entry for entry in entries if entry.run is not None]
         if not entries:
             return
-        self._append_operation(Batch(2 * len(entries)), now)
+        self._append_operation(Batch(3 * len(entries)), now)
         for entry in entries:
-            self._store_again(entry, now)
+            self._store_again(entry, now, ORIGIN_KICK, buried=True)
 
     # --- other changes --------------------------------------------------------------------------
 
@@ -358,14 +346,15 @@ class Journal:
         if entry.persistent:
             job_id = self.records.amend(entry)
             self.records.erasers.add(job_id)
-            change = Rename(job_id, entry.key, entry.timestamp, old)
+            facts = self._encode.facts(entry, UNKNOWN)
+            change = Rename(job_id, entry.key, entry.timestamp, old, facts)
             parts.append(self._encode.operation(change, now))
         elif tombstone:
             laid = Tombstone(old, entry.timestamp)
             parts.append(self._encode.operation(laid, now))
         if replaced is not None and replaced.persistent:
-            by = 1 if entry.persistent else REPLACED_UNLOGGED
-            parts.append(self._encode.deletion(self.records.remove(replaced), now, by))
+            how = REPLACED + 1 if entry.persistent else REPLACED_UNLOGGED
+            parts += self._removal(replaced, None, now, how)
         if parts:
             self._append_group(parts, now)
 
@@ -374,17 +363,27 @@ class Journal:
     def _append_operation(self, operation: Operation, now: int) -> int:
         return self._append(self._encode.operation(operation, now), 1, now)
 
+    def _append_all(self, parts: list[bytes], now: int) -> None:
+        self._append(b"".join(parts), len(parts), now)
+
     def _append_group(self, parts: list[bytes], now: int) -> None:
         """Append records of one request: all or nothing."""
         if len(parts) > 1:
             parts.insert(0, self._encode.operation(Batch(len(parts)), now))
-        self._append(b"".join(parts), len(parts), now)
+        self._append_all(parts, now)
 
     def _amend(self, entry: Entry, change: Change, now: int) -> None:
         self.records.amend(entry)
         self._append_operation(change, now)
 
-    def _store_again(self, entry: Entry, now: int) -> None:
+    def _buried(self, entry: Entry, now: int, how: int) -> None:
+        self._append(self._encode.failure(self.records.amend(entry), entry, now, how), 1, now)
+
+    def _store_again(self, entry: Entry, now: int, origin: int, *, buried: bool) -> None:
+        """Write an entry under a new job id, and remove the old one; ``buried``: whether it is."""
         old = entry.job_id
-        self.stored(entry, now)
-        self.removed_before(old, now, 1)
+        self.stored(entry, now, origin=origin)
+        self._append_all(self._encode.rewritten(old, now, 1, buried=buried), now)
+
+    def _store_leased(self, entry: Entry, now: int) -> None:
+        self._store_again(entry, now, ORIGIN_AGAIN, buried=False)

@@ -7,8 +7,24 @@ does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from struct import Struct
 
 from fastjournal.cmdlog.format import workq
+from fastjournal.cmdlog.format.endings import (
+    ATTEMPT_AT,
+    DUE_BYTES,
+    FIRST_ATTEMPT,
+    LEASE_LOST,
+    LEASE_RETURNED,
+    START,
+    START_AT,
+    UNKNOWN,
+    WAITS,
+    unpack_start,
+)
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
@@ -19,9 +35,14 @@ from fastjournal.cmdlog.format.operation_records import (
     Operation,
     Touch,
 )
-from fastjournald.tables.entry import Entry
+from fastjournal.cmdlog.format.packed_entry import CREATED, DUE, PRIORITY_AT, SERIAL
+from fastjournald.tables.entry import JOB_ID_REST, NOTHING, Entry, Extra
 from fastjournald.wal.entry_records import EntryRecords
-from fastjournald.wal.record_encoder import Append, RecordEncoder
+from fastjournald.wal.record_encoder import Append, RecordEncoder, attempt_of
+
+_facts_of, _domain_of = attrgetter("facts"), attrgetter("domain")
+_priority_of = itemgetter(PRIORITY_AT)
+_pack_u64 = Struct(">Q").pack
 
 
 class LeaseJournal:
@@ -71,13 +92,12 @@ class LeaseJournal:
         entries = [entry for entry in entries if entry.run is not None]
         if not entries and not delivered:
             return
-        for entry in entries:
-            if entry.extra.starts >= workq.ATTEMPTS_MAX:
-                self._store_again(entry, now)
         encode, parts = self._encode, list[bytes]()
         if touched or delivered:
             for entry in touched:
                 if entry.run is not None:
+                    if entry.extra.starts >= workq.ATTEMPTS_MAX:
+                        self._store_again(entry, now)
                     touch = Touch(self._records.amend(entry), entry.expires)
                     parts.append(encode.operation(touch, now))
             parts += [encode.operation(Delivered(name, now), now) for name in delivered]
@@ -87,65 +107,73 @@ class LeaseJournal:
             if not entries:
                 self.append(b"".join(parts), len(parts), now)
                 return
-        lease = Lease(len(entries), token, False, attempts_max)
-        self._begin(parts, entries, lease, now)
+        self._begin(parts, entries, token, attempts_max, now)
         # behind the append: the first record of a segment tells of what is before it
         self.last_token = token
 
     def copied_forward(self, entry: Entry, now: int) -> None:
         """The record of a leased entry was written anew; this is its lease."""
-        lease = Lease(1, entry.token, again=True, attempts=entry.extra.attempts_max)
-        self._begin([], [entry], lease, now)
+        since = unpack_start(entry.extra.leased[START], now)
+        lease = Lease(1, entry.token, again=True, attempts=entry.extra.attempts_max, since=since)
+        entry.own().starts += 1
+        job_id = self._records.amend(entry)
+        self._append_all(
+            [self._encode.operation(lease, now), *self._encode.starts([job_id], now)], now
+        )
 
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""
         self._append_operation(Lease(0, self.last_token), now)
 
-    def lease_over(self, entry: Entry, now: int) -> None:
-        """The lease ran out or was released: the entry waits again."""
+    def lost(self, entry: Entry, now: int) -> None:
+        """The lease ran out: the entry waits again."""
         if entry.run is not None:
-            self.append(self._encode.timeout(entry.job_id, now), 1, now)
+            self._append_all(self._end(entry, now, LEASE_LOST), now)
 
-    def released_with_delay(self, entry: Entry, now: int) -> None:
-        """The lease was released, and the entry must not start before its new instant."""
+    def returned(self, entry: Entry, now: int, *, delayed: bool) -> None:
+        """The lease was released; ``delayed``: the entry must not start before its new instant."""
         if entry.run is None:
             return
-        parts = (
-            self._encode.operation(Batch(2), now),
-            self._encode.operation(Delay(entry.job_id, entry.not_before), now),
-            self._encode.timeout(entry.job_id, now),
-        )
-        self.append(b"".join(parts), len(parts), now)
+        parts = self._end(entry, now, LEASE_RETURNED)
+        if delayed:
+            delay = Delay(entry.job_id, entry.not_before)
+            parts[:0] = [
+                self._encode.operation(Batch(1 + len(parts)), now),
+                self._encode.operation(delay, now),
+            ]
+        self._append_all(parts, now)
 
     def failed(self, entry: Entry, now: int, *, delayed: bool) -> None:
         """An attempt failed with the entry's error: it waits again, or is a dead letter now."""
         if entry.run is None:
             return
         encode, job_id = self._encode, self._records.amend(entry)
-        parts = [
-            encode.operation(Failed(job_id, entry.extra.attempts, entry.extra.error or b""), now)
-        ]
+        error, attempts = entry.extra.error or b"", entry.extra.attempts
+        parts = [self._failed(entry, attempts, error, now)]
         if delayed:
             parts.append(encode.operation(Delay(job_id, entry.not_before), now))
         if entry.reason is None:
             parts.append(encode.timeout(job_id, now))
         else:
-            parts.append(encode.failure(job_id, entry.reason, now))
+            entry.own().leased = b""
+            parts.append(encode.failure(job_id, entry, now))
         parts.insert(0, encode.operation(Batch(len(parts)), now))
-        self.append(b"".join(parts), len(parts), now)
+        self._append_all(parts, now)
 
     def failed_before_removal(self, entry: Entry, error: bytes, now: int) -> None:
         """An attempt failed with this error, and the entry is removed: that record is the next."""
         if entry.run is not None:
             self._append_operation(Batch(2), now)
-            failed = Failed(entry.job_id, entry.extra.attempts + 1, error)
-            self._append_operation(failed, now)
+            failed = self._failed(entry, entry.extra.attempts + 1, error, now)
+            self.append(failed, 1, now)
 
     def extended(self, entry: Entry, now: int) -> None:
         """The lease ends at the entry's token instead."""
         if entry.run is None:
             return
-        self._append_operation(Extend(entry.job_id, entry.token), now)
+        facts, priority = self._encode.facts(entry, UNKNOWN), entry.priority
+        extend = Extend(entry.job_id, entry.token, 0, entry.domain.name, priority, facts)
+        self._append_operation(extend, now)
         self.last_token = entry.token
 
     def end_moved(self, entry: Entry, now: int, *, ends_next: bool = False) -> None:
@@ -154,12 +182,14 @@ class LeaseJournal:
         Args:
             entry: Which.
             now: The present.
-            ends_next: The next record ends the lease: both are one group.
+            ends_next: The lease ends next: all of it is one group.
         """
         if entry.run is None:
             return
         if ends_next:
-            self._append_operation(Batch(2), now)
+            # the end of a lease is two records, a removal is one
+            is_gone = entry.superseded or 0 < entry.expires <= now
+            self._append_operation(Batch(2 if is_gone else 3), now)
         moved = Extend(self._records.amend(entry), entry.token, entry.leased_until)
         self._append_operation(moved, now)
 
@@ -170,18 +200,71 @@ class LeaseJournal:
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _begin(self, parts: list[bytes], entries: list[Entry], lease: Lease, now: int) -> None:
+    def _begin(
+        self, parts: list[bytes], entries: list[Entry], token: int, attempts_max: int, now: int
+    ) -> None:
         """Append these parts, the lease, and an attempt of each entry."""
-        parts.append(self._encode.operation(lease, now))
-        amended = self._records.amended
-        job_ids = []
+        amended, nothing, first = (
+            self._records.amended,
+            NOTHING,
+            FIRST_ATTEMPT + _pack_u64(now)[START_AT:],
+        )
+        job_ids, dues, first_ones = list[bytes](), list[bytes](), True
         for entry in entries:
-            entry.own().starts += 1
+            facts = entry.facts
+            if entry.extra is nothing:
+                # as most are: without a call (tests.bench.bench_instructions)
+                due, created = facts[DUE], facts[CREATED]
+                due = (due if due > created else created) + facts[SERIAL]
+                entry.extra = Extra(0, 0, 0, 0, 0, due + first, 1)
+            else:
+                if entry.extra.starts >= workq.ATTEMPTS_MAX:
+                    self._store_again(entry, now)
+                    facts = entry.facts
+                extra = entry.own()
+                attempt = attempt_of(entry)
+                due = attempt[:DUE_BYTES]
+                extra.leased = attempt + first[1:]
+                extra.starts += 1
+                first_ones = first_ones and not extra.attempts
+            dues.append(due)
+            run = entry.run
+            assert run is not None, "these are persistent"
             # in one piece from now on, as it is what stands in ``amended``
-            job_id = entry.run = entry.job_id
-            amended[job_id] = entry
-            job_ids.append(job_id)
+            if len(run) != JOB_ID_BYTES:
+                run = entry.run = run + facts[JOB_ID_REST]
+            amended[run] = entry
+            job_ids.append(run)
+        priorities = bytes(map(_priority_of, map(_facts_of, entries)))
+        attempts = b""
+        if not first_ones:
+            attempts = bytes([entry.extra.leased[ATTEMPT_AT] for entry in entries])
+        domains = list[bytes | int]()
+        for domain, same in groupby(entries, _domain_of):
+            domains += (domain.name, len(list(same)))
+        lease = Lease(
+            *(len(entries), token, False, attempts_max),
+            *(b"".join(dues), priorities, attempts, domains),
+        )
+        parts.append(self._encode.operation(lease, now))
         parts += self._encode.starts(job_ids, now)
+        self._append_all(parts, now)
+
+    def _end(self, entry: Entry, now: int, lease_end: int) -> list[bytes]:
+        """Return the records of the end of a lease after which the entry waits again."""
+        encode, job_id = self._encode, self._records.amend(entry)
+        return [
+            encode.end(job_id, entry, None, now, WAITS | lease_end),
+            encode.timeout(job_id, now),
+        ]
+
+    def _failed(self, entry: Entry, attempts: int, error: bytes, now: int) -> bytes:
+        domain, priority = entry.domain.name, entry.priority
+        facts = self._encode.facts(entry, UNKNOWN)
+        failed = Failed(entry.job_id, attempts, error, domain, priority, facts)
+        return self._encode.operation(failed, now)
+
+    def _append_all(self, parts: list[bytes], now: int) -> None:
         self.append(b"".join(parts), len(parts), now)
 
     def _append_operation(self, operation: Operation, now: int) -> None:

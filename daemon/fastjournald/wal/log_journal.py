@@ -60,14 +60,14 @@ class LogJournal:
 
     # --- domains --------------------------------------------------------------------------------
 
-    def paused(self, domain: bytes, until: int, now: int) -> None:
-        """A domain is paused until that instant; 0: no more."""
-        position = self._append_operation(Pause(domain, until), now, now)
+    def paused(self, domain: bytes, until: int, now: int, *, again: bool = False) -> None:
+        """A domain is paused until that instant; 0: no more. ``again``: the log says so already."""
+        position = self._append_operation(Pause(domain, until, again), now, now)
         self._usage.paused(position >> OFFSET_BITS, domain, until)
 
-    def limited(self, domain: bytes, limit: DomainLimit, now: int) -> None:
-        """A domain has these limits from now on."""
-        record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
+    def limited(self, domain: bytes, limit: DomainLimit, now: int, *, again: bool = False) -> None:
+        """A domain has these limits from now on. ``again``: the log says so already."""
+        record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts, again)
         position = self._append_operation(record, now, now)
         self._usage.limited(position >> OFFSET_BITS, domain)
 
@@ -79,7 +79,7 @@ class LogJournal:
 
     def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
         """Return the first record of a new segment; ``previous``: the one before it."""
-        start = SegmentStart(0, self._leases.last_token)
+        start = SegmentStart(0, self._leases.last_token, last_serial=self._encode.last_serial)
         if previous is not None:
             start.previous, start.bytes = previous.number, previous.bytes
             start.crc32c = previous.crc32c

@@ -10,10 +10,29 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TypeAlias
 
-from fastjournal.cmdlog.format.envelope import MAGIC, Failure, encode_fields, pack
+from fastjournal.cmdlog.format.endings import (
+    ATTEMPT_MAX,
+    BURIED,
+    COMPLETED,
+    HOW,
+    NO_ATTEMPT,
+    NO_DUE,
+    NOT_LEASED,
+    REPLACED,
+    REWRITTEN,
+    pack_attempt,
+)
+from fastjournal.cmdlog.format.envelope import (
+    MAGIC,
+    ORIGIN_SET,
+    Completion,
+    Failure,
+    encode_fields,
+    pack,
+)
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
-from fastjournal.cmdlog.format.operation_records import Operation, encode_operation
-from fastjournal.cmdlog.format.packed_entry import PRIORITY_AT, unpack_facts
+from fastjournal.cmdlog.format.operation_records import End, Operation, encode_operation
+from fastjournal.cmdlog.format.packed_entry import PRIORITY_AT, SERIAL, unpack_facts
 from fastjournal.cmdlog.format.records import (
     encode_job,
     encode_result,
@@ -21,15 +40,15 @@ from fastjournal.cmdlog.format.records import (
     encode_simples,
     encode_time,
 )
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, encode_removal_time
 from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
+from fastjournal.keys import split_journal_key
 from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry, Extra
 from fastjournald.wal.workq_headers import WorkqHeaders
 
 # plain integers: a list that is indexed by a member of an enum takes the slow way
 _ADD, _SCHEDULE = Command.ADD.value, Command.SCHEDULE.value
 _COMPLETE, _FAIL = Command.COMPLETE.value, Command.FAIL.value
-_DELETE, _EXPIRE = Command.DELETE.value, Command.EXPIRE.value
+_DELETE = Command.DELETE.value
 _START, _TIMEOUT = Command.START_ATTEMPT.value, Command.TIMEOUT_ATTEMPT.value
 
 _pack_serial = Struct(">Q").pack
@@ -80,10 +99,25 @@ class JobIds:
         return job_id
 
 
+def attempt_of(entry: Entry) -> bytes:
+    """Return due instant, serial number and attempt of an entry, as facts have them."""
+    _, not_before, serial, _, created, _ = unpack_facts(entry.facts)
+    extra = entry.extra
+    due = extra.due
+    if not due:
+        due = extra.changed or created
+        due = max(due, not_before)
+    attempt = extra.attempts + 1
+    attempt = min(attempt, ATTEMPT_MAX)
+    return pack_attempt(due, serial >> 16, serial & 0xFFFF, attempt)
+
+
 def _last_fields(
-    extra: Extra, taken: tuple[int, ...] | None, *, erases: bool
+    extra: Extra, taken: tuple[int, ...] | None, origin: int, *, erases: bool
 ) -> tuple[object, ...]:
     """Return the last fields of an envelope, but for those that have their default."""
+    if origin or extra.due:
+        return (taken or (), erases, extra.error, extra.due, origin)
     if extra.error is not None:
         return (taken or (), erases, extra.error)
     return (taken or (), erases) if erases or taken is not None else ()
@@ -105,11 +139,20 @@ class RecordEncoder:
         self._operation_header = headers.operation
         self._now = -1
         self._time = NO_TIME
-        self._removed_at = (-1, 0)
-        self._removal_time = NO_TIME
+
+    @property
+    def last_serial(self) -> int:
+        """The highest serial number so far."""
+        return self._ids.serial
 
     def entry(
-        self, entry: Entry, now: int, taken: tuple[int, ...] | None = None, *, erases: bool = False
+        self,
+        entry: Entry,
+        now: int,
+        taken: tuple[int, ...] | None = None,
+        origin: int = ORIGIN_SET,
+        *,
+        erases: bool = False,
     ) -> bytes:
         """Return the record that carries an entry as it stands, under a fresh job id.
 
@@ -118,6 +161,7 @@ class RecordEncoder:
             now: The present.
             taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
                 n the n-th link; None: none took any.
+            origin: Why it is written, see ``Envelope.origin``.
             erases: A tombstone stood under its key, or may stand in the log before it.
         """
         value = entry.value
@@ -144,7 +188,7 @@ class RecordEncoder:
                 0 if taken is None else extra.superseded,
                 extra.reason,
                 extra.first_due,
-                *_last_fields(extra, taken, erases=erases),
+                *_last_fields(extra, taken, origin, erases=erases),
             )
         )
         domain = entry.domain.name
@@ -209,36 +253,109 @@ class RecordEncoder:
         time = self._time_at(now)
         return encode_operation(operation, time, self._ids.next_id(), self._operation_header)
 
-    def completion(
-        self, job_id: bytes, key: bytes, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
-    ) -> bytes:
-        """Return the record that a job is complete, and that it leaves a tombstone."""
-        time = self._time_of_removal(now, replaced)
-        result = MAGIC + encode_fields((timestamp, key))
-        return encode_result(_COMPLETE, time, job_id, result)
+    @staticmethod
+    def facts(entry: Entry, how: int) -> bytes:
+        """Return the facts of an entry, whose lease or life ends; see ``cmdlog.format.endings``."""
+        leased = entry.extra.leased
+        if leased and how == COMPLETED:
+            return leased
+        if not leased and REPLACED <= how < REWRITTEN:
+            return NO_DUE + entry.facts[SERIAL] + NO_ATTEMPT + HOW[how]
+        return (leased or attempt_of(entry) + NOT_LEASED) + HOW[how]
 
-    def completions(
-        self, done: list[tuple[bytes, bytes, int]], now: int, replaced: int = REPLACED_BY_NONE
+    def completion(
+        self, job_id: bytes, entry: Entry, timestamp: int | None, now: int, how: int = COMPLETED
+    ) -> bytes:
+        """Return the record that a job is complete, and the tombstone that it leaves, if any."""
+        facts = self.facts(entry, how)
+        if timestamp is None:
+            fields: tuple[object, ...]
+            fields = (None, entry.domain.name, facts, entry.facts[PRIORITY_AT])
+        else:
+            fields = (timestamp, entry.key, facts)
+        return encode_result(_COMPLETE, self._time_at(now), job_id, MAGIC + encode_fields(fields))
+
+    def completed_work(
+        self, done: list[tuple[bytes, tuple[int, bytes, bytes]]], now: int
     ) -> list[bytes]:
-        """Return the records as ``completion`` does, of job ids, keys and timestamps."""
-        time = self._time_of_removal(now, replaced)
+        """Return the records that workers completed jobs: of ids, and of ``Completion``s."""
+        time = self._time_at(now)
         return [
-            encode_result(_COMPLETE, time, job_id, MAGIC + encode_fields((timestamp, key)))
-            for job_id, key, timestamp in done
+            encode_result(_COMPLETE, time, job_id, MAGIC + encode_fields(fields))
+            for job_id, fields in done
         ]
 
-    def deletion(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> bytes:
-        """Return the record that a job is gone without trace."""
-        return encode_simple(_DELETE, self._time_of_removal(now, replaced), job_id)
+    def replacements(self, done: list[tuple[bytes, Entry, int]], now: int) -> list[bytes]:
+        """Return the removals of waiting entries, each of which the record before it replaces.
 
-    def failure(self, job_id: bytes, reason: bytes, now: int) -> bytes:
+        ``done``: job ids, entries, and timestamps of the tombstones.
+        """
+        time, how = self._time_at(now), NO_ATTEMPT + HOW[REPLACED + 1]
+        return [
+            encode_result(
+                _COMPLETE,
+                time,
+                job_id,
+                MAGIC + encode_fields((timestamp, entry.key, NO_DUE + entry.facts[SERIAL] + how)),
+            )
+            for job_id, entry, timestamp in done
+        ]
+
+    def completions(
+        self, done: list[tuple[bytes, Entry, int]], now: int, how: int = COMPLETED
+    ) -> list[bytes]:
+        """Return the records as ``completion`` does, of job ids, entries and timestamps."""
+        time, how_ended, records = self._time_at(now), HOW[how], list[bytes]()
+        for job_id, entry, timestamp in done:
+            facts = (entry.extra.leased or attempt_of(entry) + NOT_LEASED) + how_ended
+            result = MAGIC + encode_fields((timestamp, entry.key, facts))
+            records.append(encode_result(_COMPLETE, time, job_id, result))
+        return records
+
+    def end(
+        self,
+        job_id: bytes,
+        entry: Entry,
+        timestamp: int | None,
+        now: int,
+        how: int,
+        *,
+        following: int = 1,
+    ) -> bytes:
+        """Return the operation of the end of a lease, or of a buried job."""
+        key = entry.domain.name if timestamp is None else entry.key
+        facts = self.facts(entry, how)
+        end = End(following, job_id, timestamp, key, facts, entry.facts[PRIORITY_AT])
+        return self.operation(end, now)
+
+    def rewritten(self, job_id: bytes, now: int, distance: int, *, buried: bool) -> list[bytes]:
+        """Return the removal of a job whose entry stands in a record so many before it."""
+        return self.removal(job_id, b"", bytes((REWRITTEN + distance,)), now, buried=buried)
+
+    def removal(
+        self, job_id: bytes, key: bytes, facts: bytes, now: int, *, buried: bool
+    ) -> list[bytes]:
+        """Return the removal of a job without a tombstone; ``buried``: whether workq failed it."""
+        parts = split_journal_key(key)
+        domain, priority = (b"", 0) if parts is None else parts[:2]
+        if buried:
+            end = End(1, job_id, None, domain, facts, priority)
+            return [self.operation(end, now), self.deletion(job_id, now)]
+        result = pack(Completion(None, domain, facts, priority))
+        return [encode_result(_COMPLETE, self._time_at(now), job_id, result)]
+
+    def deletion(self, job_id: bytes, now: int) -> bytes:
+        """Return the record that a buried job is gone, which stands behind its operation."""
+        return encode_simple(_DELETE, self._time_at(now), job_id)
+
+    def failure(self, job_id: bytes, entry: Entry, now: int, how: int = BURIED) -> bytes:
         """Return the record that a job failed: its entry is buried."""
-        result = pack(Failure(reason))
-        return encode_result(_FAIL, self._time_at(now), job_id, result)
-
-    def expiry(self, job_id: bytes, now: int) -> bytes:
-        """Return the record that the life of a job is over."""
-        return encode_simple(_EXPIRE, self._time_at(now), job_id)
+        if how == REWRITTEN:
+            failure = Failure(entry.reason or b"", facts=bytes((how,)))
+        else:
+            domain, priority = entry.domain.name, entry.facts[PRIORITY_AT]
+            failure = Failure(entry.reason or b"", domain, priority, self.facts(entry, how))
+        return encode_result(_FAIL, self._time_at(now), job_id, pack(failure))
 
     def starts(self, job_ids: Iterable[bytes], now: int) -> list[bytes]:
         """Return the records that an attempt of each of these jobs starts."""
@@ -253,10 +370,3 @@ class RecordEncoder:
             self._now = now
             self._time = encode_time(now)
         return self._time
-
-    def _time_of_removal(self, now: int, replaced: int) -> bytes:
-        """Return the TIME of a removal, see ``cmdlog.format.removal_time``."""
-        if self._removed_at != (now, replaced):
-            self._removed_at = now, replaced
-            self._removal_time = encode_removal_time(now, replaced)
-        return self._removal_time

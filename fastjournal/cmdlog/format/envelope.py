@@ -10,7 +10,7 @@ Byte layout, all of them: ``46 4a`` (``FJ``), a version byte ``01``, then one ms
 
 A payload or result that does not start with these three bytes is foreign (workq's own).
 
-Fields are only ever added at the end, with a default, so that older logs stay readable.
+Fields are only ever added at the end, with a default. Facts: ``cmdlog.format.endings``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from fastjournal.cmdlog.format.endings import SERIAL_MAX
+
 MAGIC = b"FJ\x01"
 MAGIC_BYTES = len(MAGIC)
 PLAIN_NAME = "fj.kv"
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Byte: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
 class Envelope(msgspec.Struct, array_like=True, gc=False):
@@ -33,14 +36,15 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """The second key given in the SET."""
     links: list[bytes]
     """Further keys, by LINK."""
-    value_type: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    value_type: Byte
     value: bytes
     timestamp: Number
     """Instant of the last write, by the writer's clock: decides which write wins."""
     created: Number
     modified: Number
-    arrival: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-    """Serial number that orders entries of one priority and instant."""
+    arrival: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)]
+    """Serial number of the entry, which orders entries of one priority and instant. It stays when
+    the entry is written again."""
     not_before: Number = 0
     """Instant before which it must not start; 0 for a plain key."""
     expires: Number = 0
@@ -64,20 +68,41 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     one, compaction has to say so in its place."""
     error: bytes | None = None
     """Error of the last failed attempt; None: none failed."""
+    due: Number = 0
+    """Instant since which it can be leased; 0: since ``not_before`` or ``modified``, the later."""
+    origin: Byte = 0
+    """Why it is written: one of ``ORIGIN_SET`` and those below it."""
+
+
+ORIGIN_SET = 0
+ORIGIN_KICK = 1
+"""A KICK made a buried entry wait again."""
+ORIGIN_AGAIN = 2
+"""It is written again as it is, under another job id: no event."""
+ORIGIN_UNDELIVERED = 3
+"""It was popped, and came back, as the reply could not be sent."""
 
 
 class Completion(msgspec.Struct, array_like=True, gc=False):
-    """The result of a complete record: the tombstone that it leaves."""
+    """The result of a complete record: how the entry ended, and the tombstone that it leaves."""
 
-    timestamp: Number
+    timestamp: Number | None
+    """Timestamp of the tombstone; None: there is none."""
     key: bytes
-    """The primary key, so that the tombstone outlives the record of its entry."""
+    """The primary key, so that the tombstone outlives the record of its entry. Without a tombstone
+    the domain; empty: it has none."""
+    facts: bytes = b""
+    priority: Byte = 0
+    """Without a tombstone, as no key says it."""
 
 
 class Failure(msgspec.Struct, array_like=True, gc=False):
     """The result of a fail record: buried."""
 
     reason: bytes
+    domain: bytes = b""
+    priority: Byte = 0
+    facts: bytes = b""
 
 
 encode_fields = msgspec.msgpack.Encoder().encode

@@ -4,7 +4,7 @@ An operation is an add record whose job has the name ``fj.op`` and a time to liv
 so that workq finds it expired, and skips it, as soon as it replays. Its payload: ``MAGIC``, then
 the msgpack array of the tag of one of the structs below and its fields.
 
-Fields are only ever added at the end, with a default, so that older logs stay readable.
+Fields are only ever added at the end, with a default. Facts: ``cmdlog.format.endings``.
 
 By what an operation concerns it is one of these; whoever reads operations goes by that:
 
@@ -26,6 +26,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from fastjournal.cmdlog.format.endings import SERIAL_MAX, WAITS, how_of
 from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, encode_fields
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, NO_TIME, Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job
@@ -41,6 +42,7 @@ GROUP_RECORDS_MAX = 2**31 - 1
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _JobId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=JOB_ID_BYTES, max_length=JOB_ID_BYTES)]
+_Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=255)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUP_RECORDS_MAX)]
 
 
@@ -55,6 +57,8 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
     """Size of the segment before this one when it was sealed; 0: not told."""
     crc32c: _Number = 0
     """CRC-32C of the whole segment before this one then."""
+    last_serial: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)] = 0
+    """The highest serial number of an entry so far; 0: none."""
 
 
 class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=False):
@@ -85,6 +89,16 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
     """Whether a lease that goes on is only told once more: another token may be the newest."""
     attempts: _Number = 0
     """Failed attempts after which an entry of this lease is buried; 0: the lease has no bound."""
+    facts: bytes = b""
+    """Due instants and serial numbers of the entries, in the order of the start-attempts."""
+    priorities: bytes = b""
+    """Priorities of the entries, a byte each."""
+    numbers: bytes = b""
+    """Numbers of the attempts, a byte each; empty: all are the first ones."""
+    domains: list[bytes | _Number] = []
+    """Domains of the entries in the same order: a name, and how many have it; and so on."""
+    since: _Number = 0
+    """When it began; 0: at the time of this record."""
 
 
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
@@ -114,6 +128,8 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
 
     domain: bytes
     until: _Number
+    again: bool = False
+    """Whether compaction only tells it once more."""
 
 
 class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
@@ -124,6 +140,8 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     jobs: _Number
     lease_us: _Number
     attempts: _Number
+    again: bool = False
+    """Whether compaction only tells it once more."""
 
     @property
     def is_default(self) -> bool:
@@ -141,6 +159,27 @@ class Delivered(msgspec.Struct, tag="delivered", array_like=True, gc=False):
 # --- jobs ---------------------------------------------------------------------------------------
 
 
+class End(msgspec.Struct, tag="end", array_like=True, gc=False):
+    """The lease of that job ended, or a buried job is gone: the operation is what changes it.
+
+    The bare record that follows says the same to workq: a timeout-attempt or a delete.
+    """
+
+    following: _Count
+    job_id: _JobId
+    timestamp: _Number | None
+    """Timestamp of the tombstone that the job leaves; None: none."""
+    key: bytes
+    """As in ``Completion``."""
+    facts: bytes
+    priority: _Priority = 0
+
+    @property
+    def removes(self) -> bool:
+        """Whether the job is gone."""
+        return how_of(self.facts) != WAITS
+
+
 class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
     """TOUCH with a token: the lease of that job now ends at ``token``.
 
@@ -151,6 +190,9 @@ class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
     token: _Number
     end: _Number = 0
     """When the lease ends, where a step of the clock moved that; 0: at its token."""
+    domain: bytes = b""
+    priority: _Priority = 0
+    facts: bytes = b""
 
 
 class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
@@ -176,6 +218,9 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
     attempts: _Number
     """With this one."""
     error: bytes
+    domain: bytes = b""
+    priority: _Priority = 0
+    facts: bytes = b""
 
 
 class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
@@ -214,13 +259,14 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     """Timestamp of the entry and of the tombstone."""
     old: bytes = b""
     """The key before; empty: not told."""
+    facts: bytes = b""
 
 
 SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
-GroupHead: TypeAlias = Lease | Batch
+GroupHead: TypeAlias = Lease | Batch | End
 KeyOperation: TypeAlias = Tombstone | Erasure
 DomainOperation: TypeAlias = Pause | Limit | Delivered
-Change: TypeAlias = Extend | Touch | Delay | Failed | Value | Resize | Link | Rename
+Change: TypeAlias = End | Extend | Touch | Delay | Failed | Value | Resize | Link | Rename
 Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
 
 # --- encoding -----------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ FACTS_BYTES = _FACTS.size
 """Without the facts of its record."""
 PRIORITY_AT = 0
 ARRIVAL_AT = 9
+DUE, SERIAL, CREATED = slice(1, 9), slice(ARRIVAL_AT + 2, ARRIVAL_AT + 8), slice(25, 33)
+"""Places of not before, of the last 6 bytes of arrival, and of created."""
 DELAY_KEY = slice(1, ORDER_BYTES)
 """Not before and arrival: what entries are sorted by that wait for their instant."""
 

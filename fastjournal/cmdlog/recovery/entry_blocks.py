@@ -176,6 +176,7 @@ def _row(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> Ro
         or entry.token
         or entry.expires
         or entry.first_due
+        or entry.due
         or entry.attempts
         or entry.reason is not None
         or entry.error is not None

@@ -86,7 +86,9 @@ def _key_of(record: Record, jobs: Mapping[bytes, ReplayedEntry]) -> bytes | None
                 return unpack_envelope(record.payload).key
             return entry_of(record).key
         if record.command == Command.COMPLETE and is_ours(record.result):
-            return unpack_completion(record.result).key
+            completion = unpack_completion(record.result)
+            if completion.timestamp is not None:
+                return completion.key
     except (LogCorruptError, msgspec.MsgspecError, ValueError):
         return None
     job = jobs.get(record.job_id)

@@ -9,6 +9,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Change,
     Delay,
     Delivered,
+    End,
     Erasure,
     Extend,
     Failed,
@@ -17,12 +18,14 @@ from fastjournal.cmdlog.format.operation_records import (
     Operation,
     Pause,
     Rename,
+    Resize,
     Tombstone,
     Touch,
     Value,
 )
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
+from fastjournal.keys import split_journal_key
 
 
 def apply_operation(state: ReplayState, operation: Operation, time: int, segment: int) -> None:
@@ -46,6 +49,9 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         state.delivered(operation.domain, operation.instant)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
+        if isinstance(operation, End):
+            _end(state, job, operation, time)
+            return
         if isinstance(operation, Extend) and not operation.end:
             state.last_token = operation.token
         if job is not None:
@@ -55,6 +61,19 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
             # compaction has removed the job, but what came of it for the two keys stands
             state.tombstones.pop(operation.key, None)
             state.leave_tombstone(operation.old, operation.timestamp, time, operation=True)
+
+
+def _end(state: ReplayState, job: ReplayedEntry | None, end: End, time: int) -> None:
+    """End the lease of a job, or remove it and leave its tombstone."""
+    if not end.removes:
+        if job is not None and job.token:
+            state.end_lease(job, time)
+        return
+    if job is not None:
+        state.remove(job)
+    state.settle(end.job_id)
+    if end.timestamp is not None:
+        state.leave_tombstone(end.key, end.timestamp, time, operation=True)
 
 
 def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -> None:
@@ -73,7 +92,7 @@ def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -
         state.link(job, change.key)
     elif isinstance(change, Rename):
         state.rename(job, change.key, change.timestamp, time, change.old)
-    else:
+    elif isinstance(change, Value | Resize):
         if isinstance(change, Value):
             job.value = change.value
         else:
@@ -85,4 +104,6 @@ def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -
             else:
                 job.value = job.value[: change.size].ljust(change.size, b"\0")
         job.timestamp = change.timestamp
+        if split_journal_key(job.key) is not None:
+            more.due = job.due
         job.changed = time

@@ -21,6 +21,7 @@ from fastjournal.cmdlog.format.layout import (
     Command,
 )
 from fastjournal.cmdlog.format.operation_records import (
+    End,
     Operation,
     Rename,
     SegmentOperation,
@@ -96,21 +97,24 @@ class RecordReplay:
             if job is not None:
                 self._state.lease(job, token, instant_at(data, 0))
             return
-        if doubt:
-            self.removals.doubtful = {0: doubt}
-            if self.is_unapplied(0, body, end):
-                return
+        self.removals.doubtful = {0: doubt} if doubt else {}
+        if doubt and self.is_unapplied(0, body, end):
+            return
         self.apply(0, body, end)
 
     def is_unapplied(self, start: int, body: int, end: int) -> bool:
         """Leave a doubtful removal out if its replacement is lost; return whether it was."""
-        job = self._state.jobs.get(job_id_at(self.data, body))
+        job_id = job_id_at(self.data, body)
+        job = self._state.jobs.get(job_id)
         if job is None:
             ours = self.data.startswith(MAGIC, body + SHORT_FIELD_AT)
         else:
             ours = self._ours or not job.more.foreign
         # by workq itself; a segment of ours may have lost the record that says so
-        return ours and self.removals.hold_back(self.data, self.base, start, body, end)
+        leaves_tombstone = self.data[body] == Command.COMPLETE
+        return ours and self.removals.hold_back(
+            job_id, self.data, self.base, start, end, leaves_tombstone=leaves_tombstone
+        )
 
     # --- any record -----------------------------------------------------------------------------
 
@@ -177,8 +181,9 @@ class RecordReplay:
             if job is not None:
                 state.remove(job)
             state.settle(job_id)
-            self.removals.pardon(done.key, done.timestamp)
-            state.leave_tombstone(done.key, done.timestamp, time)
+            if done.timestamp is not None:
+                self.removals.pardon(done.key, done.timestamp)
+                state.leave_tombstone(done.key, done.timestamp, time)
             return
         failure = unpack_failure(result) if ours else Failure(workq_jobs.REASON_FAILED)
         if job is None:
@@ -230,6 +235,16 @@ class RecordReplay:
             if isinstance(operation, SegmentStart):
                 self._ours = True
                 state.last_token = operation.last_token or state.last_token
+                state.arrival = max(state.arrival, operation.last_serial)
+            return
+        if isinstance(operation, End) and self.removals.hold_back(
+            operation.job_id,
+            self.data,
+            self.base,
+            start,
+            end,
+            leaves_tombstone=operation.timestamp is not None,
+        ):
             return
         if isinstance(operation, Rename) and operation.job_id not in state.jobs:
             self.removals.unnamed = self.base + end

@@ -4,9 +4,10 @@ The record of a new entry stands before the removal of the one whose place it ta
 append. A power loss may keep the removal and lose the new record, and real damage may hit any
 record. The old entry is intact then, and to apply the removal would lose it.
 
-So the TIME of each removal says whether something took the place of what it removes, and where
-that stands: ``cmdlog.format.removal_time``. Where an older version did not tell, a removal directly
-behind damage that may have held an entry is taken for one that belongs to it.
+So each removal says whether something took the place of what it removes, and where that stands:
+``cmdlog.format.endings``. A delete says nothing: it stands behind its operation ``end``, and where
+that is lost, directly behind damage that may have held an entry, it is taken for one that belongs
+to the lost entry. So is a complete of another program. An expire record is applied always.
 
 Only what stands behind damage in the same segment is doubtful: a segment without damage is replayed
 as it stands.
@@ -14,27 +15,36 @@ as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import msgspec
 
-from fastjournal.cmdlog.format.layout import RECORD_BYTES_MIN, TIME_BYTES, Command
-from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
+from fastjournal.cmdlog.format.endings import REPLACED_BY_URI, UNKNOWN, distance, how_of
+from fastjournal.cmdlog.format.envelope import is_ours, unpack_completion
+from fastjournal.cmdlog.format.layout import (
+    JOB_TAIL_BYTES,
+    RECORD_BYTES_MIN,
+    TIME_BYTES,
+    Command,
+)
+from fastjournal.cmdlog.format.operation_records import End, unpack_operation
+from fastjournal.cmdlog.format.partial_decode import (
+    is_operation,
+    job_id_at,
+    payload_offset,
+    result_at,
+)
 from fastjournal.cmdlog.format.records import instant_at
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_MAX, decode_replaced
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, RecordRun, SegmentScan
+from fastjournal.errors import LogCorruptError
 
-LOST, SUPERSEDED, RENAMED, UNTOLD = 1, 2, 3, 4
+LOST, SUPERSEDED, RENAMED, UNTOLD, FOLLOWS = 1, 2, 3, 4, 5
 """Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
-entry that the operation right before it renames; or it is not told whether there is one."""
+entry that the operation right before it renames; or it is not told whether there is one; or it is
+the delete behind a doubtful operation."""
 
 NOT_APPLIED = "what takes the place of the entry that this removes is lost"
 
-_REPLACEABLE = (Command.COMPLETE, Command.DELETE)
-"""Removals whose TIME tells what took the place of the entry."""
-_BETWEEN = (Command.START_ATTEMPT, Command.FAIL)
-"""With the operation of a lease, between a copy by compaction and the removal of the original."""
-_BETWEEN_MAX = 3
 _ENTRY_BYTES_MIN = RECORD_BYTES_MIN + 2 * TIME_BYTES + 20
 """Damage of fewer bytes held no entry."""
 
@@ -58,53 +68,74 @@ def doubtful_behind(data: bytes, run: RecordRun, offset: int) -> dict[int, int]:
 def _in_run(data: bytes, run: RecordRun, first: int, lost_bytes: int) -> dict[int, int]:
     doubtful: dict[int, int] = {}
     bodies = run.bodies
+    ended: bytes | None = None
+    """Job of the operation right before, that is about to be deleted."""
     for index in range(first, len(run)):
-        body = bodies[index]
-        if data[body] not in _REPLACEABLE:
-            continue
-        start = run.offset(index)
-        replaced = decode_replaced(data, start)
-        if replaced == REPLACED_BY_URI:
+        body, start, end = bodies[index], run.offset(index), run.ends[index]
+        command, before = data[body], ended
+        ended = None
+        if command == Command.DELETE:
+            if job_id_at(data, body) == before:
+                if run.offset(index - 1) in doubtful:
+                    doubtful[start] = FOLLOWS
+                continue
+            how = UNKNOWN
+        elif command == Command.COMPLETE:
+            how = _how_of_result(data, body, end)
+        else:
+            operation = _removing_end(data, body, end)
+            if operation is None:
+                continue
+            ended, how = operation.job_id, how_of(operation.facts)
+        away = distance(how)
+        if how == REPLACED_BY_URI:
             doubtful[start] = SUPERSEDED
-        elif not replaced:
-            if lost_bytes >= _ENTRY_BYTES_MIN and _may_belong(data, bodies[first : index + 1]):
+        elif how == UNKNOWN:
+            if index == first and lost_bytes >= _ENTRY_BYTES_MIN:
                 doubtful[start] = UNTOLD
-        elif replaced <= REPLACED_MAX and index - replaced < first:
+        elif away and index - away < first:
             doubtful[start] = LOST
-        elif replaced == 1 and is_operation(data, bodies[index - 1]):
+        elif away == 1 and is_operation(data, bodies[index - 1]):
             doubtful[start] = RENAMED
     return doubtful
 
 
-def _may_belong(data: bytes, bodies: Sequence[int]) -> bool:
-    """Whether the last of these records, the first ones behind damage, may belong to an entry."""
-    if len(bodies) > _BETWEEN_MAX + 1:
-        return False
-    *between, removal = bodies
-    if data[removal] == Command.COMPLETE:
-        # the entry under the key goes first, then the one under the URI
-        return [data[body] for body in between] in ([], [Command.DELETE])
-    return all(
-        data[body] in _BETWEEN or (data[body] == Command.ADD and is_operation(data, body))
-        for body in between
-    )
+def _how_of_result(data: bytes, body: int, end: int) -> int:
+    """Return how the entry of a complete record ended."""
+    try:
+        result = result_at(data, body, end)
+        return how_of(unpack_completion(result).facts) if is_ours(result) else UNKNOWN
+    except (msgspec.MsgspecError, ValueError, LogCorruptError):
+        return UNKNOWN
+
+
+def _removing_end(data: bytes, body: int, end: int) -> End | None:
+    """Return the operation in a record, if it removes a job."""
+    if data[body] != Command.ADD or not is_operation(data, body):
+        return None
+    try:
+        payload = data[payload_offset(data, body) : end - JOB_TAIL_BYTES]
+        operation = unpack_operation(payload) if is_ours(payload) else None
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return operation if isinstance(operation, End) and operation.removes else None
 
 
 def _stands(
-    kind: int, job: ReplayedEntry | None, command: int, time: int, *, unnamed: bool
+    kind: int, job: ReplayedEntry | None, time: int, *, leaves_tombstone: bool, unnamed: bool
 ) -> bool:
     """Whether a doubtful removal is not applied, so that the entry stands.
 
     Args:
         kind: Why it is doubtful.
         job: Job that it removes, as the records before it left it.
-        command: ``Command.COMPLETE`` or ``Command.DELETE``.
         time: Time of the removal.
+        leaves_tombstone: Whether it may leave one, as a complete record may.
         unnamed: Whether the record before it renames an entry that is not there.
     """
     if kind == LOST:
         # also the tombstone of one that is not there is that of another's coming
-        return job is not None or command == Command.COMPLETE
+        return job is not None or leaves_tombstone
     if job is None:
         return False
     if kind == SUPERSEDED:
@@ -113,7 +144,7 @@ def _stands(
         return unnamed
     if job.more.foreign:
         return False
-    if command == Command.DELETE:
+    if not leaves_tombstone:
         return True
     # by another entry with its URI, which takes nothing from one that is worked on
     return job.leased_until <= time and (job.uri is not None or bool(job.more.links))
@@ -147,23 +178,29 @@ class UnappliedRemovals:
         self.unapplied = []
         self.unnamed = -1
 
-    def hold_back(self, data: bytes, base: int, start: int, body: int, end: int) -> bool:
+    def hold_back(
+        self, job_id: bytes, data: bytes, base: int, start: int, end: int, *, leaves_tombstone: bool
+    ) -> bool:
         """Leave a removal by fastjournald out if its replacement is lost; return whether it is.
 
         Args:
+            job_id: Job that it removes.
             data: The segment.
             base: Position of its first byte.
             start: Offset of the removal.
-            body: Offset of its body.
             end: Offset behind it.
+            leaves_tombstone: Whether it may leave a tombstone.
         """
         kind = self.doubtful.get(start)
         if kind is None:
             return False
-        job_id = job_id_at(data, body)
         job = self._state.jobs.get(job_id)
         unnamed = base + start == self.unnamed
-        if not _stands(kind, job, data[body], instant_at(data, start), unnamed=unnamed):
+        time = instant_at(data, start)
+        if kind == FOLLOWS:
+            if job is None or job_id not in self.standing:
+                return False
+        elif not _stands(kind, job, time, leaves_tombstone=leaves_tombstone, unnamed=unnamed):
             return False
         told = NOT_APPLIED if job is None else f"{NOT_APPLIED}, so that stands: key {job.key!r}"
         self.unapplied.append(CorruptRegion(start, end, told))

@@ -30,6 +30,7 @@ from fastjournal.cmdlog.format.layout import (
 )
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
+    End,
     Lease,
     SegmentRemoved,
     SegmentRewritten,
@@ -38,6 +39,7 @@ from fastjournal.cmdlog.format.operation_records import (
 )
 from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
 from fastjournal.cmdlog.format.records import (
+    Record,
     decode_record,
     encode_record,
     encode_simple,
@@ -309,7 +311,7 @@ def _mended_groups(
             operation = unpack_operation(record.payload)
         except (LogCorruptError, msgspec.MsgspecError, ValueError):
             continue
-        if not isinstance(operation, Lease | Batch):
+        if not isinstance(operation, Lease | Batch | End):
             continue
         members = spans[index + 1 : index + 1 + max(0, operation.following)]
         complete = len(members) == operation.following
@@ -318,13 +320,19 @@ def _mended_groups(
             continue
         if isinstance(operation, Lease):
             starts = _starts_left(data, end, members, operation.following, ended)
-            payload = pack(msgspec.structs.replace(operation, following=starts))
-            edits.append(
-                (start, end, encode_record(msgspec.structs.replace(record, payload=payload)))
-            )
+            edits.append((start, end, _with_following(record, operation, starts)))
+        elif isinstance(operation, End):
+            # it is the operation that counts: the record behind it is for workq
+            edits.append((start, end, _with_following(record, operation, 0)))
         else:
             edits.append((start, end, b""))
     return edits
+
+
+def _with_following(record: Record, operation: Lease | End, following: int) -> bytes:
+    """Return the record of the head of a group of another number of records."""
+    payload = pack(msgspec.structs.replace(operation, following=following))
+    return encode_record(msgspec.structs.replace(record, payload=payload))
 
 
 def _starts_left(

@@ -38,7 +38,7 @@ from fastjournal.cmdlog.format.layout import (
     TIME_BYTES,
     Command,
 )
-from fastjournal.cmdlog.format.operation_records import Batch, Lease, unpack_operation
+from fastjournal.cmdlog.format.operation_records import Batch, End, Lease, unpack_operation
 from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.recovery.record_replay import RecordReplay
@@ -228,6 +228,9 @@ class Replay:
                     if stamp != stamp_before:
                         stamp_before = stamp
                         time = instant_at(data, start)
+                    if done.timestamp is None:
+                        index += 1
+                        continue
                     key = done.key
                     if removals.standing:
                         removals.pardon(key, done.timestamp)
@@ -269,10 +272,11 @@ class Replay:
             return index
         if isinstance(operation, Lease):
             return self._replay_lease(run, index, operation, last=last)
-        if isinstance(operation, Batch):
-            if operation.following >= len(run) - index:
-                self._unfinished(run.offset(index), last=last)
-        else:
+        if isinstance(operation, Batch | End) and operation.following >= len(run) - index:
+            self._unfinished(run.offset(index), last=last)
+            if self.cut is not None:
+                return index
+        if not isinstance(operation, Batch):
             self.records.apply_operation(operation, start, end)
         return index
 
@@ -289,13 +293,12 @@ class Replay:
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
-        delivered_at = 0
         time = instant_at(data, run.offset(head))
+        since = lease.since or time
         began = state.began_ahead
         notes_begin = time > began.present_us or bool(began.leases)
         if not lease.again:
             state.last_token = lease.token
-            delivered_at = time
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
@@ -306,13 +309,14 @@ class Replay:
             if job is None:
                 # compaction has taken it away
                 continue
-            if delivered_at:
-                state.note_delivery(job.key, delivered_at)
+            if not lease.again:
+                state.note_delivery(job.key, time)
             if superseded or notes_begin or job.more.lease_end:
                 state.lease(job, lease.token, time)
             else:
                 job.token = lease.token
                 job.starts += 1
+            job.lease_start = since
             if lease.attempts or job.more.lease_attempts_max:
                 job.own().lease_attempts_max = lease.attempts
         return stop - 1

@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 
+from fastjournal.cmdlog.format.endings import end_of_lease
 from fastjournal.cmdlog.format.operation_records import Change, Delay, Extend, Limit, Touch
 from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead, ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
@@ -37,6 +38,15 @@ class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
     """When the record that left it was written: from then on its lifetime counts."""
     operation: bool = False
     """Whether that is an operation (``tombstone``, ``rename``), and no complete."""
+
+
+class Orphan(msgspec.Struct, gc=False):
+    """Job that is gone because of another record, with none that says so."""
+
+    job: ReplayedEntry
+    """As it was, without its value."""
+    implied: _Implied | None = None
+    """Tombstone that it left."""
 
 
 class _Implied(msgspec.Struct, frozen=True, gc=False):
@@ -118,9 +128,9 @@ class ReplayState:
         a resize changed it; zero bytes follow."""
         self.begins: list[tuple[bytes, int]] = []
         """The first job of our own of each run in each segment: its id and the segment."""
-        self.orphans: dict[bytes, _Implied | None] = {}
+        self.orphans: dict[bytes, Orphan] = {}
         """Jobs that are gone because of other records, with none so far that says so: they would be
-        back if those went. And the tombstones that they left."""
+        back if those went."""
 
     @property
     def previous(self) -> dict[int, int]:
@@ -143,14 +153,14 @@ class ReplayState:
         old = keys.get(job.key)
         if old is not None and old.timestamp > job.timestamp:
             self.odd["a record older than its key's entry"] += 1
-            self.orphans[job.job_id] = None
+            self._orphan(job)
             return
         taken = job.more.taken
         uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
         if other is not None and other is not old and other.timestamp > job.timestamp:
             self.odd["a record older than its URI's entry"] += 1
-            self.orphans[job.job_id] = None
+            self._orphan(job)
             return
         same_id = self.jobs.get(job.job_id)
         if same_id is not None:
@@ -169,7 +179,7 @@ class ReplayState:
         if other is not None and other is not old and other is not same_id:
             if other.token and uri is not None and other.key != uri:
                 # 0 says that none did
-                other.superseded = other.superseded or max(job.timestamp, 1)
+                other.own().superseded = other.superseded or max(job.timestamp, 1)
                 self.superseded[uri] = other
             else:
                 self.replace(other, job.timestamp, deleted_us)
@@ -187,6 +197,7 @@ class ReplayState:
     def lease(self, job: ReplayedEntry, token: int, time: int) -> None:
         """Lease a job: other work on its URI is over, even if the end of that was lost."""
         job.token = token
+        job.lease_start = time
         if job.more.lease_end:
             job.more.lease_end = 0
         job.starts += 1
@@ -223,17 +234,15 @@ class ReplayState:
             self.drop_superseded(job, time)
             return
         more, end = job.own(), job.leased_until
-        if time >= end:
-            more.attempts += 1
-        more.first_due = max(job.not_before, min(time, end))
-        job.token = more.lease_end = more.lease_attempts_max = 0
+        _, more.attempts, first_due = end_of_lease(end, time, more.attempts, job.not_before)
+        more.first_due = more.due = first_due
+        job.token = job.lease_start = more.lease_end = more.lease_attempts_max = 0
 
     def bury(self, job: ReplayedEntry, reason: bytes, time: int) -> None:
         """Make a job a dead letter, which ends its lease."""
         more = job.own()
-        if 0 < job.leased_until <= time:
-            more.attempts += 1
-        job.token = more.lease_end = more.lease_attempts_max = 0
+        more.attempts = end_of_lease(job.leased_until, time, more.attempts, 0).attempts
+        job.token = job.lease_start = more.lease_end = more.lease_attempts_max = 0
         more.reason = reason
         more.amended = True
 
@@ -242,17 +251,23 @@ class ReplayState:
     ) -> None:
         """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
         self.remove(job)
-        self.orphans[job.job_id] = None
+        orphan = self._orphan(job)
         if timestamp is not None:
             before = self.tombstones.get(job.key)
             self.leave_tombstone(job.key, timestamp, deleted_us)
             laid = self.tombstones.get(job.key)
             if laid is not None:
-                self.orphans[job.job_id] = _Implied(job.key, before, laid)
+                orphan.implied = _Implied(job.key, before, laid)
+
+    def _orphan(self, job: ReplayedEntry) -> Orphan:
+        job.value = b""
+        orphan = self.orphans[job.job_id] = Orphan(job)
+        return orphan
 
     def settle(self, job_id: bytes) -> None:
         """A record says that a job is gone that was gone already: that record counts alone."""
-        implied = self.orphans.pop(job_id, None)
+        orphan = self.orphans.pop(job_id, None)
+        implied = None if orphan is None else orphan.implied
         if implied is not None and self.tombstones.get(implied.key) is implied.laid:
             del self.tombstones[implied.key]
             if implied.before is not None:
@@ -309,10 +324,12 @@ class ReplayState:
                 self.odd["a name that was not free"] += 1
                 return
             self.replace(target)
-        old = job.key
+        old, due, not_before = job.key, job.due, job.not_before
         if keys.get(old) is job:
             del keys[old]
-        job.not_before = moved_not_before(old, key, job.not_before)
+        job.not_before = moved_not_before(old, key, not_before)
+        if split_journal_key(key) is not None or job.more.due:
+            job.own().due = due if job.not_before == not_before else max(job.not_before, deleted_us)
         job.key = key
         job.timestamp = timestamp
         job.changed = deleted_us

@@ -26,6 +26,9 @@ class ColdFields(msgspec.Struct, gc=False):
     reason: bytes | None = None
     error: bytes | None = None
     first_due: int = 0
+    due: int = 0
+    superseded: int = 0
+    """Timestamp of the SET that took its URI while it was worked on; 0: none."""
     taken: tuple[bytes, ...] = ()
     erases: bool = False
     lease_attempts_max: int = 0
@@ -71,8 +74,8 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
     """Lease token; 0: not worked on."""
     starts: int = 0
     """Start-attempt records under its id, which workq counts as attempts."""
-    superseded: int = 0
-    """Timestamp of the SET that took its URI while it was worked on; 0: none."""
+    lease_start: int = 0
+    """When its lease began; 0: it is not worked on."""
     more: ColdFields = NO_COLD_FIELDS
     """To be read; what is written to is ``own()``."""
 
@@ -93,6 +96,16 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
         """From the key; 0 for a plain key."""
         parts = parse_journal_key(self.key)
         return 0 if parts is None else parts.priority
+
+    @property
+    def superseded(self) -> int:
+        """The timestamp of the SET that took its URI while it was worked on; 0: none."""
+        return self.more.superseded
+
+    @property
+    def due(self) -> int:
+        """Since when it can be leased, or could until it was."""
+        return self.more.due or max(self.not_before, self.modified)
 
     @property
     def modified(self) -> int:
@@ -192,12 +205,12 @@ def replayed_entry(
     facts = replayed_facts(entry, position, record_bytes)
     changed = 0 if entry.modified == created else entry.modified
     # by position: by name takes twice as long
-    job = ReplayedEntry(
-        facts, entry.key, entry.uri, entry.value, job_id, changed, entry.token, 0, entry.superseded
-    )
+    job = ReplayedEntry(facts, entry.key, entry.uri, entry.value, job_id, changed, entry.token)
     if (
         entry.expires
         or entry.first_due
+        or entry.due
+        or entry.superseded
         or entry.attempts
         or entry.reason is not None
         or entry.error is not None
@@ -214,6 +227,8 @@ def replayed_entry(
             reason=entry.reason,
             error=entry.error,
             first_due=entry.first_due,
+            due=entry.due,
+            superseded=entry.superseded,
             taken=_taken(entry),
             erases=entry.erases,
         )

@@ -125,14 +125,15 @@ def apply(state: ReplayState, job: ReplayedEntry, command: int, time: int) -> No
         job.starts += 1
         leased = job.starts > more.attempts and more.reason is None
         job.token = min(time + more.ttr_us, INSTANT_MAX) if leased else 0
+        job.lease_start = time if leased else 0
     elif command == Command.TIMEOUT_ATTEMPT:
         more.attempts += 1
         if job.starts <= more.attempts:
-            job.token = 0
+            job.token = job.lease_start = 0
             if 0 < more.attempts_max <= more.attempts:
                 more.reason = REASON_ATTEMPTS
     elif command == Command.FAIL:
-        job.token = 0
+        job.token = job.lease_start = 0
         more.reason = REASON_FAILED
     else:
         state.remove(job)

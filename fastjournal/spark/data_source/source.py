@@ -136,7 +136,6 @@ class FastjournalSource(DataSource):
             return EventsStream(
                 directories[0],
                 columns,
-                state_directory=options.state_directory,
                 permissive=options.permissive,
                 bytes_max=options.bytes_per_trigger,
                 cleans=options.cleans,

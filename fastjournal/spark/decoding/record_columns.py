@@ -23,6 +23,7 @@ from fastjournal.cmdlog.recovery.segment_chain import CHAIN_RECORDS
 from fastjournal.spark.decoding.record_kinds import (
     high_half,
     key_hash,
+    key_of,
     kind_of,
     link_hashes,
     low_half,
@@ -74,14 +75,6 @@ def _of_operation(name: str) -> Callable[[RecordRow], Any]:
     return lambda row: getattr(row.operation, name, None)
 
 
-def _key(row: RecordRow) -> bytes | None:
-    for source in (row.entry, row.completion, row.operation):
-        key: bytes | None = getattr(source, "key", None)
-        if key is not None:
-            return key
-    return None
-
-
 def _timestamp_of(row: RecordRow) -> int | None:
     for source in (row.entry, row.completion, row.operation):
         timestamp: int | None = getattr(source, "timestamp", None)
@@ -109,11 +102,11 @@ def _lease_token(row: RecordRow) -> bytes | None:
 def _number(row: RecordRow) -> int | None:
     operation = row.operation
     if isinstance(operation, SegmentStart):
-        return operation.previous
+        return bounded(operation.previous)
     if isinstance(operation, Resize):
-        return operation.size
+        return bounded(operation.size)
     if isinstance(operation, SegmentRewritten | SegmentRemoved):
-        return operation.number
+        return bounded(operation.number)
     return None
 
 
@@ -124,7 +117,27 @@ def _chain(row: RecordRow) -> bytes | None:
 def _domain(row: RecordRow) -> str | None:
     if isinstance(row.operation, DomainOperation):
         return text(row.operation.domain)
+    if _names_domain(row) and row.completion is not None:
+        return text(row.completion.key)
     return None if row.journal is None else text(row.journal.domain)
+
+
+def _names_domain(row: RecordRow) -> bool:
+    """Whether a completion leaves no tombstone, and so has a domain instead of a key."""
+    completion = row.completion
+    return completion is not None and completion.timestamp is None and completion.key != b""
+
+
+def _priority(row: RecordRow) -> int | None:
+    if _names_domain(row) and row.completion is not None:
+        return row.completion.priority
+    return None if row.journal is None else row.journal.priority
+
+
+def _arrival(row: RecordRow) -> int | None:
+    if isinstance(row.operation, SegmentStart):
+        return row.operation.last_serial
+    return None if row.entry is None else row.entry.arrival
 
 
 def _value(row: RecordRow) -> bytes | None:
@@ -200,11 +213,11 @@ _OPERATION = (
 """Columns of an operation; ``token`` also for the start-attempts that follow a lease."""
 
 _ENTRY = (
-    Column("key", "bytes", _key),
+    Column("key", "bytes", key_of),
     Column("uri", "bytes", _of_entry("uri")),
     Column("links", "list", _of_entry("links")),
     Column("domain", "text", _domain),
-    Column("priority", "int", lambda row: row.journal and row.journal.priority),
+    Column("priority", "int", _priority),
     Column("not_before", "long", _not_before),
     Column("id", "text", lambda row: row.journal and text(row.journal.id)),
     Column("value_type", "int", _of_entry("value_type")),
@@ -214,7 +227,7 @@ _ENTRY = (
     Column("modified", "long", _instant_of_entry("modified")),
     Column("expires", "long", _expires),
     Column("ttl", "long", _instant_of_entry("ttl")),
-    Column("arrival", "long", _instant_of_entry("arrival")),
+    Column("arrival", "long", _arrival),
     Column("attempts", "int", lambda row: row.entry and bounded32(row.entry.attempts)),
     Column("worked_on_until", "long", _instant_of_entry("token")),
     Column("superseded", "long", _instant_of_entry("superseded")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Change, Link, Rename, Resize, Value
+from fastjournal.cmdlog.format.operation_records import Change, End, Link, Rename, Resize, Value
 from fastjournal.spark.decoding.byte_arrays import hash_of
 from fastjournal.spark.decoding.rows import RecordRow
 
@@ -47,6 +47,8 @@ def kind_of(row: RecordRow) -> int | None:
         return RecordKind.LINKED if row.entry.links or row.entry.taken else RecordKind.ENTRY
     if row.record is None or (operation is not None and not isinstance(operation, Change)):
         return None
+    if isinstance(operation, End):
+        return RecordKind.REMOVAL if operation.removes else RecordKind.CHANGE
     if isinstance(operation, Value | Resize):
         return RecordKind.WRITE
     if isinstance(operation, Link):
@@ -66,13 +68,21 @@ def low_half(row: RecordRow) -> int | None:
     return int.from_bytes(row.target[8:], "big", signed=True) if row.target else None
 
 
+def key_of(row: RecordRow) -> bytes | None:
+    """Return the key in a record."""
+    for source in (row.entry, row.completion, row.operation):
+        # without a tombstone, a domain stands there
+        if getattr(source, "timestamp", 0) is not None:
+            key: bytes | None = getattr(source, "key", None)
+            if key is not None:
+                return key
+    return None
+
+
 def key_hash(row: RecordRow) -> int | None:
     """Return the hash of the key in a record."""
-    for source in (row.entry, row.completion, row.operation):
-        key: bytes | None = getattr(source, "key", None)
-        if key is not None:
-            return hash_of(key)
-    return None
+    key = key_of(row)
+    return None if key is None else hash_of(key)
 
 
 def uri_hash(row: RecordRow) -> int | None:

@@ -20,6 +20,7 @@ from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Batch,
     Change,
+    End,
     Extend,
     Lease,
     Operation,
@@ -151,6 +152,8 @@ def _read_run(
             leased = 0
             if isinstance(row.operation, Batch):
                 awaited = row.operation.following
+            elif isinstance(row.operation, End):
+                awaited = max(awaited, row.operation.following)
         group.append(row)
         if not leased and not awaited:
             yield from group
@@ -217,7 +220,8 @@ def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: i
         elif record.command == Command.COMPLETE:
             if envelope.is_ours(record.result):
                 row.completion = envelope.unpack_completion(record.result)
-                row.journal = parse_journal_key(row.completion.key)
+                if row.completion.timestamp is not None:
+                    row.journal = parse_journal_key(row.completion.key)
         elif record.command == Command.FAIL:
             ours = envelope.is_ours(record.result)
             row.reason = envelope.unpack_failure(record.result).reason if ours else record.result

@@ -1,4 +1,4 @@
-"""Commits of the table of events: the files that count, the gaps, and where the state is."""
+"""Commits of the table of events: the files that count, and the gaps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from fastjournal.spark.storage.table_files import TableFiles
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 _FORMAT = "fastjournal-events"
-_VERSION = 3
-_OLDER = (1, 2)
-"""1: the state is one file. 2: the same, in commits that prune, which version 1 cannot."""
-STATE_LOST = "state-lost"
-"""Reason of a gap of no segment: the live jobs at the end of this one are not known."""
+_VERSION = 4
 
 
 class TakenSegment(msgspec.Struct, frozen=True):
@@ -42,7 +38,7 @@ class MissingSegments(msgspec.Struct, frozen=True):
     first_us: int | None
     last_us: int | None
     reason: str
-    """Reason that the archive gives, else ``missing``, ``damaged``, or ``STATE_LOST``."""
+    """Reason that the archive gives, else ``missing`` or ``damaged``."""
 
 
 _GAP_SCHEMA = pa.schema(
@@ -62,21 +58,9 @@ class Commit(msgspec.Struct, frozen=True):
     number: int
     segments: list[TakenSegment]
     gaps: list[MissingSegments]
-    state: str
-    """Path of the directory with the live jobs; of the one file where there are no shards."""
-    pauses: list[tuple[bytes, int]]
-    limits: list[tuple[bytes, tuple[int, int, int, int]]]
     rows: int
     kept_from: str | None = None
     """UTC day before which no file counts from this commit on; None: it prunes nothing."""
-    shards: int = 0
-    """Shards of the state; 0: it is one file."""
-    moved: list[int] = []
-    """Shards with a file of jobs that are at home elsewhere."""
-    state_crc32c: dict[str, Crc32cDigits] = {}
-    """Checksums of the files of the state by their names; empty: an earlier release wrote it."""
-    jobs: int = 0
-    """Live jobs."""
     format: str = _FORMAT
     version: int = _VERSION
 
@@ -165,6 +149,4 @@ def decode_commit(data: bytes, path: str) -> Commit:
             "their commit: only if it is the last one, and the archive still has the first segment "
             "behind those of the one before, remove it and run fj-nightly again",
         )
-    return decode_versioned(
-        data, Commit, format_name=_FORMAT, version=_VERSION, older=_OLDER, path=path
-    )
+    return decode_versioned(data, Commit, format_name=_FORMAT, version=_VERSION, path=path)

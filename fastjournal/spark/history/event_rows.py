@@ -1,19 +1,19 @@
-"""Events of the history: one row each, and the jobs that are alive between two segments.
+"""Rows of the history: one for each event.
 
 Columns and their meaning stand in docs/spark.md, "Events".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from fastjournal.keys import parse_journal_key
-from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, text
+from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, TIMESTAMPS
 
 BATCH_ROWS = 8192
 """Events that become an Arrow batch together."""
@@ -47,99 +47,37 @@ class EventKind(StrEnum):
     LIMITED = "limited"
 
 
-class LiveJob(msgspec.Struct, gc=False):
-    """A live job, as far as later events need it. Instants are microseconds; 0: none."""
-
-    key: bytes | None = None
-    """None: its SET is older than the history."""
-    uri: bytes | None = None
-    domain: str | None = None
-    priority: int | None = None
-    timestamp: int = 0
-    value_bytes: int | None = None
-    not_before: int = 0
-    due: int | None = None
-    """Instant since which it could be leased."""
-    attempts: int = 0
-    """Failed attempts."""
-    token: int = 0
-    """Instant at which the lease ends: its token, unless a step moved it; 0: it is not leased."""
-    lease_start: int = 0
-    buried: bool = False
-
-
-def job_of(key: bytes) -> LiveJob:
-    """Return a job of which only the key is known."""
-    journal = parse_journal_key(key)
-    if journal is None:
-        return LiveJob(key=key)
-    return LiveJob(key=key, domain=text(journal.domain), priority=journal.priority)
-
-
-JOB_SCHEMA = pa.schema(
-    [
-        ("job_id", pa.binary(16)),
-        ("key", pa.binary()),
-        ("uri", pa.binary()),
-        ("domain", pa.string()),
-        ("priority", pa.int32()),
-        ("timestamp", pa.uint64()),
-        ("value_bytes", pa.int64()),
-        ("not_before", pa.uint64()),
-        ("due", pa.uint64()),
-        ("attempts", pa.int64()),
-        ("token", pa.uint64()),
-        ("lease_start", pa.uint64()),
-        ("buried", pa.bool_()),
-    ]
-)
-
-
-def job_table(jobs: Mapping[bytes, LiveJob]) -> pa.Table:
-    """Return live jobs by identifier as an Arrow table."""
-    columns: dict[str, list[Any]] = {"job_id": list(jobs)}
-    for name in LiveJob.__struct_fields__:
-        columns[name] = [getattr(job, name) for job in jobs.values()]
-    return pa.Table.from_pydict(columns, JOB_SCHEMA)
-
-
-def table_jobs(table: pa.Table) -> dict[bytes, LiveJob]:
-    """Return the live jobs of an Arrow table by identifier."""
-    columns = table.to_pydict()
-    fields = (columns[name] for name in LiveJob.__struct_fields__)
-    return {
-        job_id: LiveJob(*values) for job_id, *values in zip(columns["job_id"], *fields, strict=True)
-    }
-
-
-class EventRow(msgspec.Struct, frozen=True, gc=False):
+class EventRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A row of the table ``events``."""
 
-    time: int | None
-    """Instant of the record, in microseconds since the Unix epoch."""
+    time: int
+    """Instant of the record, in microseconds since the Unix epoch; it may be any."""
     event: EventKind
-    domain: str | None
-    priority: int | None
-    key: bytes | None
-    uri: bytes | None
-    job_id: str | None
-    attempt: int | None
-    due: int | None
-    lease_start: int | None
-    wait_us: int | None
-    run_us: int | None
-    reason: str | None
-    value_bytes: int | None
+    domain: str | None = None
+    priority: int | None = None
+    key: bytes | None = None
+    uri: bytes | None = None
+    job_id: str | None = None
+    serial: int | None = None
+    """Serial number of the entry: the same in all of its events."""
+    attempt: int | None = None
+    due: int | None = None
+    lease_start: int | None = None
+    wait_us: int | None = None
+    run_us: int | None = None
+    reason: str | None = None
+    value_bytes: int | None = None
     segment: int
     offset: int
 
 
+_INSTANTS = ("time", "due", "lease_start")
 _KINDS = {
-    **dict.fromkeys(("time", "due", "lease_start"), "time"),
+    **dict.fromkeys(_INSTANTS, "time"),
     **dict.fromkeys(("event", "domain", "job_id", "reason"), "text"),
     **dict.fromkeys(("priority", "attempt", "segment"), "int"),
     **dict.fromkeys(("key", "uri"), "bytes"),
-    **dict.fromkeys(("wait_us", "run_us", "value_bytes", "offset"), "long"),
+    **dict.fromkeys(("serial", "wait_us", "run_us", "value_bytes", "offset"), "long"),
 }
 
 
@@ -157,14 +95,27 @@ EVENT_SCHEMA = pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in 
 """Schema of the table in Arrow."""
 
 
+def _shown(instant: int | None) -> int | None:
+    """Return an instant, if Spark and Python can show it."""
+    return None if instant is None or instant not in TIMESTAMPS else instant
+
+
 def event_batch(events: Iterable[EventRow]) -> pa.RecordBatch:
-    """Return events as an Arrow batch, in their order."""
-    columns = list(zip(*map(msgspec.structs.astuple, events), strict=True))
-    arrays = [
-        pa.array(columns[index] if columns else [], type=field.type)
-        for index, field in enumerate(EVENT_SCHEMA)
-    ]
+    """Return events as an Arrow batch; an instant outside of the years 1 to 9999 is null."""
+    found = zip(*map(msgspec.structs.astuple, events), strict=True)
+    columns = dict(zip(EVENT_SCHEMA.names, found, strict=False))
+    for name in _INSTANTS:
+        if name in columns:
+            columns[name] = tuple(map(_shown, columns[name]))
+    arrays = [pa.array(columns.get(field.name, ()), type=field.type) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def batches_of(events: Iterable[EventRow]) -> Iterator[pa.RecordBatch]:
+    """Yield events as Arrow batches, in their order."""
+    found = iter(events)
+    while part := list(islice(found, BATCH_ROWS)):
+        yield event_batch(part)
 
 
 def corrupt_batch(texts: Sequence[str]) -> pa.RecordBatch:

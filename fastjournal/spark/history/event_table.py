@@ -1,11 +1,9 @@
 """Event table: archived segments become Parquet files, each once, with atomic commits.
 
     EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-*.parquet   rows of one segment and day
-    EVENTS/_state/000000003-*/*.parquet     jobs that are alive at the end of a commit
-    EVENTS/_state/000000003-*.lost          the operator's: that state is lost (``commit_state``)
     EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
     EVENTS/_commits/000000003.json          names all of them; written last, atomically
-    EVENTS/_work/                           rows on their way between the tasks of a commit
+    EVENTS/_work/                           names the run that works now
 
 It stands on a disk of this machine or in an object store (``table_files``). Files count when a
 commit names them. A crash before that leaves files that the next run removes; a crash behind it
@@ -31,9 +29,7 @@ from fastjournal.cmdlog.archive_format import ArchivedSegment, Gap, list_whole, 
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.spark.execution.process_pool import Here
-from fastjournal.spark.history.commit_state import StoredState, moved_shards
 from fastjournal.spark.history.commits import (
-    STATE_LOST,
     Commit,
     MissingSegments,
     TakenSegment,
@@ -41,16 +37,16 @@ from fastjournal.spark.history.commits import (
     gap_table,
     kept_from,
 )
-from fastjournal.spark.history.extraction import Before, extract_events
+from fastjournal.spark.history.extraction import read_segments
 from fastjournal.spark.history.extraction_tasks import (
     DAMAGED,
     WORK,
     CommitFiles,
+    ReadSegment,
     Version,
     put_parquet,
 )
 from fastjournal.spark.history.gaps import gaps_of, grown_segments, lost_segments
-from fastjournal.spark.history.job_shards import shards_for
 from fastjournal.spark.history.table_directory import EventDirectory
 from fastjournal.spark.records.missing_segments import gaps_between
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
@@ -109,7 +105,6 @@ class EventTable:
     ) -> None:
         self._disk = disk
         self._files: TableFiles = DiskFiles(disk) if files is None else files
-        self._on_disk = isinstance(self._files, DiskFiles)
         self._segments_a_commit = segments_a_commit
         self._directory = EventDirectory(self._files, directory, guard)
         self._path = directory
@@ -151,7 +146,6 @@ class EventTable:
 
         Raises:
             LogLockedError: The lock of the caller was lost, or another table takes the archive.
-            LogCorruptError: The state is missing or damaged.
             LogFailedError: Something could not be read or written; what is committed counts.
         """
         with closing(_lock(self._disk, archive)):
@@ -166,7 +160,7 @@ class EventTable:
         step = self._segments_a_commit or max(SEGMENTS_A_COMMIT, 2 * parallel)
         for begin in range(0, len(waiting), step):
             part = waiting[begin : begin + step]
-            rows += self._commit(archive, part, executor or Here(), parallel)
+            rows += self._commit(archive, part, executor or Here())
         if state is not None and self.commits:
             self._name_last(archive, state.next - 1)
         return rows
@@ -206,71 +200,31 @@ class EventTable:
                     raise
         return sorted(waiting)
 
-    def _commit(
-        self, archive: str, waiting: list[WaitingSegment], executor: Executor, parallel: int
-    ) -> int:
+    def _commit(self, archive: str, waiting: list[WaitingSegment], executor: Executor) -> int:
         disk, number, run = self._disk, len(self.commits) + 1, uuid.uuid4().hex[:12]
         files = [one.file for one in waiting]
         gaps = self._missing(archive, files, max(file.number for file in files))
-        jobs = self.commits[-1].jobs if self.commits else 0
-        shards = shards_for(jobs, sum(one.bytes for one in waiting), parallel)
-        scratch = DiskFiles(disk, syncs=False) if self._on_disk else self._files
-        work = CommitFiles(disk, archive, self._files, scratch, self._path, run, shards)
+        work = CommitFiles(disk, archive, self._files, self._path, run, self.kept_from)
         self._files.put(self._directory.path(f"{WORK}/{run}/{_RUN}"), b"{}")
-        state = f"_state/{number:09d}-{run}"
-        found = extract_events(executor, work, files, self._before(), state)
-        # behind the reading: the daemon names a segment as dropped before it removes the file
-        gaps += lost_segments(found.read, self._known_gaps(archive), self.gaps)
-        gaps += self._lost_state()
-        gaps += grown_segments(found.read, [*self.taken, *found.taken], self.gaps)
-        if gaps:
-            self._put_gaps(number, gaps)
-        commit = Commit(
-            number=number,
-            segments=found.taken,
-            gaps=gaps,
-            state=state,
-            pauses=list(found.pauses.items()),
-            limits=list(found.limits.items()),
-            rows=sum(segment.rows for segment in found.taken),
-            shards=shards,
-            moved=moved_shards(found.state, shards),
-            state_crc32c=found.state,
-            jobs=found.jobs,
-        )
-        self._directory.put_commit(commit)
-        self._directory.remove_work()
-        for segment in found.taken:
-            self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
-        for one in found.read:
-            if one.lost == DAMAGED:
-                disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
-        return commit.rows
-
-    def _before(self) -> Before:
-        """Return the table before the next commit."""
         versions = defaultdict[int, list[Version]](list)
         for segment in self.taken:
             versions[segment.number].append(Version(segment.bytes, int(segment.crc32c, 16)))
-        if not self.commits:
-            return Before({}, None, {}, {}, "")
-        last = self.commits[-1]
-        place = self._directory.path(last.state)
-        state = StoredState(place, last.shards, tuple(last.moved), last.state_crc32c)
-        pauses, limits = dict(last.pauses), dict(last.limits)
-        known = None if self._directory.state_is_lost() else state
-        return Before(versions, known, pauses, limits, self.kept_from)
-
-    def _lost_state(self) -> list[MissingSegments]:
-        """Return the gap of the live jobs before the next commit, if they are lost."""
-        if not self._directory.state_is_lost():
-            return []
-        ends = [(gap.last, gap.last_us) for gap in self.gaps]
-        number, at_us = max(
-            [(segment.number, segment.last_us) for segment in self.taken] or ends,
-            key=lambda end: end[0],
-        )
-        return [MissingSegments(number, number, at_us, at_us, STATE_LOST)]
+        read = read_segments(executor, work, files, versions)
+        taken = [_taken(one) for one in read if not one.lost]
+        # behind the reading: the daemon names a segment as dropped before it removes the file
+        gaps += lost_segments(read, self._known_gaps(archive), self.gaps)
+        gaps += grown_segments(read, [*self.taken, *taken], self.gaps)
+        if gaps:
+            self._put_gaps(number, gaps)
+        commit = Commit(number, taken, gaps, sum(segment.rows for segment in taken))
+        self._directory.put_commit(commit)
+        self._directory.remove_work()
+        for segment in taken:
+            self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
+        for one in read:
+            if one.lost == DAMAGED:
+                disk.rename(f"{archive}/{one.file.name}", f"{archive}/{one.file.name}.damaged")
+        return commit.rows
 
     def _name_last(self, archive: str, last: int) -> None:
         """Name the last segments where they are missing: none behind them shows it."""
@@ -303,3 +257,15 @@ class EventTable:
     def _unlink(self, path: str) -> None:
         if self._disk.exists(path):
             self._disk.unlink(path)
+
+
+def _taken(segment: ReadSegment) -> TakenSegment:
+    return TakenSegment(
+        segment.file.number,
+        f"{segment.file.crc32c:08x}",
+        segment.bytes,
+        segment.first_us,
+        segment.last_us,
+        segment.rows,
+        sorted(segment.files),
+    )

@@ -1,318 +1,382 @@
-"""Event extraction: fold of the records of jobs over the state of these, in order, to events. Pure.
+"""Event extraction: each event is a function of one record, and of no other one. Pure.
 
-A record tells what changed, and not always why. The records around it show the reason, which
-``record_context`` finds; here are the rules that need the state of jobs:
+Records of ours say what happened (``cmdlog.format.endings``): an entry that is set says so in its
+envelope, a lease names its entries, and the end of a lease or of an entry names its cause. So
+segments need no order and no state, and a segment always gives the same events. Entries that
+compaction, a lease or a burial writes again say that, and are no event.
 
-- a job that is written in a batch, or later than its SET, is an entry *restated* under a new job
-  id, by compaction, a KICK or a lease. The removal behind it ends the old id, and the new one takes
-  over its state. One that nothing removes is an entry that was popped, and came back undelivered;
-- the end of a lease (timeout-attempt) is a lost lease if it comes at the instant of the token or
-  later, and a released one before;
-- a removal says in the last digits of its TIME what took its place, or why the job goes
-  (``cmdlog.format.removal_time``). In a log from before these, it is a completion if the job was
-  leased, else a deletion, a purge if it stands in a batch, and a completion by NEXT (popped) if the
-  tombstone has the timestamp of the entry;
-- a timeout-attempt is the end of a lease, also of one that nothing is known of, unless it stands in
-  the group of a failed attempt, which has ended the lease;
-- compaction repeats pauses and limits: only a change is an event.
-
-Behind a gap jobs are alive of which nothing is known. Their records are events nevertheless, with
-what these records themselves tell.
-
-Between segments nothing is kept but the live jobs, pauses and limits (``History``). So the records
-may be divided by job and folded side by side, if the ids of one entry stay together
-(``job_shards``).
+Segments of workq tell less: a start-attempt is a lease, a timeout-attempt a lost one, and complete,
+fail, delete and expire are what their names say, of a job that only its id names. In segments of
+ours these records are for workq, and tell nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
+from fastjournal.cmdlog.format import endings
+from fastjournal.cmdlog.format.endings import EventFacts, unpack_ending, unpack_leased
+from fastjournal.cmdlog.format.envelope import (
+    ORIGIN_KICK,
+    ORIGIN_SET,
+    ORIGIN_UNDELIVERED,
+    Envelope,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+    unpack_failure,
+)
+from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    Change,
-    Delay,
+    OPERATION_NAME,
+    Batch,
+    End,
     Extend,
     Failed,
+    Lease,
     Limit,
     Operation,
     Pause,
     Rename,
-    Resize,
-    Value,
+    SegmentStart,
+    Tombstone,
+    unpack_operation,
 )
-from fastjournal.cmdlog.format.removal_time import (
-    REMOVED_BY_DELETE,
-    REMOVED_BY_NEXT,
-    REMOVED_BY_PURGE,
-    REPLACED_BEFORE,
-    REPLACED_BY_NONE,
-    REPLACED_MAX,
-    REPLACED_UNTOLD,
-)
-from fastjournal.keys import moved_not_before
+from fastjournal.cmdlog.format.records import Record, decode_body, instant_at, outer_stamps
+from fastjournal.cmdlog.recovery import workq_jobs
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.errors import LogCorruptError
+from fastjournal.keys import parse_journal_key
 from fastjournal.spark.decoding.view_columns import MICROSECONDS_MAX, text
-from fastjournal.spark.history.event_records import EventRecord, event_of
-from fastjournal.spark.history.event_rows import (
-    POPPED,
-    UNDELIVERED,
-    EventKind,
-    EventRow,
-    LiveJob,
-    job_of,
-)
-from fastjournal.spark.history.record_context import (
-    AGAIN,
-    CAME_BACK,
-    IN_PURGE,
-    PERHAPS_BACK,
-    RESTATED,
-)
+from fastjournal.spark.history.event_rows import POPPED, UNDELIVERED, EventKind, EventRow
+from fastjournal.spark.storage.files import SegmentFile
 
-_SCHEDULE, _COMPLETE, _DELETE = Command.SCHEDULE, Command.COMPLETE, Command.DELETE
-
-
-class History(msgspec.Struct):
-    """State between two segments."""
-
-    jobs: dict[bytes, LiveJob] = msgspec.field(default_factory=dict)
-    """Live jobs by their ids."""
-    pauses: dict[bytes, int] = msgspec.field(default_factory=dict)
-    """Domain to the end of its pause."""
-    limits: dict[bytes, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
-    """Domain to its limits."""
+_BARE = (Command.DELETE, Command.EXPIRE, Command.START_ATTEMPT, Command.TIMEOUT_ATTEMPT)
+_KINDS = {
+    endings.COMPLETED: EventKind.COMPLETED,
+    endings.POPPED: EventKind.COMPLETED,
+    endings.DELETED: EventKind.DELETED,
+    endings.PURGED: EventKind.PURGED,
+    endings.EXPIRED: EventKind.EXPIRED,
+    endings.BURIED: EventKind.BURIED,
+    endings.REPLACED_BY_URI: EventKind.REPLACED,
+    endings.REPLACED_UNLOGGED: EventKind.REPLACED,
+}
+_FOREIGN = {
+    Command.START_ATTEMPT: EventKind.LEASED,
+    Command.TIMEOUT_ATTEMPT: EventKind.LOST,
+    Command.COMPLETE: EventKind.COMPLETED,
+    Command.FAIL: EventKind.BURIED,
+    Command.DELETE: EventKind.DELETED,
+    Command.EXPIRE: EventKind.EXPIRED,
+}
+_LEASE_ENDS = {endings.LEASE_LOST: EventKind.LOST, endings.LEASE_RETURNED: EventKind.RETURNED}
 
 
-class EventExtractor:
-    """Extracts events, segment by segment.
+class _Subject(NamedTuple):
+    """Job, and what the record says of it besides its facts."""
+
+    job_id: bytes = b""
+    key: bytes | None = None
+    domain: str | None = None
+    priority: int | None = None
+
+
+class _Place(NamedTuple):
+    """Place of a record."""
+
+    segment: int
+    offset: int
+
+
+def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Iterator[EventRow]:
+    """Yield the events of a segment, in the order of its records.
 
     Args:
-        history: State at the end of the segment before; it changes.
+        data: The segment.
+        segment: Where it is. An unfinished group at the end of the last one is left out.
+        skipped: Bytes at its begin whose records are left out.
+
+    Raises:
+        LogCorruptError: It is damaged, or a record cannot be understood.
     """
+    ours, awaited = False, 0
+    group = list[EventRow]()
+    for start, body, end in _records(data, segment):
+        awaited = max(awaited - 1, 0)
+        if not (ours and data[body] in _BARE):
+            try:
+                record = decode_body(data, start, body, end - CRC_BYTES)
+                operation = _operation_of(record)
+                ours = ours or isinstance(operation, SegmentStart)
+                if isinstance(operation, Lease | Batch | End):
+                    awaited = max(awaited, operation.following)
+                if start >= skipped:
+                    group += events_of(record, operation, segment.number, start, ours=ours)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise LogCorruptError(
+                    f"a record cannot be understood: {error}", path=segment.path, offset=start
+                ) from error
+            except LogCorruptError as error:
+                error.path, error.offset = segment.path, start
+                raise
+        if not awaited:
+            yield from group
+            group.clear()
+    if not segment.last:
+        yield from group
 
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self._jobs = history.jobs
-        self._undelivered: tuple[bytes, EventRecord] | None = None
-        self._failed: bytes | None = None
-        """Job whose failed attempt has just ended its lease; its end follows in the group."""
 
-    def extract(self, records: Iterable[EventRecord]) -> Iterator[EventRow]:
-        """Yield the events of one segment, in the order of its records.
+def outer_times(data: bytes, segment: SegmentFile) -> tuple[int | None, int | None]:
+    """Return the earliest and the latest instant of a segment's records, but of tombstones.
 
-        Args:
-            records: Its records that events may come from, or those of some jobs. A removal that
-                may end the old id of a restated job is behind that job's record.
-        """
-        for record in records:
-            command = record.command
-            removes = command in (_COMPLETE, _DELETE)
-            if self._undelivered is not None and not (removes and self._replacement(record)):
-                yield from self._came_back()
-            operation = record.operation
-            if operation is not None:
-                yield from self._operation(record, operation)
-            elif command <= _SCHEDULE:
-                yield from self._stored(record)
-            elif removes:
-                yield from self._removed(record)
-            else:
-                yield from self._step(record, command)
-        yield from self._came_back()
+    These compaction may write again with the time of their first record.
 
-    # --- jobs -------------------------------------------------------------------------------------
+    Raises:
+        LogCorruptError: It is damaged.
+    """
+    stamps = [
+        data[start : start + TIME_BYTES]
+        for start, body, end in _records(data, segment)
+        if not _is_tombstone(data, start, body, end)
+    ]
+    if not stamps:
+        return None, None
+    low, high = outer_stamps(stamps)
+    return instant_at(low, 0), instant_at(high, 0)
 
-    def _stored(self, record: EventRecord) -> Iterator[EventRow]:
-        time = record.time
-        job = self._jobs[record.target] = LiveJob(
-            key=record.key,
-            uri=record.uri,
-            domain=record.domain,
-            priority=record.priority,
-            timestamp=record.timestamp,
-            value_bytes=record.value_bytes,
-            not_before=record.not_before,
-            due=max(record.not_before, time),
-            attempts=record.attempts,
-            buried=record.reason is not None,
+
+def _is_tombstone(data: bytes, start: int, body: int, end: int) -> bool:
+    if data[body] != Command.ADD or b"\xa9tombstone" not in data[body:end]:
+        return False
+    return isinstance(_operation_of(decode_body(data, start, body, end - CRC_BYTES)), Tombstone)
+
+
+def _records(data: bytes, segment: SegmentFile) -> Iterator[tuple[int, int, int]]:
+    """Return start, body and end of each record; a torn tail of an open segment is left out."""
+    scan = scan_segment(data)
+    if scan.damage and not (segment.open and scan.torn):
+        damage = scan.damage[0]
+        raise LogCorruptError(
+            f"{damage.reason} ({damage.end - damage.offset} bytes)",
+            path=segment.path,
+            offset=damage.offset,
+            hint="option mode=permissive reads on behind it",
         )
-        context = record.context
-        if not context & RESTATED:
-            yield event_of(record, EventKind.SET, job)
-        elif context & (CAME_BACK | PERHAPS_BACK):
-            self._undelivered = (record.target, record)
-            if context & CAME_BACK:
-                yield from self._came_back()
+    return scan.spans()
 
-    def _came_back(self) -> Iterator[EventRow]:
-        """Yield the return of a popped entry: no removal of another job followed its record."""
-        if self._undelivered is not None:
-            job_id, record = self._undelivered
-            self._undelivered = None
-            yield event_of(record, EventKind.RETURNED, self._jobs[job_id], reason=UNDELIVERED)
 
-    def _replacement(self, record: EventRecord) -> bytes | None:
-        """Return the restated job in whose favour a removal ends the old id; None: no such one."""
-        ids = record.replacements
-        if not ids:
-            return None
-        if record.removal != REPLACED_UNTOLD:
-            return ids
-        old = self._jobs.get(record.target)
-        if old is None:
-            return None
-        for at in range(0, len(ids), JOB_ID_BYTES):
-            job_id = ids[at : at + JOB_ID_BYTES]
-            new = self._jobs.get(job_id)
-            if new is not None and new is not old and new.key == old.key:
-                return job_id
+def _operation_of(record: Record) -> Operation | None:
+    if record.command != Command.ADD or record.name != OPERATION_NAME:
         return None
+    return unpack_operation(record.payload) if is_ours(record.payload) else None
 
-    def _removed(self, record: EventRecord) -> Iterator[EventRow]:
-        new_id = self._replacement(record)
-        job = self._jobs.pop(record.target, None)
-        if new_id is not None:
-            self._undelivered = None
-            yield from self._transferred(record, job, self._jobs.get(new_id))
-            return
-        removal = record.removal
-        completes = record.command == _COMPLETE and record.key is not None
-        if job is None:
-            if not completes and removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
-                # a recovery makes sure that it does not return
-                return
-            job = LiveJob()
-        if completes and job.key is None:
-            job.key, job.domain, job.priority = record.key, record.domain, record.priority
-        if removal == REPLACED_UNTOLD:
-            removal = self._guessed(record, job)
-        if removal == REPLACED_BY_NONE:
-            yield event_of(record, EventKind.COMPLETED, job)
-        elif removal == REMOVED_BY_NEXT:
-            yield event_of(record, EventKind.COMPLETED, job, reason=POPPED)
-        elif removal in (REMOVED_BY_DELETE, REMOVED_BY_PURGE):
-            if job.token and job.token <= record.time:
-                yield from self._lease_over(record, job)
-            purged = removal == REMOVED_BY_PURGE
-            yield event_of(record, EventKind.PURGED if purged else EventKind.DELETED, job)
+
+def events_of(
+    record: Record, operation: Operation | None, segment: int, offset: int, *, ours: bool
+) -> Iterator[EventRow]:
+    """Yield the events that a record tells.
+
+    Args:
+        record: The record.
+        operation: In its payload; None: it is none.
+        segment: Number of its segment.
+        offset: Where it begins there.
+        ours: Whether fastjournald wrote the segment.
+
+    Raises:
+        LogCorruptError: It cannot be understood, as other errors of decoding say.
+    """
+    time = record.time_us
+    place = _Place(segment, offset)
+    if operation is not None:
+        yield from _of_operation(operation, time or 0, place)
+    elif record.command <= Command.SCHEDULE:
+        yield from _stored(record, time or 0, place)
+    elif record.command <= Command.FAIL and is_ours(record.result):
+        yield from _of_result(record, time or 0, place)
+    elif not (ours and record.command in _BARE):
+        reason = text(record.result) if record.command == Command.FAIL else None
+        kind = _FOREIGN[record.command]
+        yield _row(kind, time or 0, place, _Subject(record.job_id), reason=reason)
+
+
+def _stored(record: Record, time: int, place: _Place) -> Iterator[EventRow]:
+    foreign = not is_ours(record.payload)
+    entry = workq_jobs.entry_of(record) if foreign else unpack_envelope(record.payload)
+    kinds = {
+        ORIGIN_SET: EventKind.SET,
+        ORIGIN_KICK: EventKind.KICKED,
+        ORIGIN_UNDELIVERED: EventKind.RETURNED,
+    }
+    kind = kinds.get(entry.origin)
+    if kind is not None:
+        yield _row(
+            kind,
+            time,
+            place,
+            _of_key(record.job_id, entry.key),
+            uri=entry.uri,
+            serial=None if foreign else entry.arrival,
+            due=_due_of(entry, time),
+            reason=UNDELIVERED if kind is EventKind.RETURNED else None,
+            value_bytes=len(entry.value),
+        )
+
+
+def _due_of(entry: Envelope, time: int) -> int:
+    return entry.due or max(entry.not_before, time)
+
+
+def _of_result(record: Record, time: int, place: _Place) -> Iterator[EventRow]:
+    if record.command == Command.FAIL:
+        failure = unpack_failure(record.result)
+        subject = _of_domain(record.job_id, failure.domain, failure.priority)
+        yield from _ended(failure.facts, time, place, subject, reason=text(failure.reason))
+        return
+    done = unpack_completion(record.result)
+    if done.timestamp is None:
+        subject = _of_domain(record.job_id, done.key, done.priority)
+    else:
+        subject = _of_key(record.job_id, done.key)
+    yield from _ended(done.facts, time, place, subject)
+
+
+def _ended(
+    packed: bytes, time: int, place: _Place, subject: _Subject, *, reason: str | None = None
+) -> Iterator[EventRow]:
+    """Yield the end of a lease, and that of the entry, as facts say."""
+    facts = unpack_ending(packed, time)
+    lease_end = _LEASE_ENDS.get(facts.lease_end)
+    if lease_end is not None:
+        yield _leased_row(lease_end, time, place, subject, facts)
+        facts = facts._replace(lease_start=None)
+    kind = _KINDS.get(facts.how)
+    if endings.REPLACED <= facts.how < endings.REWRITTEN:
+        kind = EventKind.REPLACED
+    if kind is None:
+        return
+    if facts.how == endings.POPPED:
+        waited = None if facts.due is None else max(time - facts.due, 0)
+        attempt = facts.attempt
+        yield _row(
+            kind, time, place, subject, serial=facts.serial, attempt=attempt, due=facts.due,
+            wait_us=waited, reason=POPPED,
+        )  # fmt: skip
+    else:
+        yield _leased_row(kind, time, place, subject, facts, reason=reason)
+
+
+def _leased_row(
+    kind: EventKind,
+    time: int,
+    place: _Place,
+    subject: _Subject,
+    facts: EventFacts,
+    *,
+    reason: str | None = None,
+) -> EventRow:
+    """Return an event of an entry, with its lease if it was leased."""
+    start = facts.lease_start
+    ends = start is not None and kind is not EventKind.EXTENDED
+    return _row(
+        kind,
+        time,
+        place,
+        subject,
+        serial=facts.serial,
+        attempt=None if start is None else facts.attempt,
+        due=facts.due,
+        lease_start=start,
+        run_us=max(time - start, 0) if ends and start is not None else None,
+        reason=reason,
+    )
+
+
+def _of_operation(operation: Operation, time: int, place: _Place) -> Iterator[EventRow]:
+    if isinstance(operation, Lease):
+        yield from _leases(operation, time, place)
+    elif isinstance(operation, End):
+        if operation.timestamp is None:
+            subject = _of_domain(operation.job_id, operation.key, operation.priority)
         else:
-            if removal > REPLACED_MAX and (completes or job.token <= record.time):
-                # by its URI, which waits for the end of the lease
-                yield from self._lease_over(record, job)
-            yield event_of(record, EventKind.REPLACED, job)
-
-    def _guessed(self, record: EventRecord, job: LiveJob) -> int:
-        """Return why a job goes by a removal of an older version, which does not tell."""
-        if job.token > record.time:
-            return REPLACED_BY_NONE
-        if record.key is not None and record.timestamp == job.timestamp:
-            return REMOVED_BY_NEXT
-        return REMOVED_BY_PURGE if record.context & IN_PURGE else REMOVED_BY_DELETE
-
-    def _transferred(
-        self, record: EventRecord, old: LiveJob | None, new: LiveJob | None
-    ) -> Iterator[EventRow]:
-        """Let the new id of a restated entry have the state of the old one."""
-        if new is None:
-            return
-        if old is None:
-            # since when it waits, is in a gap
-            new.due = new.not_before if new.not_before > record.time else None
-            return
-        if old.buried and not new.buried:
-            yield event_of(record, EventKind.KICKED, new)
-            return
-        # the token of a lease from a gap stands only in the record of the new id
-        new.token = old.token or new.token
-        new.due, new.lease_start = old.due, old.lease_start
-
-    def _step(self, record: EventRecord, command: int) -> Iterator[EventRow]:
-        job = self._jobs.get(record.target)
-        if job is None:
-            job = self._jobs[record.target] = LiveJob()
-        has_failed = self._failed == record.target
-        self._failed = None
-        if command == Command.EXPIRE:
-            del self._jobs[record.target]
-            yield from self._lease_over(record, job)
-            yield event_of(record, EventKind.EXPIRED, job)
-            return
-        if command == Command.START_ATTEMPT:
-            job.token = record.token or MICROSECONDS_MAX
-            if not record.context & AGAIN:
-                job.lease_start = record.time
-                yield event_of(record, EventKind.LEASED, job)
-        elif command == Command.FAIL:
-            if not job.buried:
-                if job.token and job.token <= record.time:
-                    yield from self._lease_over(record, job)
-                yield event_of(record, EventKind.BURIED, job, reason=record.reason or "")
-                job.buried, job.token, job.lease_start = True, 0, 0
-        elif has_failed:
-            job.due = max(job.not_before, record.time)
-        else:
-            yield from self._lease_over(record, job, unknown=True)
-
-    def _lease_over(
-        self, record: EventRecord, job: LiveJob, *, unknown: bool = False
-    ) -> Iterator[EventRow]:
-        """Yield the end of a lease, if there is one, that is no completion."""
-        if not job.token and not unknown:
-            return
-        lost = 0 < job.token <= record.time
-        yield event_of(record, EventKind.LOST if lost else EventKind.RETURNED, job)
-        job.attempts += lost
-        job.token, job.lease_start = 0, 0
-        job.due = max(job.not_before, record.time)
-
-    # --- operations -------------------------------------------------------------------------------
-
-    def _operation(self, record: EventRecord, operation: Operation) -> Iterator[EventRow]:
+            subject = _of_key(operation.job_id, operation.key)
+        yield from _ended(operation.facts, time, place, subject)
+    elif isinstance(operation, Extend) and operation.end:
+        # a step of the clock moved the end of the lease
+        return
+    elif isinstance(operation, Extend | Failed):
+        subject = _of_domain(operation.job_id, operation.domain, operation.priority)
+        facts = unpack_ending(operation.facts, time)
+        extends = isinstance(operation, Extend)
+        kind = EventKind.EXTENDED if extends else EventKind.FAILED
+        reason = None if isinstance(operation, Extend) else text(operation.error)
+        yield _leased_row(kind, time, place, subject, facts, reason=reason)
+    elif isinstance(operation, Rename):
+        facts = unpack_ending(operation.facts, time)
+        subject = _of_key(operation.job_id, operation.key)
+        yield _row(EventKind.RENAMED, time, place, subject, serial=facts.serial, due=facts.due)
+    elif isinstance(operation, Pause | Limit) and not operation.again:
+        kind = EventKind.LIMITED
         if isinstance(operation, Pause):
-            if self.history.pauses.get(operation.domain, 0) != operation.until:
-                self.history.pauses[operation.domain] = operation.until
-                if not operation.until:
-                    del self.history.pauses[operation.domain]
-                kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
-                yield event_of(record, kind, LiveJob(domain=text(operation.domain)))
-        elif isinstance(operation, Limit):
-            limits = (operation.interval_us, operation.jobs, operation.lease_us, operation.attempts)
-            if self.history.limits.get(operation.domain, (0, 0, 0, 0)) != limits:
-                self.history.limits[operation.domain] = limits
-                if operation.is_default:
-                    del self.history.limits[operation.domain]
-                yield event_of(record, EventKind.LIMITED, LiveJob(domain=text(operation.domain)))
-        elif isinstance(operation, Change):
-            job = self._jobs.setdefault(operation.job_id, LiveJob())
-            yield from self._changed(record, operation, job)
+            kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
+        yield _row(kind, time, place, _Subject(domain=text(operation.domain)))
 
-    def _changed(self, record: EventRecord, change: Change, job: LiveJob) -> Iterator[EventRow]:
-        if isinstance(change, Extend):
-            job.token = change.end or change.token
-            if not change.end:
-                # else a step of the clock moved its end
-                yield event_of(record, EventKind.EXTENDED, job)
-        elif isinstance(change, Delay):
-            job.not_before = change.not_before
-        elif isinstance(change, Failed):
-            job.attempts = change.attempts - 1
-            yield event_of(record, EventKind.FAILED, job, reason=text(change.error))
-            job.attempts, job.token, job.lease_start = change.attempts, 0, 0
-            self._failed = change.job_id
-        elif isinstance(change, Value):
-            job.timestamp, job.value_bytes = change.timestamp, len(change.value)
-        elif isinstance(change, Resize):
-            job.timestamp, job.value_bytes = change.timestamp, change.size
-        elif isinstance(change, Rename):
-            renamed = job_of(change.key)
-            not_before = moved_not_before(job.key or b"", change.key, job.not_before)
-            if job.key is None:
-                # whether that is a move, only the key so far would tell
-                job.not_before, job.due = max(not_before, job.not_before), None
-            elif not_before != job.not_before:
-                job.not_before, job.due = not_before, max(not_before, record.time)
-            job.key, job.domain, job.priority = renamed.key, renamed.domain, renamed.priority
-            job.timestamp = change.timestamp
-            yield event_of(record, EventKind.RENAMED, job)
+
+def _leases(lease: Lease, time: int, place: _Place) -> Iterator[EventRow]:
+    if lease.again:
+        return
+    domains = (
+        domain
+        for domain, number in zip(lease.domains[::2], lease.domains[1::2], strict=True)
+        for _ in range(number if isinstance(number, int) else 0)
+    )
+    for facts in unpack_leased(lease.facts, lease.priorities, lease.numbers):
+        domain = next(domains, b"")
+        if isinstance(domain, int):
+            raise LogCorruptError("a lease has no names of domains")
+        yield _row(
+            EventKind.LEASED,
+            time,
+            place,
+            _of_domain(b"", domain, facts.priority),
+            serial=facts.serial,
+            attempt=facts.attempt,
+            due=facts.due,
+            lease_start=time,
+            wait_us=max(time - facts.due, 0),
+        )
+
+
+def _of_key(job_id: bytes, key: bytes) -> _Subject:
+    parts = parse_journal_key(key)
+    if parts is None:
+        return _Subject(job_id, key)
+    return _Subject(job_id, key, text(parts.domain), parts.priority)
+
+
+def _of_domain(job_id: bytes, domain: bytes, priority: int) -> _Subject:
+    """Return a job of which a record has no key; without a domain it is a plain entry."""
+    if not domain:
+        return _Subject(job_id)
+    return _Subject(job_id, None, text(domain), priority)
+
+
+def _row(kind: EventKind, time: int, place: _Place, subject: _Subject, **columns: Any) -> EventRow:
+    for name in ("wait_us", "run_us"):
+        if columns.get(name) is not None:
+            columns[name] = min(columns[name], MICROSECONDS_MAX)
+    return EventRow(
+        time=time,
+        event=kind,
+        domain=subject.domain,
+        priority=subject.priority,
+        key=subject.key,
+        job_id=subject.job_id.hex() or None,
+        segment=place.segment,
+        offset=place.offset,
+        **columns,
+    )

@@ -15,9 +15,8 @@ from fastjournal.spark.history.days import begin_us
 from fastjournal.spark.history.event_rows import (
     BATCH_ROWS,
     EVENT_SCHEMA,
-    EventRow,
+    batches_of,
     corrupt_batch,
-    event_batch,
 )
 from fastjournal.spark.history.gaps import gap_text, gaps_of
 from fastjournal.spark.history.log_history import EventSpan, LogHistory
@@ -86,14 +85,8 @@ def read_events(part: HistoryFile) -> Iterator[pa.RecordBatch]:
             found = found.append_column("segment", segments).select(EVENT_SCHEMA.names)
             yield from found.cast(EVENT_SCHEMA).to_batches(BATCH_ROWS)
         return
-    batch = list[EventRow]()
     lost: list[str] | None = [] if part.permissive else None
-    for event in LogHistory(part.directory).events(lost):
-        batch.append(event)
-        if len(batch) == BATCH_ROWS:
-            yield event_batch(batch)
-            batch.clear()
-    yield event_batch(batch)
+    yield from batches_of(LogHistory(part.directory).events(lost))
     if lost:
         yield corrupt_batch(lost)
 

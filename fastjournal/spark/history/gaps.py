@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from fastjournal.cmdlog.archive_format import Gap
-from fastjournal.spark.history.commits import STATE_LOST, Commit, MissingSegments, TakenSegment
+from fastjournal.spark.history.commits import Commit, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
 from fastjournal.spark.records.missing_segments import MISSING, missing_text
 from fastjournal.spark.records.segment_identity import Sealed
@@ -48,8 +48,6 @@ def gap_text(first: int, last: int, reason: str) -> str:
     if reason == LATE:
         named = f"segment {first} was" if first == last else f"segments {first} to {last} were"
         return f"{named} taken behind later ones ({reason})"
-    if reason == STATE_LOST:
-        return f"the live jobs behind segment {last} are not known ({reason})"
     return missing_text(first, last) + ("" if reason == MISSING else f" ({reason})")
 
 
@@ -62,7 +60,7 @@ def gaps_of(commits: Iterable[Commit]) -> list[MissingSegments]:
     found, taken = list[MissingSegments](), dict[int, TakenSegment]()
     for commit in reversed(list(commits)):
         for gap in reversed(commit.gaps):
-            found += reversed([gap] if gap.reason == STATE_LOST else list(_parts(gap, taken)))
+            found += reversed(list(_parts(gap, taken)))
         taken |= {segment.number: segment for segment in commit.segments}
     return found[::-1]
 
@@ -108,7 +106,7 @@ def lost_segments(
 
 
 def _covers(gap: MissingSegments, number: int) -> bool:
-    return gap.first <= number <= gap.last and gap.reason != STATE_LOST
+    return gap.first <= number <= gap.last
 
 
 def _reason(number: int, known: Sequence[Gap]) -> str:
@@ -130,7 +128,7 @@ def grown_segments(
     for segment in taken:
         version = Sealed(segment.number, segment.bytes, int(segment.crc32c, 16))
         versions[segment.number].add(version)
-    named = {gap.first for gap in known if gap.first == gap.last and gap.reason != STATE_LOST}
+    named = {gap.first for gap in known if gap.first == gap.last}
     told = {one.before for one in read if one.before.bytes}
     grown = {one.number for one in told if versions[one.number] and one not in versions[one.number]}
     return [MissingSegments(one, one, None, None, MISSING) for one in sorted(grown - named)]

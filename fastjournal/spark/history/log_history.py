@@ -2,8 +2,7 @@
 
 Compaction rewrites segments of a log and removes records. A segment is whole if its size and
 CRC-32C are those in the first record of the segment behind it; the last one always is. The history
-of a log is that of its last whole segments, side by side. Segments before these give the jobs that
-were alive then, and no events.
+of a log is that of its last whole segments, side by side.
 
 All files of an archive are whole, and their numbers ascend by one. So a gap is known, and is an
 error or a text.
@@ -20,9 +19,8 @@ import pyarrow.fs
 from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
-from fastjournal.spark.history.event_records import outer_times, read_rows, records_of
 from fastjournal.spark.history.event_rows import EventRow
-from fastjournal.spark.history.extractor import EventExtractor, History
+from fastjournal.spark.history.extractor import extract_events, outer_times
 from fastjournal.spark.history.gaps import adjoining_gaps, gap_text
 from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.records.missing_segments import gaps_between
@@ -66,6 +64,8 @@ class LogHistory:
         self.is_archive = log.is_archive
         self.segments = log.segments
         """All segments, ascending."""
+        self._told = {one.number for one in self.segments if one.crc32c is not None}
+        """Those whose checksum a manifest or a name says."""
 
     def gaps(self) -> list[tuple[int, int, str]]:
         """Return the segments that are missing in an archive: first, last, reason.
@@ -160,26 +160,19 @@ class LogHistory:
             self.check_gaps()
         else:
             lost += [f"{self._path}: {gap_text(*gap)}" for gap in self.gaps()]
-        segments = self.segments if self.is_archive else self.whole(permissive=lost is not None)
-        whole = {segment.number: segment for segment in segments}
-        extractor = EventExtractor(History())
         before = NOTHING
-        for listed in self.segments:
-            segment = whole.get(listed.number, listed)
+        segments = self.segments if self.is_archive else self.whole(permissive=lost is not None)
+        for segment in segments:
             try:
-                data = self._read(segment, listed)
-                rows = read_rows(data, segment).table
+                data = self._read(segment)
+                if self.is_archive:
+                    before = self._linked(before, data, segment, lost)
+                yield from extract_events(data, segment)
             except LogCorruptError as error:
                 if lost is None:
                     raise
                 lost.append(str(error))
                 before = NOTHING
-                continue
-            if self.is_archive:
-                before = self._linked(before, data, segment, lost)
-            for event in extractor.extract(records_of(rows, segment.number)):
-                if segment.number in whole:
-                    yield event
 
     def _linked(
         self, before: Sealed, data: bytes, segment: SegmentFile, lost: list[str] | None
@@ -201,7 +194,7 @@ class LogHistory:
             return None
         numbers = [segment.number for segment in whole]
         # the clock may have been set back in any of them
-        times = [outer_times(self._read(one, one), one) for one in whole]
+        times = [outer_times(self._read(one), one) for one in whole]
         return EventSpan(
             numbers[0],
             numbers[-1],
@@ -210,13 +203,12 @@ class LogHistory:
             self.gaps(),
         )
 
-    def _read(self, segment: SegmentFile, listed: SegmentFile) -> bytes:
+    def _read(self, segment: SegmentFile) -> bytes:
         """Return a segment as it was read before, or as its manifest or its name says."""
         data = read_bytes(self._files, segment)
-        crc32c = google_crc32c.value(data)
-        if listed.crc32c not in (None, crc32c):
-            raise _other_checksum(segment)
-        if segment.crc32c not in (None, crc32c):
+        if segment.crc32c not in (None, google_crc32c.value(data)):
+            if self.is_archive or segment.number in self._told:
+                raise _other_checksum(segment)
             raise LogCorruptError(
                 "the segment has changed while it was read", path=segment.path, hint=LOG_IN_USE
             )

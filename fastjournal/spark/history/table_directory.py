@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from fastjournal.errors import LogCorruptError, LogLockedError
-from fastjournal.spark.history.commit_state import LOST
 from fastjournal.spark.history.commits import Commit, files_of, read_commits
 from fastjournal.spark.history.extraction_tasks import WORK
 from fastjournal.spark.storage.table_files import TableFiles
@@ -42,13 +41,8 @@ class EventDirectory:
         """Return the path of a file of the table."""
         return f"{self._directory}/{name}"
 
-    def state_is_lost(self) -> bool:
-        """Return whether the operator has said that the state of the newest commit is lost."""
-        state = self.commits[-1].state if self.commits else ""
-        return f"{state}{LOST}".rpartition("/")[2] in self._files.names(self.path("_state"))
-
     def put_commit(self, commit: Commit) -> None:
-        """Put a commit into place, and remove the states of earlier ones."""
+        """Put a commit into place."""
         self._check_writer()
         if not commit.gaps:
             # one that a crash has left without its commit
@@ -56,10 +50,6 @@ class EventDirectory:
         data = msgspec.json.format(msgspec.json.encode(commit)) + b"\n"
         self._files.put(self.path(f"_commits/{_commit_name(commit)}"), data)
         self.commits.append(commit)
-        number = _number_of(commit.state.removeprefix("_state/"))
-        # a later one may be that of another process, which came as this one was suspended
-        old = [one for one in self._files.walk(self.path("_state")) if _number_of(one) < number]
-        self._remove(f"_state/{one}" for one in old)
 
     def _check_writer(self) -> None:
         """Check that no other process writes or has written the table."""
@@ -76,12 +66,11 @@ class EventDirectory:
     def remove_uncommitted(self) -> None:
         """Remove the files that a crash left without a commit."""
         committed = {file for _, file in files_of(self.commits)}
-        states = {f"{commit.state}{end}" for commit in self.commits[-1:] for end in ("", LOST)}
         found = self._files.walk(self._directory)
         # behind the listing: no file of a commit that this process does not know may go
         self._check_writer()
         self._check_commits(found)
-        left = [file for file in found if _is_left(file, committed, states)]
+        left = [file for file in found if _is_left(file, committed)]
         # a run is known until all of its files are gone for ever
         done = [file for file in left if not file.startswith(WORK)]
         self._remove(done)
@@ -106,7 +95,7 @@ class EventDirectory:
                 raise LogCorruptError(
                     "there are events, and no commit that names them",
                     path=self.path(file),
-                    hint="copy _commits and _state too, from the place that the table came from; "
+                    hint="copy _commits too, from the place that the table came from; "
                     "or remove the directories day=* to begin anew",
                 )
 
@@ -115,29 +104,20 @@ class EventDirectory:
         self._remove(f"{WORK}/{file}" for file in self._files.walk(self.path(WORK)))
 
     def _remove(self, files: Iterable[str]) -> None:
-        """Remove files, and directories of states and between tasks that are empty then."""
+        """Remove files, and directories of runs that are empty then."""
         for file in files:
             self._guard()
             self._files.delete(self.path(file))
-        for parent in ("_state", WORK):
-            for name in self._files.names(self.path(parent)):
-                # the state of an earlier release is a file
-                if "." not in name and not self._files.walk(self.path(f"{parent}/{name}")):
-                    self._files.remove_empty(self.path(f"{parent}/{name}"))
+        for name in self._files.names(self.path(WORK)):
+            if not self._files.walk(self.path(f"{WORK}/{name}")):
+                self._files.remove_empty(self.path(f"{WORK}/{name}"))
 
 
 def _commit_name(commit: Commit) -> str:
     return f"{commit.number:09d}.json"
 
 
-def _is_left(file: str, committed: Collection[str], states: Collection[str]) -> bool:
+def _is_left(file: str, committed: Collection[str]) -> bool:
     """Return whether no commit names a file that only a run writes."""
-    head, _, rest = file.partition("/")
-    if head == "_state":
-        return f"{head}/{rest.partition('/')[0]}" not in states
+    head = file.partition("/")[0]
     return head == WORK or (head.startswith("day=") and file not in committed)
-
-
-def _number_of(state: str) -> str:
-    """Return the digits of the commit in the name of a state."""
-    return state[:9]

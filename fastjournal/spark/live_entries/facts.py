@@ -156,14 +156,17 @@ class Arrivals:
             Which are workq's own jobs; for each record their number so far; the lead so far.
         """
         foreign = batch.column("foreign")
-        entries = np.asarray(foreign.is_valid().to_numpy(zero_copy_only=False), np.bool_)
         mask: Mask = np.asarray(foreign.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
-        arrival = batch.column("arrival").fill_null(0).to_numpy(zero_copy_only=False)
+        arrivals = batch.column("arrival")
+        # entries have one, and the first record of a segment
+        told: Mask = np.asarray(arrivals.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        told &= ~mask
+        arrival = arrivals.fill_null(0).to_numpy(zero_copy_only=False)
         numbers = np.cumsum(mask) + self.foreign
         start = -1 if self.lead is None else self.lead
-        led = np.where(entries & ~mask, arrival - numbers, start)
+        led = np.where(told, arrival - numbers, start)
         leads = np.maximum.accumulate(np.maximum(led, start)) if len(led) else led
-        if (entries & ~mask).any():
+        if told.any():
             self.lead = int(led.max()) if self.lead is None else max(self.lead, int(led.max()))
         self.foreign = int(numbers[-1]) if len(numbers) else self.foreign
         return mask, numbers, leads

@@ -31,8 +31,10 @@ _RECORDS = sql_schema([column for column in RECORD_COLUMNS if column.name in _RE
 def compute_history(spark: SparkSession, night: Night, days: list[date]) -> None:
     """Write the tables of the history on days into the staging tree."""
     events = _events(spark, night, days)
+    history = fastjournal.spark.events(spark, night.history, missing_ok=True)
     for name, job in history_jobs.HISTORY_JOBS.items():
-        _write(job(events), name, night.store)
+        found = history_jobs.with_uris(events, history) if job is history_jobs.churn else events
+        _write(job(found), name, night.store)
 
 
 def _events(spark: SparkSession, night: Night, days: list[date]) -> DataFrame:

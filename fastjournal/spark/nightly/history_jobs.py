@@ -109,13 +109,30 @@ def failures(events: DataFrame) -> DataFrame:
         f.count("*").alias("count"),
         f.min("time").alias("first_seen"),
         f.max("time").alias("last_seen"),
-        f.count_distinct("key").alias("entries"),
+        f.count_distinct("serial").alias("entries"),
     )
     return _most(table, f.col("count").desc(), FAILURES_A_DAY)
 
 
+def with_uris(events: DataFrame, history: DataFrame) -> DataFrame:
+    """Return events with the URI of their entry, which only that of its SET has.
+
+    Args:
+        events: Some of the history.
+        history: All events: an entry may have been set on a day before.
+    """
+    named = history.where("uri IS NOT NULL AND serial IS NOT NULL")
+    place = f.struct("segment", "offset")
+    uris = named.groupBy("serial").agg(f.max_by("uri", place).alias("_uri"))
+    joined = events.join(uris, "serial", "left")
+    return joined.withColumn("uri", f.coalesce("uri", "_uri")).drop("_uri")
+
+
 def churn(events: DataFrame) -> DataFrame:
-    """Return the URIs with most requests: how often they were set, merged and worked on."""
+    """Return the URIs with most requests: how often they were set, merged and worked on.
+
+    ``events``: from ``with_uris``.
+    """
     kinds = ("set", "replaced", "leased", "completed")
     changed = events.where(f.col("event").isin(*kinds) & f.col("uri").isNotNull())
     table = changed.groupBy("dt", "domain", "uri").agg(*_counts(kinds))

@@ -53,7 +53,6 @@ OPTIONS = (
     Option("columnNameOfCorruptRecord"),
     Option("instants", ("timestamp", "us")),
     Option("maxBytesPerTrigger", views=STREAM_VIEWS, is_size=True),
-    Option("stateDirectory", views=("events",)),
     Option("cleanSource", ("off", "delete"), views=STREAM_VIEWS),
     Option("maxPartitionBytes", views=("records",), is_size=True),
     *(Option(name, views=("records",)) for name in RANGE_OPTIONS),
@@ -150,21 +149,6 @@ class Options:
     def cleans(self) -> bool:
         """Whether a stream unlinks archived segments that it has read."""
         return self.choice("cleanSource") == "delete"
-
-    @property
-    def state_directory(self) -> str:
-        """Directory of the state of a stream of events.
-
-        Raises:
-            BadRequestError: None is given.
-        """
-        text = self.text("stateDirectory")
-        if not text:
-            raise BadRequestError(
-                "a stream of events needs the option stateDirectory",
-                hint="name a directory beside its checkpointLocation, which executors reach",
-            )
-        return text
 
     @property
     def journal(self) -> Format | None:

@@ -19,7 +19,7 @@ Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -153,22 +153,55 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LogCorruptError: A segment that was not read to its end, or one of an archive, is gone.
         """
-        if _place(start) == _place(end):
-            return []
-        log = self._log()
-        self._check_identity(log, start, end)
-        found: list[InputPartition] = []
+        for check in self._checks():
+            check(self._log(), start, end)
+        return self.spans(start, end)
+
+    def faults(self, start: Offset, end: Offset) -> list[str]:
+        """Return texts of what is missing between two offsets: mode ``failfast`` ends there."""
+        found = []
+        every = (self._check_identity, self._check_there, self._check_numbers, self._check_links)
+        for check in every:
+            try:
+                check(self._log(), start, end)
+            except LogCorruptError as error:
+                found.append(str(error))
+        return found
+
+    def _checks(self) -> list[Callable[[LogDirectory, Offset, Offset], None]]:
+        strict = () if self._permissive else (self._check_numbers, self._check_links)
+        return [self._check_identity, self._check_there, *strict]
+
+    def _check_there(self, log: LogDirectory, start: Offset, end: Offset) -> None:
+        """Check that the segments are there in which two offsets are."""
         numbers = [segment.number for segment in log.segments]
-        for boundary, needed in ((start, not start["sealed"]), (end, True)):
+        for boundary, needed in ((start, not start["sealed"]), (end, _place(start) != _place(end))):
             if needed and boundary["segment"] not in numbers:
                 raise LogCorruptError(
                     f"segment {boundary['segment']}, of which a stream has read a part, is gone",
                     path=log.path,
                     hint=_HINT,
                 )
-        if log.is_archive and not self._permissive:
-            first = start["segment"] + 1 if start["segment"] else end.get("first", numbers[0])
+
+    def _check_numbers(self, log: LogDirectory, start: Offset, end: Offset) -> None:
+        """Check that all segments of an archive between two offsets are there."""
+        if log.is_archive and _place(start) != _place(end):
+            numbers = [segment.number for segment in log.segments]
+            first = start["segment"] + 1
+            if not start["segment"]:
+                first = end.get("first") or min(numbers, default=end["segment"])
             _check_numbers(log.path, first, end["segment"], numbers)
+
+    def spans(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the parts of segments between two offsets.
+
+        Raises:
+            LogCorruptError: The last one has another size than it had.
+        """
+        if _place(start) == _place(end):
+            return []
+        log = self._log()
+        found: list[InputPartition] = []
         for segment in log.segments:
             span = GroupSpan(0, segment.bytes)
             if segment.number == start["segment"]:
@@ -187,7 +220,22 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found.append(SpanPartition(segment, span))
         return found
 
-    def _check_identity(self, log: LogDirectory, start: Offset, end: Offset) -> None:
+    def _check_links(self, log: LogDirectory, start: Offset, end: Offset) -> None:
+        """Check that each segment of an archive follows the one before it.
+
+        Raises:
+            LogCorruptError: One does not: the log was restored.
+        """
+        read = _read_of(start)
+        for segment in log.segments if log.is_archive else ():
+            if segment.number == read.number + 1 <= end["segment"] and start["sealed"]:
+                check_link(read, read_head(log.files, segment), segment)
+            if read.number <= segment.number <= end["segment"]:
+                # also with what came behind the part that was read
+                assert segment.crc32c is not None
+                read = Sealed(segment.number, segment.bytes, segment.crc32c)
+
+    def _check_identity(self, log: LogDirectory, start: Offset, _end: Offset) -> None:
         """Check that a batch goes on with the log of which the stream has read a part.
 
         Raises:
@@ -203,13 +251,6 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         path=segment.path,
                         hint=RESTORED,
                     )
-            if log.is_archive and segment.number == read.number:
-                # with what came behind the part that was read
-                assert segment.crc32c is not None
-                read = Sealed(segment.number, segment.bytes, segment.crc32c)
-            is_next = segment.number == read.number + 1 <= end["segment"]
-            if log.is_archive and start["sealed"] and is_next and not self._permissive:
-                check_link(read, read_head(log.files, segment), segment)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a segment."""

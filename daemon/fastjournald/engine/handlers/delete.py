@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from fastjournal.cmdlog.format.endings import COMPLETED, DELETED
 from fastjournal.cmdlog.format.packed_entry import timestamp_of
-from fastjournal.cmdlog.format.removal_time import REMOVED_BY_DELETE, REPLACED_BY_NONE
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
@@ -50,9 +50,9 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
     store.remove(entry, now)
-    reason = REMOVED_BY_DELETE if token is None else REPLACED_BY_NONE
+    how = DELETED if token is None else COMPLETED
     if request.flags & OVERWRITE:
-        context.journal.deleted(entry, now, reason)
+        context.journal.deleted(entry, now, how)
         return ""
     persist = bool(request.flags & PERSIST)
     if token is not None and entry.run is not None:
@@ -60,7 +60,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         store.tombstones.put(entry.key, timestamp, now, COMPLETION_BYTES)
     else:
         store.tombstones.put_for(entry, timestamp, now, persist=persist)
-    context.journal.completed(entry, timestamp, now, reason, persist=persist)
+    context.journal.completed(entry, timestamp, now, how, persist=persist)
     return ""
 
 
@@ -90,7 +90,8 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
             or not (grant is None or grant.covers(entry))
         ):
             break
-        timestamp = max(timestamp, timestamp_of(entry.facts)[0])
+        (standing,) = timestamp_of(entry.facts)
+        timestamp = max(timestamp, standing)
         remove(entry, now)
         put_tombstone(entry.key, timestamp, now, 0 if entry.run is None else COMPLETION_BYTES)
         completed.append((entry, timestamp))

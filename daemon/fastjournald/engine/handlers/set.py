@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.cmdlog.format.removal_time import REPLACED_UNLOGGED
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
@@ -202,14 +202,14 @@ def _inherited_keys(
 def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> None:
     """Remove the entries in whose place the new one stands."""
     standing, holder, _ = met
-    replaced = 1 if request.flags & PERSIST else REPLACED_UNLOGGED
+    how = REPLACED + 1 if request.flags & PERSIST else REPLACED_UNLOGGED
     if standing is not None:
         store.remove(standing, now)
-        store.journal.deleted(standing, now, replaced)
-        if request.flags & PERSIST and standing.persistent:
-            replaced = 2
+        records = store.journal.deleted(standing, now, how)
+        if request.flags & PERSIST:
+            how += records
     if holder is not None and not holder.superseded:
-        store.replace_by_uri(holder, request.timestamp, now, replaced)
+        store.replace_by_uri(holder, request.timestamp, now, how)
 
 
 def _build(context: Context, request: Request, inherited: _Inherited | None, now: int) -> Entry:

@@ -108,11 +108,19 @@ class Chunk:
         assert isinstance(key, ByteStrings)
         _put(places, arrays.entries.rows, key, arrays.entries.valid)
         results = arrays.results
-        is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
-        _put(places, results.rows, results.content, is_completion)
+        _put(places, results.rows, results.content, results.tombstone)
         links = arrays.link_operations
         _put(places, links.rows, links.key, links.key.valid)
         return places
+
+    @property
+    def domains(self) -> Mask:
+        """Which of the results are completions that leave no tombstone, and name a domain."""
+        results = self.arrays.results
+        is_completion = results.ours & (self.arrays.command[results.rows] == Command.COMPLETE)
+        named: Mask = results.content.end > results.content.start
+        found: Mask = is_completion & ~results.tombstone & named
+        return found
 
     @cached_property
     def key_parts(self) -> KeyParts:

@@ -26,6 +26,8 @@ from fastjournal.cmdlog.format.layout import (
     TIME_BYTES,
     Command,
 )
+from fastjournal.cmdlog.format.operation_records import Lease
+from fastjournal.limits import PRIORITY_MAX
 from fastjournal.spark.decoding.byte_arrays import (
     END_BYTES,
     NIL,
@@ -55,11 +57,13 @@ _TAG_BYTES = 7
 """The head of an operation's array, and its tag of five letters with its length."""
 _TAG_MASK = np.uint64((1 << 8 * (_TAG_BYTES - 1)) - 1)
 LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
+END = np.uint32(int.from_bytes(b"\xa3end", "big"))
 BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
 _LINK_HEAD = b"\x93\xa4link\xc4" + bytes((JOB_ID_BYTES,))
 """How the array of a link operation begins, up to the id of its job: 8 bytes."""
 _LINK = np.uint64(int.from_bytes(_LINK_HEAD, "big"))
 _EMPTY_ARRAY = 0x90
+_LEASE_ITEMS = 1 + len(Lease.__struct_fields__)
 _FALSE, _TRUE = 0xC2, 0xC3
 
 
@@ -208,15 +212,27 @@ class RecordArrays:
         end = jobs.payload.end[chosen]
         count = segment.byte(at)
         tag = tags_at(segment, at + 1)
-        is_lease = (tag == LEASE) & ((count == _EMPTY_ARRAY + 3) | (count == _EMPTY_ARRAY + 4))
+        is_lease = (tag == LEASE) & (count == _EMPTY_ARRAY + _LEASE_ITEMS)
         is_batch = (tag == BATCH) & (count == _EMPTY_ARRAY + 2)
         following = segment.msgpack_integers(at + _TAG_BYTES)
         token = segment.msgpack_integers(following.end)
-        behind = np.where(is_lease, token.end, following.end)
-        flags = segment.byte(behind)
-        again = is_lease & (count == _EMPTY_ARRAY + 4) & ((flags == _FALSE) | (flags == _TRUE))
-        behind = behind + again
-        regular = (is_lease & token.valid) | is_batch
+        flags = segment.byte(token.end)
+        bound = segment.msgpack_integers(token.end + 1)
+        facts = segment.msgpack_bytes(bound.end)
+        is_lease &= token.valid & ((flags == _FALSE) | (flags == _TRUE)) & bound.valid
+        is_lease &= facts.valid & ~facts.nils
+        priorities = segment.msgpack_bytes(facts.end)
+        attempts = segment.msgpack_bytes(priorities.end)
+        is_lease &= priorities.valid & ~priorities.nils & attempts.valid & ~attempts.nils
+        # a lease in one domain, as most are, or told again
+        domains = segment.byte(attempts.end)
+        name = segment.msgpack_bytes(attempts.end + 1)
+        number = segment.msgpack_integers(name.end)
+        has_one = (domains == _EMPTY_ARRAY + 2) & name.valid & ~name.nils & number.valid
+        is_lease &= has_one | (domains == _EMPTY_ARRAY)
+        since = segment.msgpack_integers(np.where(has_one, number.end, attempts.end + 1))
+        behind = np.where(is_lease, since.end, following.end)
+        regular = (is_lease & since.valid) | is_batch
         regular &= following.valid & (following.numbers <= INT32_MAX) & (behind == end)
         regular_links = np.isin(rows, self.link_operations.rows, assume_unique=True)
         self.irregular[rows[~regular & ~regular_links]] = True
@@ -240,16 +256,37 @@ class RecordArrays:
         ours = self._is_ours(result)
         is_completion = self.command[rows] == Command.COMPLETE
         at = result.start + MAGIC_BYTES
-        fields = np.where(is_completion, _EMPTY_ARRAY + 2, _EMPTY_ARRAY + 1)
-        regular = segment.byte(at) == fields
+        count = segment.byte(at)
+        lays = is_completion & (segment.byte(at + 1) != NIL)
         timestamp = segment.msgpack_integers(at + 1)
-        at = np.where(is_completion, timestamp.end, at + 1)
-        content = segment.msgpack_bytes(at)
-        regular &= content.valid & (segment.byte(at) != NIL) & (content.end == result.end)
-        regular &= timestamp.valid | ~is_completion
+        content = segment.msgpack_bytes(
+            np.where(lays, timestamp.end, at + 1 + (is_completion & ~lays))
+        )
+        # a completion goes on with facts and priority, a failure with domain, priority and facts
+        third = segment.msgpack_bytes(content.end)
+        priority = segment.msgpack_integers(third.end)
+        fourth = segment.msgpack_bytes(priority.end)
+        is_short = is_completion & (count == _EMPTY_ARRAY + 3)
+        behind = np.where(is_short, third.end, np.where(is_completion, priority.end, fourth.end))
+        regular = is_short | (count == _EMPTY_ARRAY + 4)
+        for field, there in ((content, True), (third, True), (fourth, ~is_completion)):
+            regular &= (field.valid & ~field.nils) | ~np.asarray(there)
+        regular &= is_short | (priority.valid & (priority.numbers <= PRIORITY_MAX))
+        regular &= (timestamp.valid | ~lays) & (behind == result.end)
         valid = valid & (regular | ~ours)
         self.irregular[rows[~valid]] = True
-        return ResultFields(rows, result, ours & valid, content, timestamp.numbers, valid)
+        ours = ours & valid
+        zeros = np.zeros(len(rows), np.uint64)
+        return ResultFields(
+            rows,
+            result,
+            ours,
+            content,
+            timestamp.numbers,
+            ours & lays,
+            np.where(is_short, zeros, priority.numbers),
+            valid,
+        )
 
     @cached_property
     def entries(self) -> EntryFields:

@@ -56,10 +56,9 @@ _hash_of_key = _hash_of_entry("key")
 
 def _key_hash(chunk: Chunk) -> pa.Array:
     results = chunk.arrays.results
-    is_completion = results.ours & (chunk.arrays.command[results.rows] == Command.COMPLETE)
-    end = np.where(is_completion, results.content.end, results.content.start)
+    end = np.where(results.tombstone, results.content.end, results.content.start)
     hashes = chunk.arrays.segment.hashes(results.content.start, end)
-    completed = chunk.numbers(results.rows, hashes, is_completion, "long")
+    completed = chunk.numbers(results.rows, hashes, results.tombstone, "long")
     links = chunk.arrays.link_operations
     hashes = chunk.arrays.segment.hashes(links.key.start, links.key.end)
     linked = chunk.numbers(links.rows, hashes, links.key.valid, "long")
@@ -150,11 +149,10 @@ def _timestamp(chunk: Chunk) -> pa.Array:
     field = arrays.entries.fields["timestamp"]
     assert isinstance(field, Integers)
     results = arrays.results
-    is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
     rows = np.concatenate((arrays.entries.rows, results.rows))
     numbers = np.concatenate((field.numbers, results.timestamp))
     return chunk.numbers(
-        rows, numbers, np.concatenate((arrays.entries.valid, is_completion)), "long"
+        rows, numbers, np.concatenate((arrays.entries.valid, results.tombstone)), "long"
     )
 
 
@@ -164,8 +162,13 @@ def _key(chunk: Chunk) -> pa.Array:
 
 def _domain(chunk: Chunk) -> pa.Array:
     keys, parts = chunk.keys, chunk.key_parts
+    results, chosen = chunk.arrays.results, chunk.domains
+    start, missing = keys.start.copy(), ~parts.is_journal
     end = np.where(parts.is_journal, parts.colons[0], keys.start)
-    return as_text(chunk.arrays.segment.binary(keys.start, end, ~parts.is_journal))
+    rows = results.rows[chosen]
+    start[rows], end[rows] = results.content.start[chosen], results.content.end[chosen]
+    missing[rows] = False
+    return as_text(chunk.arrays.segment.binary(start, end, missing))
 
 
 def _id(chunk: Chunk) -> pa.Array:
@@ -176,8 +179,11 @@ def _id(chunk: Chunk) -> pa.Array:
 
 
 def _journal_priority(chunk: Chunk) -> pa.Array:
-    parts = chunk.key_parts
-    return pa.array(parts.priority.astype(np.int32), mask=~parts.is_journal)
+    parts, results, chosen = chunk.key_parts, chunk.arrays.results, chunk.domains
+    priority, missing = parts.priority.astype(np.int32), ~parts.is_journal
+    priority[results.rows[chosen]] = results.priority[chosen].astype(np.int32)
+    missing[results.rows[chosen]] = False
+    return pa.array(priority, mask=missing)
 
 
 def _reason(chunk: Chunk) -> pa.Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fastjournal.cmdlog.format.endings import SERIAL_MAX
 from fastjournal.cmdlog.format.envelope import Envelope
 from fastjournal.spark.decoding.byte_arrays import (
     NIL,
@@ -19,7 +20,6 @@ from fastjournal.spark.decoding.byte_arrays import (
 from fastjournal.spark.decoding.vectorised.fields import EntryFields, Links
 
 INT32_MAX = 2**31 - 1
-_ARRIVAL_MAX = 1 << 62
 _EMPTY_ARRAY = 0x90
 _SHORT_ARRAY_MAX = 15
 _FALSE, _TRUE = 0xC2, 0xC3
@@ -116,7 +116,7 @@ def _decode_field(
     if kind == _FLAG:
         return ByteStrings(at + 1, at + 1, first <= _TRUE), (first == _FALSE) | (first == _TRUE)
     number = segment.msgpack_integers(at)
-    bounds = {"value_type": 255, "arrival": _ARRIVAL_MAX, "attempts": INT32_MAX}
+    bounds = {"value_type": 255, "arrival": SERIAL_MAX, "attempts": INT32_MAX, "origin": 255}
     right = number.valid
     if name in bounds:
         right = right & (number.numbers <= bounds[name])

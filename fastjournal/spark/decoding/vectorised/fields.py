@@ -41,9 +41,13 @@ class ResultFields(NamedTuple):
     result: ByteStrings
     ours: Mask
     content: ByteStrings
-    """Key of a completion, reason of a failure."""
+    """Key of a completion, or its domain where it leaves no tombstone; reason of a failure."""
     timestamp: Unsigned
     """Timestamp of a completion."""
+    tombstone: Mask
+    """It is a completion that leaves a tombstone."""
+    priority: Unsigned
+    """Priority of a completion that leaves none."""
     valid: Mask
 
 

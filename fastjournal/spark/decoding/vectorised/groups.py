@@ -1,8 +1,8 @@
 """Atomic record groups in a segment: where whole groups end.
 
-A lease leads its start-attempts, and a batch the other records of its append. A group that is cut
-by the end of the log does not count. Only the operations are looked at, for no other record leads
-a group.
+A lease leads its start-attempts, an end its bare record, and a batch the other records of its
+append. A group that is cut by the end of the log does not count. Only the operations are looked at,
+for no other record leads a group.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fastjournal.cmdlog.format.layout import (
     SIMPLE_BODY_BYTES,
     Command,
 )
-from fastjournal.cmdlog.format.operation_records import Batch, Lease
+from fastjournal.cmdlog.format.operation_records import Batch, End, Lease
 from fastjournal.spark.decoding.byte_arrays import END_BYTES, Mask, Numbers, SegmentBytes
 from fastjournal.spark.decoding.rows import row_of
-from fastjournal.spark.decoding.vectorised.decode import BATCH, LEASE, RecordArrays, tags_at
+from fastjournal.spark.decoding.vectorised.decode import BATCH, END, LEASE, RecordArrays, tags_at
 from fastjournal.spark.decoding.vectorised.frames import Frames, valid_frames
 from fastjournal.spark.storage.files import SegmentFile
 
@@ -73,7 +73,7 @@ def whole_groups(data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames
         frames: Records, one directly behind the other.
     """
     count = len(frames.start)
-    leases, batches = _group_heads(data, segment, arrays, frames)
+    leases, batches, ends = _group_heads(data, segment, arrays, frames)
     is_start = arrays.byte(frames.body) == Command.START_ATTEMPT
     is_start &= frames.end - frames.body == SIMPLE_BODY_BYTES
     others = np.append(np.flatnonzero(~is_start), count)
@@ -84,14 +84,16 @@ def whole_groups(data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames
     stops = [index for index, _ in batches[1:]] + [count]
     for (index, following), stop in zip(batches, stops, strict=False):
         _mark(is_open, index, min(index + following, stop))
+    for index, following in ends:
+        _mark(is_open, index, min(index + following, count))
     closed = np.flatnonzero(np.cumsum(is_open)[:-1] == 0)
     return int(closed[-1]) + 1 if len(closed) else 0
 
 
 def _group_heads(
     data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames: Frames
-) -> tuple[list[_HeadPlace], list[_HeadPlace]]:
-    """Return the leases and the batches among records, in order."""
+) -> tuple[list[_HeadPlace], list[_HeadPlace], list[_HeadPlace]]:
+    """Return the leases, the batches and the ends among records, in order."""
     places = np.flatnonzero(_may_be_operations(arrays, frames))
     start, body, end = (column[places] for column in frames)
     records = RecordArrays(arrays, start, body, end)
@@ -99,6 +101,7 @@ def _group_heads(
     rows, following = places[heads.rows], heads.following
     leases = list(zip(rows[heads.lease], following[heads.lease], strict=True))
     batches = list(zip(rows[~heads.lease], following[~heads.lease], strict=True))
+    ends: list[_HeadPlace] = []
     for index in np.flatnonzero(records.irregular & ~_lead_nothing(records)):
         at = (int(column[index]) for column in (start, body, records.behind))
         operation = row_of(data, segment, *at, permissive=True).operation
@@ -106,7 +109,9 @@ def _group_heads(
             leases.append((places[index], operation.following))
         elif isinstance(operation, Batch):
             batches.append((places[index], operation.following))
-    return sorted(leases), sorted(batches)
+        elif isinstance(operation, End):
+            ends.append((places[index], operation.following))
+    return sorted(leases), sorted(batches), ends
 
 
 def _may_be_operations(arrays: SegmentBytes, frames: Frames) -> Mask:
@@ -128,6 +133,7 @@ def _lead_nothing(records: RecordArrays) -> Mask:
     tags = tags_at(records.segment, at)
     is_text = (records.segment.byte(at) & _TEXT_BITS) == _TEXT
     is_other: Mask = jobs.valid & is_text & (tags != LEASE) & (tags != BATCH)
+    is_other &= records.segment.unsigned32(at) != END
     found[jobs.rows] = is_other
     found &= records.behind <= records.segment.size - END_BYTES
     return found

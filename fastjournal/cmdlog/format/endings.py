@@ -1,0 +1,197 @@
+"""Endings: how leases and entries end, as the records say; and the rule of a lost lease. Pure.
+
+*Facts* of an entry stand in each record that ends a lease or an entry, or changes one: in the
+result of a complete or fail record, and in the operations ``end``, ``failed``, ``extend`` and
+``rename``. So one record alone tells an event. Byte layout, 22 bytes, big endian::
+
+    u64  due: instant since which the entry could be leased; 0: unknown, as of an entry that waited
+         and that another one replaced (it is the field that costs most)
+    u48  serial number of the entry (``Envelope.arrival``)
+    u8   number of the attempt: failed attempts so far, and this one; 255: that many or more
+    u48  instant at which its lease began, modulo 2^48; 0: it was not leased
+    u8   how it ended, see below; left out: its worker completed it
+
+A record that writes an entry again, and is no event, has only the last of these fields. The first
+two, 14 bytes, the operation ``lease`` has of each of its entries.
+
+Instants are microseconds since the Unix epoch. *How it ended* is one of the numbers below, and
+perhaps ``LEASE_LOST`` or ``LEASE_RETURNED``. A repair goes by it, too, where a segment has damage
+(``cmdlog.recovery.removals``): it says which record took the place of the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+SERIAL_MAX = (1 << 47) - 1
+"""The largest serial number that a record may have; the daemon counts on from it."""
+
+UNKNOWN = 0
+COMPLETED = 1
+"""Its worker completed it."""
+POPPED = 2
+"""A NEXT removed it."""
+DELETED = 3
+"""A DELETE without a lease token."""
+PURGED = 4
+EXPIRED = 5
+BURIED = 6
+WAITS = 7
+"""Only its lease ended: it waits again."""
+REPLACED_BY_URI = 8
+"""By an entry anywhere before that took its URI while it was leased."""
+REPLACED_UNLOGGED = 9
+"""By an entry in memory only, which no record names."""
+REPLACED = 16
+"""And the distance: by the record that stands so many records before this one, in one append.
+Without one a start of the daemon wrote it: the other one is anywhere before."""
+REWRITTEN = 32
+"""And the distance: the entry is written again in the record that stands so many before. No
+event."""
+DISTANCE_MAX = 15
+LEASE_LOST = 0x40
+"""A lease ended with it, by time: a failed attempt."""
+LEASE_RETURNED = 0x80
+"""A lease ended with it that was released."""
+_HOW = 0x3F
+_KIND = 0x30
+
+DUE_BYTES = 14
+"""Due instant and serial number."""
+LEASED_BYTES = 21
+"""All facts but how it ended."""
+ATTEMPT_AT = 14
+START = slice(15, 21)
+START_AT = 2
+"""Where the begin of a lease has its bytes in an instant of 8 bytes."""
+ATTEMPT_MAX = 0xFF
+FIRST_ATTEMPT = b"\x01"
+NO_DUE = bytes(8)
+NO_ATTEMPT = bytes(7)
+"""Attempt and begin of a lease where the record has neither."""
+NOT_LEASED = bytes(6)
+"""Begin of a lease where there is none."""
+HOW = [bytes((how,)) for how in range(256)]
+"""The last byte of facts, for each way to end."""
+_DUE = Struct(">QIH")
+pack_attempt = Struct(">QIHB").pack
+"""Takes due, serial number >> 16, serial number & 0xFFFF, and the attempt, at most ``ATTEMPT_MAX``;
+returns the first part of facts."""
+_LEASED = Struct(">QIHBIH")
+_pack_start = Struct(">IH").pack
+_START_MASK = (1 << 48) - 1
+
+
+class EventFacts(NamedTuple):
+    """Facts of an entry at a record."""
+
+    how: int
+    """Without the flags of the lease."""
+    lease_end: int
+    """``LEASE_LOST``, ``LEASE_RETURNED`` or 0."""
+    serial: int | None = None
+    attempt: int = 0
+    due: int | None = None
+    lease_start: int | None = None
+    """None: it was not leased."""
+
+
+class LeasedFacts(NamedTuple):
+    """Facts of an entry that is leased."""
+
+    serial: int
+    priority: int
+    attempt: int
+    due: int
+
+
+class LeaseEnd(NamedTuple):
+    """State of an entry after the end of its lease."""
+
+    lost: bool
+    """It ended by time: a failed attempt."""
+    attempts: int
+    """Failed attempts so far."""
+    first_due: int
+    """Instant since which it can be leased again."""
+
+
+def end_of_lease(token: int, time: int, attempts: int, not_before: int) -> LeaseEnd:
+    """Return what the end of a lease makes of its entry: the rule of a lost lease.
+
+    Args:
+        token: Lease token: the instant at which the lease ends by itself.
+        time: When it ended, or when that was noticed.
+        attempts: Failed attempts before.
+        not_before: Instant before which the entry must not start again.
+    """
+    lost = 0 < token <= time
+    return LeaseEnd(lost, attempts + lost, max(not_before, min(time, token)))
+
+
+def distance(how: int) -> int:
+    """Return how many records before this one stands what takes the place; 0: it does not say."""
+    how &= _HOW
+    return how - (how & _KIND) if how >= REPLACED else 0
+
+
+def is_rewrite(facts: bytes) -> bool:
+    """Whether a record with these facts only writes an entry again."""
+    return how_of(facts) & _KIND == REWRITTEN
+
+
+def how_of(facts: bytes) -> int:
+    """Return how it ended, without the flags of the lease; ``UNKNOWN`` where there are no facts."""
+    return _how(facts) & _HOW
+
+
+def _how(facts: bytes) -> int:
+    if len(facts) == LEASED_BYTES:
+        return COMPLETED
+    return facts[-1] if facts else UNKNOWN
+
+
+def pack_start(instant: int) -> bytes:
+    """Return the part of facts that says when a lease began."""
+    return _pack_start(instant >> 16 & 0xFFFFFFFF, instant & 0xFFFF)
+
+
+def pack_ending(how: int, serial: int, attempt: int, due: int, lease_start: int) -> bytes:
+    """Return the facts of an entry; ``lease_start``: 0 if it was not leased."""
+    due_of = pack_attempt(due, serial >> 16, serial & 0xFFFF, min(attempt, ATTEMPT_MAX))
+    return due_of + pack_start(lease_start) + HOW[how]
+
+
+def unpack_start(start: bytes, time: int) -> int:
+    """Return when a lease began, an instant near ``time``; 0: it was not leased."""
+    began = int.from_bytes(start, "big")
+    since = time - began & _START_MASK
+    if since > _START_MASK >> 1:
+        # the clock was set back since
+        since -= _START_MASK + 1
+    return time - since if began else 0
+
+
+def unpack_ending(facts: bytes, time: int) -> EventFacts:
+    """Return facts; ``time``: that of their record, near which the lease began."""
+    how = _how(facts)
+    if len(facts) < LEASED_BYTES:
+        return EventFacts(how & _HOW, how & ~_HOW)
+    due, high, low, attempt, _, _ = _LEASED.unpack_from(facts)
+    start = unpack_start(facts[START], time)
+    serial = high << 16 | low
+    return EventFacts(how & _HOW, how & ~_HOW, serial, attempt, due or None, start or None)
+
+
+def unpack_leased(facts: bytes, priorities: bytes, attempts: bytes) -> Iterator[LeasedFacts]:
+    """Yield the facts of the entries of a lease, as far as they go.
+
+    ``attempts``: their numbers, a byte each; empty: all are the first ones.
+    """
+    whole = len(facts) - len(facts) % DUE_BYTES
+    numbers = attempts or FIRST_ATTEMPT * len(priorities)
+    columns = zip(_DUE.iter_unpack(facts[:whole]), priorities, numbers, strict=False)
+    for (due, high, low), priority, attempt in columns:
+        yield LeasedFacts(high << 16 | low, priority, attempt, due)
