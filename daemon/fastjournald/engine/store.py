@@ -193,7 +193,7 @@ class Store:
         They have no links and are not locked. Their records have been removed from the log already,
         and the changes of their keys are noted.
         """
-        scheduler, keys, put_tombstone = self.scheduler, self.keys, self.tombstones.put
+        scheduler, keys, tombstones = self.scheduler, self.keys, list[tuple[bytes, int, int]]()
         for entry, timestamp in replaced:
             if entry.extra.expires:
                 self.expiry.remove(entry.extra.expires, entry.key)
@@ -203,7 +203,8 @@ class Store:
                 self.values.discard(entry)
             entry.move_to(_ABSENT, REMOVE)
             scheduler.leave(entry.domain)
-            put_tombstone(entry.key, timestamp, now, 0 if entry.run is None else COMPLETION_BYTES)
+            tombstones.append((entry.key, timestamp, 0 if entry.run is None else COMPLETION_BYTES))
+        self.tombstones.put_all(tombstones, now)
         self.entries -= len(replaced)
 
     def put_key(self, key: bytes, entry: Entry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from fastjournal.limits import TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
 from fastjournald.tables.entry import Entry
@@ -81,23 +82,30 @@ class Tombstones:
             now: The present.
             record_bytes: Bytes of its log record besides the key; 0: there is none.
         """
-        items = self._items
-        found = items.get(key)
-        if found is not None:
-            if found[1] + self.ttl_us > now:
-                timestamp = max(timestamp, found[0])
-            items.move_to_end(key)
-            self._count_record(key, -found[2])
-        else:
-            self.bytes += TOMBSTONE_BYTES + len(key)
-        items[key] = (timestamp, now, record_bytes)
-        if record_bytes:
-            self.record_bytes += record_bytes + len(key)
+        self.put_all(((key, timestamp, record_bytes),), now)
+
+    def put_all(self, laid: Sequence[tuple[bytes, int, int]], now: int) -> None:
+        """Leave tombstones, as ``put`` does: key, timestamp and bytes of the record of each."""
+        items, put_bytes, record_bytes_put = self._items, 0, 0
+        for key, timestamp, record_bytes in laid:
+            found = items.get(key)
+            if found is None:
+                put_bytes += TOMBSTONE_BYTES + len(key)
+                items[key] = timestamp, now, record_bytes
+            else:
+                standing = found[0] if found[1] + self.ttl_us > now else 0
+                items.move_to_end(key)
+                self._count_record(key, -found[2])
+                items[key] = max(timestamp, standing), now, record_bytes
+            if record_bytes:
+                record_bytes_put += record_bytes + len(key)
+        self.bytes += put_bytes
+        self.record_bytes += record_bytes_put
         # for the longest key some ten of short keys go
         while len(items) > self.number_max or self.bytes > self.bytes_max:
             self._drop_oldest()
         if items and next(iter(items.values()))[1] + self.ttl_us <= now:
-            self.drop_expired(now, TOMBSTONES_DROPPED)
+            self.drop_expired(now, TOMBSTONES_DROPPED * len(laid))
 
     def put_for(self, entry: Entry, timestamp: int, now: int, *, persist: bool = False) -> None:
         """Leave the tombstone of an entry that is removed. O(1).

@@ -7,21 +7,21 @@ does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
-from operator import attrgetter, itemgetter
 from struct import Struct
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.cmdlog.format.endings import (
     ATTEMPT_AT,
-    DUE_BYTES,
+    ATTEMPT_MAX,
     FIRST_ATTEMPT,
+    HOW,
     LEASE_LOST,
     LEASE_RETURNED,
     START,
     START_AT,
     UNKNOWN,
     WAITS,
+    pack_due,
     unpack_start,
 )
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
@@ -35,13 +35,11 @@ from fastjournal.cmdlog.format.operation_records import (
     Operation,
     Touch,
 )
-from fastjournal.cmdlog.format.packed_entry import CREATED, DUE, PRIORITY_AT, SERIAL
+from fastjournal.cmdlog.format.packed_entry import unpack_due
 from fastjournald.tables.entry import JOB_ID_REST, NOTHING, Entry, Extra
 from fastjournald.wal.entry_records import EntryRecords
-from fastjournald.wal.record_encoder import Append, RecordEncoder, attempt_of
+from fastjournald.wal.record_encoder import Append, RecordEncoder
 
-_facts_of, _domain_of = attrgetter("facts"), attrgetter("domain")
-_priority_of = itemgetter(PRIORITY_AT)
 _pack_u64 = Struct(">Q").pack
 
 
@@ -204,30 +202,42 @@ class LeaseJournal:
         self, parts: list[bytes], entries: list[Entry], token: int, attempts_max: int, now: int
     ) -> None:
         """Append these parts, the lease, and an attempt of each entry."""
-        amended, nothing, first = (
-            self._records.amended,
-            NOTHING,
-            FIRST_ATTEMPT + _pack_u64(now)[START_AT:],
-        )
+        amended, nothing = self._records.amended, NOTHING
+        first = FIRST_ATTEMPT + _pack_u64(now)[START_AT:]
         job_ids, dues, first_ones = list[bytes](), list[bytes](), True
+        priorities, domains, domain, count = bytearray(), list[bytes | int](), None, 0
         for entry in entries:
-            facts = entry.facts
-            if entry.extra is nothing:
+            facts, extra = entry.facts, entry.extra
+            priority, not_before, serial, due = unpack_due(facts)
+            if extra is nothing:
                 # as most are: without a call (tests.bench.bench_instructions)
-                due, created = facts[DUE], facts[CREATED]
-                due = (due if due > created else created) + facts[SERIAL]
-                entry.extra = Extra(0, 0, 0, 0, 0, due + first, 1)
+                packed = pack_due(not_before if not_before > due else due, serial)
+                entry.extra = Extra(0, 0, 0, 0, 0, packed + first, 1)
             else:
-                if entry.extra.starts >= workq.ATTEMPTS_MAX:
+                if extra.starts >= workq.ATTEMPTS_MAX:
                     self._store_again(entry, now)
-                    facts = entry.facts
-                extra = entry.own()
-                attempt = attempt_of(entry)
-                due = attempt[:DUE_BYTES]
-                extra.leased = attempt + first[1:]
+                if type(extra) is not Extra:
+                    extra = entry.own()
+                if extra.due:
+                    due = extra.due
+                else:
+                    if extra.changed:
+                        due = extra.changed
+                    due = max(due, not_before)
+                packed = pack_due(due, serial)
+                if extra.attempts:
+                    first_ones = False
+                    extra.leased = packed + HOW[min(extra.attempts + 1, ATTEMPT_MAX)] + first[1:]
+                else:
+                    extra.leased = packed + first
                 extra.starts += 1
-                first_ones = first_ones and not extra.attempts
-            dues.append(due)
+            dues.append(packed)
+            priorities.append(priority)
+            if entry.domain is not domain:
+                if domain is not None:
+                    domains += (domain.name, count)
+                domain, count = entry.domain, 0
+            count += 1
             run = entry.run
             assert run is not None, "these are persistent"
             # in one piece from now on, as it is what stands in ``amended``
@@ -235,16 +245,14 @@ class LeaseJournal:
                 run = entry.run = run + facts[JOB_ID_REST]
             amended[run] = entry
             job_ids.append(run)
-        priorities = bytes(map(_priority_of, map(_facts_of, entries)))
+        assert domain is not None, "there is one entry at least"
+        domains += (domain.name, count)
         attempts = b""
         if not first_ones:
             attempts = bytes([entry.extra.leased[ATTEMPT_AT] for entry in entries])
-        domains = list[bytes | int]()
-        for domain, same in groupby(entries, _domain_of):
-            domains += (domain.name, len(list(same)))
         lease = Lease(
             *(len(entries), token, False, attempts_max),
-            *(b"".join(dues), priorities, attempts, domains),
+            *(b"".join(dues), bytes(priorities), attempts, domains),
         )
         parts.append(self._encode.operation(lease, now))
         parts += self._encode.starts(job_ids, now)

@@ -76,6 +76,8 @@ NOT_LEASED = bytes(6)
 HOW = [bytes((how,)) for how in range(256)]
 """The last byte of facts, for each way to end."""
 _DUE = Struct(">QIH")
+pack_due = Struct(">Q6s").pack
+"""Takes due, and the serial number as 6 bytes; returns the first 14 bytes of facts."""
 pack_attempt = Struct(">QIHB").pack
 """Takes due, serial number >> 16, serial number & 0xFFFF, and the attempt, at most ``ATTEMPT_MAX``;
 returns the first part of facts."""

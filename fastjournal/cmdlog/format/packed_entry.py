@@ -24,8 +24,8 @@ FACTS_BYTES = _FACTS.size
 """Without the facts of its record."""
 PRIORITY_AT = 0
 ARRIVAL_AT = 9
-DUE, SERIAL, CREATED = slice(1, 9), slice(ARRIVAL_AT + 2, ARRIVAL_AT + 8), slice(25, 33)
-"""Places of not before, of the last 6 bytes of arrival, and of created."""
+SERIAL = slice(ARRIVAL_AT + 2, ARRIVAL_AT + 8)
+"""Place of the last 6 bytes of arrival."""
 DELAY_KEY = slice(1, ORDER_BYTES)
 """Not before and arrival: what entries are sorted by that wait for their instant."""
 
@@ -41,6 +41,8 @@ not_before_of = Struct(">xQ").unpack_from
 """Takes facts; returns only not before, in a tuple."""
 timestamp_of = Struct(">17xQ").unpack_from
 """Takes facts; returns only the timestamp, in a tuple."""
+unpack_due = Struct(">BQ2x6s8xQ").unpack_from
+"""Takes facts; returns priority, not before, the last 6 bytes of arrival, and created."""
 _pack_u64 = Struct(">Q").pack
 _u64_at = Struct(">Q").unpack_from
 

@@ -72,9 +72,9 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
     store = context.store
     if store.locked:
         return 0
-    find, remove, put_tombstone = store.find, store.remove, store.tombstones.put
+    find, remove = store.find, store.remove
     latest = now + context.settings.clock_skew_us_max
-    completed = []
+    completed, tombstones = [], []
     for request in requests:
         token, timestamp = request.timeout, request.timestamp
         entry = find(request.key)
@@ -93,9 +93,10 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
         (standing,) = timestamp_of(entry.facts)
         timestamp = max(timestamp, standing)
         remove(entry, now)
-        put_tombstone(entry.key, timestamp, now, 0 if entry.run is None else COMPLETION_BYTES)
         completed.append((entry, timestamp))
+        tombstones.append((entry.key, timestamp, 0 if entry.run is None else COMPLETION_BYTES))
     if completed:
+        store.tombstones.put_all(tombstones, now)
         context.journal.completed_all(completed, now)
     return len(completed)
 
