@@ -193,7 +193,8 @@ class Store:
         They have no links and are not locked. Their records have been removed from the log already,
         and the changes of their keys are noted.
         """
-        scheduler, keys, tombstones = self.scheduler, self.keys, list[tuple[bytes, int, int]]()
+        scheduler, keys = self.scheduler, self.keys
+        tombstones: list[tuple[bytes, int, int]] = []
         for entry, timestamp in replaced:
             if entry.extra.expires:
                 self.expiry.remove(entry.extra.expires, entry.key)

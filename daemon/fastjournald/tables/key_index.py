@@ -182,7 +182,7 @@ class KeyIndex:
             for key in fresh.keys() & standing:
                 del fresh[key]
         # where none has gone, as in a stream of SETs, no key is looked at once more
-        gone = set[bytes]() if len(standing) == len(keys) else set(keys).difference(standing)
+        gone = set(keys).difference(standing) if len(standing) < len(keys) else set()
         place = at = 0
         while at < len(keys):
             place = bisect_right(firsts, keys[at], place) - 1

@@ -136,7 +136,9 @@ class Journal:
         self, parts: list[bytes], now: int, replaced: Mapping[int, tuple[Entry, int]]
     ) -> tuple[list[bytes], list[int]]:
         """Return records with the removal of what each replaces behind it, and their places."""
-        remove, records, places, place = self.records.remove, list[bytes](), list[int](), 0
+        remove, place = self.records.remove, 0
+        records: list[bytes] = []
+        places: list[int] = []
         done = [(remove(old), old, timestamp) for old, timestamp in replaced.values()]
         removals = iter(self._encode.replacements(done, now))
         for number, record in enumerate(parts):
@@ -226,7 +228,7 @@ class Journal:
             tombstones: Whether they leave any.
             persist: Tombstones of entries that are not persistent are persistent all the same.
         """
-        parts = list[bytes]()
+        parts: list[bytes] = []
         for entry, timestamp in entries:
             if entry.run is not None:
                 parts += self._removal(entry, timestamp if tombstones else None, now, PURGED)

@@ -90,7 +90,8 @@ class LeaseJournal:
         entries = [entry for entry in entries if entry.run is not None]
         if not entries and not delivered:
             return
-        encode, parts = self._encode, list[bytes]()
+        encode = self._encode
+        parts: list[bytes] = []
         if touched or delivered:
             for entry in touched:
                 if entry.run is not None:
@@ -204,8 +205,10 @@ class LeaseJournal:
         """Append these parts, the lease, and an attempt of each entry."""
         amended, nothing = self._records.amended, NOTHING
         first = FIRST_ATTEMPT + _pack_u64(now)[START_AT:]
-        job_ids, dues, first_ones = list[bytes](), list[bytes](), True
-        priorities, domains, domain, count = bytearray(), list[bytes | int](), None, 0
+        job_ids: list[bytes] = []
+        dues: list[bytes] = []
+        domains: list[bytes | int] = []
+        priorities, first_ones, domain, count = bytearray(), True, None, 0
         for entry in entries:
             facts, extra = entry.facts, entry.extra
             priority, not_before, serial, due = unpack_due(facts)

@@ -305,7 +305,8 @@ class RecordEncoder:
         self, done: list[tuple[bytes, Entry, int]], now: int, how: int = COMPLETED
     ) -> list[bytes]:
         """Return the records as ``completion`` does, of job ids, entries and timestamps."""
-        time, how_ended, records = self._time_at(now), HOW[how], list[bytes]()
+        time, how_ended = self._time_at(now), HOW[how]
+        records: list[bytes] = []
         for job_id, entry, timestamp in done:
             facts = (entry.extra.leased or attempt_of(entry) + NOT_LEASED) + how_ended
             result = MAGIC + encode_fields((timestamp, entry.key, facts))
