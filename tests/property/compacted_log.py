@@ -315,5 +315,5 @@ class CompactedLog:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and what ends by it, as the timers do."""
         self.clock.instant_us += round(seconds * SECOND)
-        if self.clock.instant_us >= self.engine.signals.deadline:
+        while self.clock.instant_us >= self.engine.signals.deadline:
             self.engine.advance(self.clock.instant_us)

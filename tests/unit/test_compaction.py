@@ -11,7 +11,12 @@ import pytest
 from fastjournal.cmdlog.format.endings import DELETED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import Operation, tag_of, unpack_operation
+from fastjournal.cmdlog.format.operation_records import (
+    Operation,
+    SegmentRemoved,
+    tag_of,
+    unpack_operation,
+)
 from fastjournal.cmdlog.format.partial_decode import is_operation
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
@@ -22,7 +27,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.limits import COMPACTION_RETRY_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import READ, _write_pieces, candidates, live_bytes
+from tests.door.compaction import MOVED_RECORD_BYTES, READ, _write_pieces, candidates, live_bytes
 from tests.door.places import patch_module
 from tests.door.tables import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 from tests.property.compacted_log import LOG, CompactedLog
@@ -1006,6 +1011,31 @@ def test_live_bytes_of_a_deletion_are_the_size_of_its_record() -> None:
         before = log.writer.appended
         log.ask(Function.DELETE, key)
         assert log.writer.appended - before == size + len(key)
+
+
+@pytest.mark.parametrize("key", [b"plain", KEY, b"d" * 40 + b":1:0:x"])
+def test_compaction_policy_counts_the_records_that_the_move_of_an_entry_takes(key: bytes) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.done(Function.SET, key, b"v" * 100)
+    entry, store = log.entry(key), log.engine.store
+    before = log.writer.appended
+    with store.scheduler.facts_change(entry):
+        store.journal.copied_forward(entry, log.clock.instant_us, None)
+    assert log.writer.appended - before == entry.record_bytes + MOVED_RECORD_BYTES
+    log.check()
+
+
+def test_compaction_moves_no_record_of_a_removed_segment_that_only_its_own_names() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    for _ in range(3):
+        log.fill(9)
+        log.empty(9)
+        assert log.clean(log.roll()) == "removed"
+    (removal,) = records(log, log.roll())
+    operation = unpack_operation(removal.payload)
+    assert operation == SegmentRemoved(3)
+    assert log.clean_all() == ["left"]
+    log.check()
 
 
 def test_live_bytes_of_tombstones_follow_a_move_to_the_end_of_the_log() -> None:

@@ -26,7 +26,7 @@ from fastjournald.compaction.copy_forward import (
     copy_tombstone,
 )
 from fastjournald.compaction.liveness import Liveness
-from fastjournald.compaction.policy import UNDERSIZED, awaited_most
+from fastjournald.compaction.policy import MOVED_RECORD_BYTES, UNDERSIZED, awaited_most
 from fastjournald.compaction.replace_segment import SegmentFiles
 from fastjournald.compaction.segment_filter import SegmentFilter
 from fastjournald.compaction.steps import (
@@ -124,7 +124,8 @@ class _SegmentCompaction:
         self._set_score(now)
         kept = self._segment.kept
         undersized = kept.size < UNDERSIZED * writer.segment_bytes_max
-        if (undersized or info.number in usage.merging) and not self._segment.liveness.fixed:
+        moves = info.number in usage.merging or (undersized and (awaited or self._move_gains()))
+        if moves and not self._segment.liveness.fixed:
             yield from self._move(now)
             return CompactionResult(
                 CompactionOutcome.MOVED if kept.has_entries else CompactionOutcome.REMOVED
@@ -243,6 +244,17 @@ class _SegmentCompaction:
         """Tell the tombstones of former keys anew: the records that left them go."""
         for key in self._segment.liveness.renamed:
             copy_tombstone(self._store, key, now)
+
+    def _move_gains(self) -> bool:
+        """Whether a move to the end of the log appends clearly less than is in the segment.
+
+        Else the same few records would be moved each time that a snapshot seals them: those of
+        other segments, which stay as long as these; and small entries, each with a removal.
+        """
+        kept = self._segment.kept
+        freed = self._info.bytes - kept.size
+        appended = kept.moved_bytes + MOVED_RECORD_BYTES * kept.entry_count
+        return appended <= KEPT_MAX * (kept.moved_bytes + freed)
 
     def _was_compacted(self) -> None:
         emptied = not self._segment.kept.has_entries

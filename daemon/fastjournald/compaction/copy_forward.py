@@ -80,7 +80,7 @@ def copy_segment(
             yield DURABLE
             now = yield TURN
     for number, data in enumerate(segment.kept.others):
-        _copy_record(store, decode_record(data)[0], now)
+        _copy_record(store, decode_record(data)[0], segment.liveness.named_here, now)
         if number % COPIED_ENTRIES_MAX == 0:
             yield DURABLE
             now = yield TURN
@@ -133,20 +133,21 @@ def _copy_entry(store: Store, entry: Entry, now: int) -> None:
         store.journal.copied_forward(entry, now, taken)
 
 
-def _copy_record(store: Store, record: Record, now: int) -> None:
-    """Tell anew what a record that is no entry's says."""
+def _copy_record(store: Store, record: Record, named_here: set[int], now: int) -> None:
+    """Tell anew what a record that is no entry's says, in a segment that is about to go."""
     if record.command in (Command.START_ATTEMPT, Command.FAIL):
         # with its entry
         return
     if record.command > Command.SCHEDULE:
         copy_tombstone(store, unpack_completion(record.result).key, now)
     else:
-        _copy_operation(store, unpack_operation(record.payload), now)
+        _copy_operation(store, unpack_operation(record.payload), named_here, now)
 
 
-def _copy_operation(store: Store, operation: Operation, now: int) -> None:
+def _copy_operation(store: Store, operation: Operation, named_here: set[int], now: int) -> None:
     if isinstance(operation, SegmentRemoved):
-        store.journal.log.segment_removed(operation.number, now)
+        if operation.number not in named_here:
+            store.journal.log.segment_removed(operation.number, now)
     elif isinstance(operation, Tombstone):
         copy_tombstone(store, operation.key, now)
     elif isinstance(operation, Limit):

@@ -41,7 +41,17 @@ class KeptRecords:
     @property
     def has_entries(self) -> bool:
         """Whether one of the records is an entry's."""
-        return bool(self._entries)
+        return self.entry_count > 0
+
+    @property
+    def entry_count(self) -> int:
+        """How many of the records are entries'."""
+        return len(self._entries) // _FIELDS
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of those that a move appends: the first record tells of the segment before only."""
+        return self.size - sum(map(len, self.parts[:2]))
 
     def entries(self) -> Iterator[KeptEntry]:
         """Yield the places of the records of entries."""

@@ -109,6 +109,7 @@ class Liveness:
         pauses: Some of the domains of which a pause ends here that began before.
         seals: Segments of which a record that stays has size and checksum.
         paused_until: ``pause_name`` to the last end of a pause that a record names that stays.
+        named_here: Removed segments that only this one still names.
         limited: ``pause_name`` of domains of which a limit record stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
@@ -124,6 +125,7 @@ class Liveness:
         self.seals: set[int] = set()
         self.paused_until: dict[bytes, int] = {}
         self.limited: set[bytes] = set()
+        self.named_here: set[int] = set()
         self.expiries = [0, 0]
         self._store = store
         self._number = number
@@ -325,12 +327,22 @@ class Liveness:
             return True
         number = operation.number
         if isinstance(operation, SegmentRemoved):
-            return self._usage.is_named(number, self._named) or number in self._usage.seals_in
+            return self._names_removed(number)
         if number not in self._present or not operation.done:
             return False
         if not self._usage.is_newest_seal(number, self._number):
             return False
         self.seals.add(number)
+        return True
+
+    def _names_removed(self, number: int) -> bool:
+        """Whether a segment on the disk names a removed one."""
+        usage, own = self._usage, self._number
+        if usage.is_named(number, self._named - {own}) or usage.seals_in.get(number, set()) - {own}:
+            return True
+        if usage.previous.get(own) != number and number not in usage.seals_in:
+            return False
+        self.named_here.add(number)
         return True
 
     def _pause_stays(self, pause: Pause, now: int) -> bool:

@@ -37,6 +37,10 @@ DOMAIN_RECORD_BYTES = 96
 CHANGE_RECORD_BYTES = 37
 """Bytes of the smallest record that a changed entry has besides its own: that of an attempt."""
 
+MOVED_RECORD_BYTES = 142
+"""Bytes that the move of an entry to the end of the log appends besides its record: those of the
+head of a batch and of the removal of its old id."""
+
 TURNED_OVER = 1 / 2
 """Share of the bytes of a log that is too large: when so many were appended since a segment was
 scored, it is a candidate again."""
