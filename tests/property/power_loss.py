@@ -37,7 +37,10 @@ class Version:
         self.acknowledged = acknowledged
         """Whether it was there at the last acknowledged moment."""
         self.keys = {entry.key}
+        """Its primary key at the last acknowledged moment, and since."""
         self.gone = False
+        self.superseded_by: Entry | None = None
+        """The entry that took its URI while it was leased."""
         self.replaced_by: list[Entry] = []
         """Empty and gone: it was removed for itself."""
 
@@ -47,8 +50,8 @@ class RebuiltDaemon(CrashingDaemon):
 
     def __init__(self, seed: int, config: Config) -> None:
         self.versions: dict[int, Version] = {}
-        self.marks: list[tuple[int, dict[int, Version], set[int]]] = []
-        self.superseded: dict[int, Entry] = {}
+        self.marks: list[tuple[int, dict[int, bytes]]] = []
+        """Bytes of the log, and the primary keys of the entries then."""
         self.number = 0
         self.asked: Request | None = None
         self.history: list[str] = []
@@ -124,8 +127,8 @@ class RebuiltDaemon(CrashingDaemon):
                 continue
             if id(entry) in now_there:
                 version.keys.add(entry.key)
-                if entry.superseded and id(entry) not in self.superseded and fresh:
-                    self.superseded[id(entry)] = fresh[0]
+                if entry.superseded and version.superseded_by is None and fresh:
+                    version.superseded_by = fresh[0]
                 continue
             version.gone = True
             by_request = asked is not None and asked.function in (Function.SET, Function.RENAME)
@@ -135,23 +138,22 @@ class RebuiltDaemon(CrashingDaemon):
                 version.replaced_by = [] if standing is None else [standing]
             elif by_request and fresh:
                 version.replaced_by = fresh[:1]
-            elif (
-                entry.superseded
-                and id(entry) in self.superseded
-                and (asked is None or asked.function != Function.DELETE)
+            elif version.superseded_by is not None and (
+                asked is None or asked.function != Function.DELETE
             ):
-                version.replaced_by = [self.superseded[id(entry)]]
+                version.replaced_by = [version.superseded_by]
         disk = still(self.engine, self.disk) if fresh else None
         for entry in fresh:
             value = value_of(self.engine, disk, LOG, entry)
             self.versions[id(entry)] = Version(entry, value, acknowledged=False)
-        self.marks.append((self.writer.appended, {}, set(now_there)))
+        keys = {at: entry.key for at, entry in now_there.items()}
+        self.marks.append((self.writer.appended, keys))
 
     def acknowledge(self) -> None:
         """Acknowledge every write that is settled by now."""
         super().acknowledge()
         settled = self.writer.settled
-        known = [there for mark, _, there in self.marks if mark <= settled]
+        known = [there for mark, there in self.marks if mark <= settled]
         if known:
             self.marks = [mark for mark in self.marks if mark[0] > settled]
             there = known[-1]
@@ -159,9 +161,11 @@ class RebuiltDaemon(CrashingDaemon):
                 version = self.versions[at]
                 if at in there:
                     version.acknowledged = True
+                    # no RENAME before is lost
+                    version.keys = {there[at], *(keys[at] for _, keys in self.marks if at in keys)}
                 elif version.acknowledged:
                     del self.versions[at]
-                elif version.gone and not any(at in later for _, _, later in self.marks):
+                elif version.gone and not any(at in later for _, later in self.marks):
                     # came and went, both acknowledged
                     del self.versions[at]
 
@@ -172,7 +176,7 @@ class RebuiltDaemon(CrashingDaemon):
         before = self.versions
         values = {at: version.value for at, version in before.items()}
         self.disk = self.disk.crash(self.draw.getrandbits(32), sectors=True)
-        self.versions, self.marks, self.superseded = {}, [], {}
+        self.versions, self.marks = {}, []
         self.steps = []
         try:
             self.recover()
@@ -218,7 +222,9 @@ class RebuiltDaemon(CrashingDaemon):
                 # its RENAME is lost, and its old key was set again, by an entry that went, too
                 return True
             if not version.gone:
-                return False
+                # its lease is lost: the newer entry with its URI replaced it, and went, too
+                newer = version.superseded_by
+                return id(newer) in versions and accounted(id(newer), seen | {at})
             later = [
                 other
                 for other, new in versions.items()

@@ -12,7 +12,7 @@ from fastjournal.cmdlog.format.endings import (
     REWRITTEN,
 )
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Batch, Lease, Rename, Tombstone
+from fastjournal.cmdlog.format.operation_records import Batch, End, Lease, Link, Rename, Tombstone
 from fastjournal.cmdlog.recovery.recover import Diagnostic, Recovered, recover, verify
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
@@ -229,6 +229,58 @@ def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> No
     assert values(result) == {b"between": b"value", b"behind": b"value"}
     assert result.state.tombstones[b"k"].timestamp == START_US + 9
     assert len(result.diagnostics) == 1
+
+
+@pytest.mark.parametrize("newer_is_lost", [True, False])
+def test_entry_stands_where_its_restatement_and_what_superseded_that_are_lost(
+    newer_is_lost: bool,
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, uri=URI, value=b"one")
+    log.lease([one], NOW + 9)
+    log.operation(Batch(4))
+    new = log.entry(KEY, uri=URI, value=b"one")
+    log.operation(Lease(1, NOW + 9, again=True))
+    log.simple(Command.START_ATTEMPT, new)
+    log.remove(one, REWRITTEN + 3)
+    log.entry(OTHER, uri=URI, value=b"two")
+    log.complete(new, KEY, how=REPLACED_BY_URI)
+    log.entry(b"behind")
+    if newer_is_lost:
+        assert values(repaired(log, 5, 9)) == {KEY: b"one", b"behind": b"value"}
+    else:
+        assert values(repaired(log, 5)) == {OTHER: b"two", b"behind": b"value"}
+
+
+@pytest.mark.parametrize("tombstone", [True, False])
+def test_deletion_of_a_lost_dead_letter_also_ends_what_stood_there_before_it(
+    tombstone: bool,
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, value=b"one")
+    log.operation(Batch(2))
+    new = log.entry(KEY, value=b"one")
+    log.remove(one, REWRITTEN + 1)
+    log.fail(new, b"bad")
+    timestamp = log.now_us if tombstone else None
+    log.operation(End(1, new, timestamp, KEY, bytes((DELETED,))))
+    log.simple(Command.DELETE, new)
+    log.entry(b"behind")
+    stands = {} if tombstone else {KEY: b"one"}
+    assert values(repaired(log, 3)) == stands | {b"behind": b"value"}
+
+
+def test_rename_onto_a_further_key_of_an_entry_that_stands_takes_that_key_only() -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, uri=URI, value=b"one")
+    log.operation(Link(one, b"link"))
+    two = log.entry(OTHER, value=b"two")
+    log.entry(b"pages:128:0000000000000001:c", uri=URI, value=b"new")
+    log.complete(one, KEY, how=REPLACED + 1)
+    log.operation(Rename(two, b"link", log.now_us))
+    result = repaired(log, 4)
+    assert values(result) == {KEY: b"one", b"link": b"two"}
+    assert result.state.keys[URI].links == []
 
 
 def test_entry_that_cannot_be_understood_counts_as_lost() -> None:

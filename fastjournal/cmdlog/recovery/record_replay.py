@@ -182,7 +182,7 @@ class RecordReplay:
                 state.remove(job)
             state.settle(job_id)
             if done.timestamp is not None:
-                self.removals.pardon(done.key, done.timestamp)
+                self.removals.pardon(done.key, done.timestamp, done.facts)
                 state.leave_tombstone(done.key, done.timestamp, time)
             return
         failure = unpack_failure(result) if ours else Failure(workq_jobs.REASON_FAILED)
@@ -246,6 +246,8 @@ class RecordReplay:
             leaves_tombstone=operation.timestamp is not None,
         ):
             return
+        if isinstance(operation, End) and operation.timestamp is not None:
+            self.removals.pardon(operation.key, operation.timestamp, operation.facts)
         if isinstance(operation, Rename) and operation.job_id not in state.jobs:
             self.removals.unnamed = self.base + end
         apply_operation(state, operation, instant_at(self.data, start), segment)

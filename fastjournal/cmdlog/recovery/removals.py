@@ -207,10 +207,15 @@ class UnappliedRemovals:
         self.standing[job_id] = base + start
         return True
 
-    def pardon(self, key: bytes, timestamp: int) -> None:
-        """Remove what stands under a key by an unapplied removal, for a later one removes it."""
+    def pardon(self, key: bytes, timestamp: int, facts: bytes) -> None:
+        """Remove what stands under a key by an unapplied removal, for a later one removes it.
+
+        But not if the later one only says that a newer entry took its URI, and that is lost, too.
+        """
         job = self._state.keys.get(key)
         if job is not None and job.key == key and job.timestamp <= timestamp:
+            if how_of(facts) == REPLACED_BY_URI and not job.superseded:
+                return
             removal = self.standing.pop(job.job_id, None)
             if removal is not None:
                 self.pardoned.add(removal)

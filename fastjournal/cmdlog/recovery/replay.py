@@ -233,7 +233,7 @@ class Replay:
                         continue
                     key = done.key
                     if removals.standing:
-                        removals.pardon(key, done.timestamp)
+                        removals.pardon(key, done.timestamp, done.facts)
                     if key in keys or key in tombstones:
                         state.leave_tombstone(key, done.timestamp, time)
                     else:

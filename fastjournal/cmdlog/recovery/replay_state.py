@@ -171,9 +171,7 @@ class ReplayState:
             if old.key == job.key:
                 self.replace(old)
             else:
-                # damage took what ended it, or the record of the further key
-                self.odd["a key that was a further key of another"] += 1
-                self._take_key(old, job.key)
+                self._take_further_key(old, job.key)
                 old = None
         self.tombstones.pop(job.key, None)
         if other is not None and other is not old and other is not same_id:
@@ -289,8 +287,12 @@ class ReplayState:
             if keys.get(link) is job:
                 del keys[link]
 
-    def _take_key(self, job: ReplayedEntry, key: bytes) -> None:
-        """A further key of a job is the primary key of another one by now."""
+    def _take_further_key(self, job: ReplayedEntry, key: bytes) -> None:
+        """A further key of a job is the primary key of another one by now.
+
+        Damage took what ended the job, or the record of its further key.
+        """
+        self.odd["a key that was a further key of another"] += 1
         del self.keys[key]
         if job.uri == key:
             job.uri = None
@@ -323,7 +325,10 @@ class ReplayState:
             if target is job or target.timestamp > timestamp:
                 self.odd["a name that was not free"] += 1
                 return
-            self.replace(target)
+            if target.key == key:
+                self.replace(target)
+            else:
+                self._take_further_key(target, key)
         old, due, not_before = job.key, job.due, job.not_before
         if keys.get(old) is job:
             del keys[old]
