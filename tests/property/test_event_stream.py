@@ -455,6 +455,21 @@ def test_stream_of_events_ends_where_its_last_segment_was_replaced(
     assert "another checkpoint" in str(raised.value)
 
 
+def test_stream_of_events_ends_behind_a_last_segment_that_was_replaced_by_a_shorter_one(
+    archive: Path, segments: Segments
+) -> None:
+    write_archive(archive, segments[:2])
+    stream = open_stream(archive)
+    ((_, start, _),) = batches(stream, stream.initialOffset())
+    name, data = segments[1]
+    (archive / name).unlink()
+    write_archive(archive, [other_version(name, data[:-9]), segments[2]])
+    stream = open_stream(archive)
+    end = next_offset(stream, start)
+    with pytest.raises(LogCorruptError, match="segment 2 before it had .* another checkpoint"):
+        read(stream, start, end)
+
+
 def test_stream_of_events_refuses_a_segment_that_follows_another_one_than_it_has_read(
     archive: Path, segments: Segments, other_segments: Segments
 ) -> None:
