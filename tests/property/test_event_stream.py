@@ -466,7 +466,7 @@ def test_stream_of_events_ends_behind_a_last_segment_that_was_replaced_by_a_shor
     write_archive(archive, [other_version(name, data[:-9]), segments[2]])
     stream = open_stream(archive)
     end = next_offset(stream, start)
-    with pytest.raises(LogCorruptError, match="segment 2 before it had .* another checkpoint"):
+    with pytest.raises(LogCorruptError, match=r"segment 2 before it had .* another checkpoint"):
         read(stream, start, end)
 
 

@@ -73,8 +73,9 @@ def recover_engine(
     recovered = _replay(disk, config, settings, clock.now_us(), on_progress, worker=worker)
     state = recovered.state
     _report(recovered)
-    archives = bool(config.archive_dir)
-    active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered, archives=archives)
+    # the first record of a new segment says how high the numbers are by now
+    anew = _number_foreign(state) or bool(config.archive_dir)
+    active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered, anew=anew)
     engine = load_engine(state, settings, _too_early, seed=seed, now=clock.now_us())
     writer = LogWriter(
         disk,
@@ -127,9 +128,12 @@ def _replay(
 
 
 def _segments_to_go_on(
-    disk: Disk, directory: str, recovered: Recovered, *, archives: bool
+    disk: Disk, directory: str, recovered: Recovered, *, anew: bool
 ) -> tuple[SegmentInfo | None, list[SegmentInfo]]:
-    """Return the segment to append to, if there is one, and those that are sealed."""
+    """Return the segment to append to, if there is one, and those that are sealed.
+
+    ``anew``: append to no segment that has records.
+    """
     active, sealed = recovered.active, recovered.sealed
     rewritten = _rewrite_last(disk, directory, recovered)
     if active and active.records:
@@ -137,9 +141,27 @@ def _segments_to_go_on(
         # it would come twice: append to another one, and else to this one, since each start on a
         # full disk would take one more inode
         is_linked = not rewritten and disk.link_count(f"{directory}/{active.name}") > 1
-        if archives or is_linked:
+        if anew or is_linked:
             return None, [*sealed, active]
     return active, sealed
+
+
+def _number_foreign(state: ReplayState) -> bool:
+    """Give workq's own jobs serial numbers that no other entry had; return whether it has any.
+
+    Replay counts those that are there, which are fewer where compaction has taken some, and so
+    gives numbers of those again. At the first start each has its number for the first time.
+    """
+    if not state.foreign:
+        return False
+    foreign = [job for job in state.jobs.values() if job.more.foreign]
+    if state.previous:
+        serial = max(state.arrival, state.serial_told)
+        for job in foreign:
+            serial += 1
+            job.arrival = serial
+        state.arrival = serial
+    return bool(foreign)
 
 
 def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> None:
@@ -221,7 +243,7 @@ def load_engine(
     load_store(store, state, now)
     for name, delivered_at in state.delivered_at.items():
         store.rules.restore_delivery(name, delivered_at, now)
-    engine.journal.ids.serial = state.arrival
+    engine.journal.ids.serial = max(state.arrival, state.serial_told)
     for key, tomb in state.tombstones.items():
         record_bytes = TOMBSTONE_RECORD_BYTES if tomb.operation else COMPLETION_BYTES
         store.tombstones.put(key, tomb.timestamp, tomb.deleted_us, record_bytes)

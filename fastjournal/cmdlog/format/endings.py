@@ -60,6 +60,7 @@ _KIND = 0x30
 
 DUE_BYTES = 14
 """Due instant and serial number."""
+SERIAL = slice(8, 14)
 LEASED_BYTES = 21
 """All facts but how it ended."""
 ATTEMPT_AT = 14
@@ -142,6 +143,11 @@ def distance(how: int) -> int:
 def is_rewrite(facts: bytes) -> bool:
     """Whether a record with these facts only writes an entry again."""
     return how_of(facts) & _KIND == REWRITTEN
+
+
+def serial_of(facts: bytes) -> int:
+    """Return the serial number in facts, also where only due instant and serial are there; or 0."""
+    return int.from_bytes(facts[SERIAL]) if len(facts) >= DUE_BYTES else 0
 
 
 def how_of(facts: bytes) -> int:

@@ -49,6 +49,8 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         state.delivered(operation.domain, operation.instant)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
+        if job is None and isinstance(operation, End | Extend | Failed | Rename):
+            state.note_serial(operation.facts)
         if isinstance(operation, End):
             _end(state, job, operation, time)
             return

@@ -180,6 +180,8 @@ class RecordReplay:
             done = unpack_completion(result)
             if job is not None:
                 state.remove(job)
+            else:
+                state.note_serial(done.facts)
             state.settle(job_id)
             if done.timestamp is not None:
                 self.removals.pardon(done.key, done.timestamp, done.facts)
@@ -187,6 +189,7 @@ class RecordReplay:
             return
         failure = unpack_failure(result) if ours else Failure(workq_jobs.REASON_FAILED)
         if job is None:
+            state.note_serial(failure.facts)
             self._wait_for_add(job_id, command, time)
         elif job.more.foreign and not self._ours:
             workq_jobs.apply(state, job, command, time)

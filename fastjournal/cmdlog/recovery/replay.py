@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fastjournal.cmdlog.format.endings import DUE_BYTES
 from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Completion, Envelope
 from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
@@ -222,8 +223,10 @@ class Replay:
                         continue
                     if found is not None:
                         state.remove(found)
-                    elif orphans:
-                        state.settle(data[body + job_id_at : body + fields_at])
+                    else:
+                        state.note_serial(done.facts)
+                        if orphans:
+                            state.settle(data[body + job_id_at : body + fields_at])
                     stamp = data[start : start + TIME_BYTES]
                     if stamp != stamp_before:
                         stamp_before = stamp
@@ -307,7 +310,9 @@ class Replay:
                 return index - 1
             job = jobs.get(data[body + JOB_ID_AT : body + FIELDS_AT])
             if job is None:
-                # compaction has taken it away
+                # compaction or damage has taken it away
+                at = (index - head - 1) * DUE_BYTES
+                state.note_serial(lease.facts[at : at + DUE_BYTES])
                 continue
             if not lease.again:
                 state.note_delivery(job.key, time)

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.cmdlog.format.endings import end_of_lease
+from fastjournal.cmdlog.format.endings import end_of_lease, serial_of
 from fastjournal.cmdlog.format.operation_records import Change, Delay, Extend, Limit, Touch
 from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead, ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
@@ -113,6 +113,11 @@ class ReplayState:
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
         """The highest serial number given to any entry."""
+        self.serial_told = 0
+        """The highest serial number that a record tells of an entry whose own record is gone. It is
+        above ``arrival`` where damage took that, and the first record of each later segment."""
+        self.foreign = False
+        """Whether the log has records of jobs of workq's own, without an envelope."""
         self.records = 0
         """Records replayed."""
         self.odd: Counter[str] = Counter()
@@ -220,6 +225,10 @@ class ReplayState:
             began.note(began.delays, change.job_id, time)
         elif isinstance(change, Touch):
             began.note(began.expiries, change.job_id, 0 if change.is_instant else time)
+
+    def note_serial(self, facts: bytes) -> None:
+        """Take the serial number of an entry that is not there from facts of it."""
+        self.serial_told = max(self.serial_told, serial_of(facts))
 
     def drop_superseded(self, job: ReplayedEntry, deleted_us: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""

@@ -93,6 +93,7 @@ def insert(state: ReplayState, job: ReplayedEntry) -> None:
             state.odd["an id added twice"] += 1
             state.remove(old)
     state.tombstones.pop(job.key, None)
+    state.foreign = True
     state.arrival += 1
     job.arrival = state.arrival
     state.jobs[job.job_id] = job
