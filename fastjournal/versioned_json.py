@@ -7,7 +7,6 @@ another version may have changed. ``json_fault`` says what is wrong with JSON of
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -35,7 +34,6 @@ def decode_versioned(
     version: int,
     path: str,
     hint: str | None = None,
-    older: Collection[int] = (),
 ) -> Contents:
     """Return the contents of a file.
 
@@ -45,7 +43,6 @@ def decode_versioned(
         format_name: Format that it has to have.
         version: Version that this release reads.
         path: Path of the file, for the error.
-        older: Older versions that it reads too, whose files lack only optional members.
         hint: Advice for a file that cannot be understood; None: read it with the release that
             wrote it.
 
@@ -54,7 +51,7 @@ def decode_versioned(
     """
     try:
         head = msgspec.json.decode(data, type=_VersionHead)
-        if head.format == format_name and head.version in (version, *older):
+        if head.format == format_name and head.version == version:
             return msgspec.json.decode(data, type=contents)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LogCorruptError(

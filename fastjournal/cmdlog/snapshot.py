@@ -60,10 +60,11 @@ class ManifestSegment(msgspec.Struct, frozen=True):
     first_us: int | None
     last_us: int | None
     records: int
-    min_us: int | None = None
-    """No record has an earlier time; None: not known, as in manifests of earlier releases."""
-    max_us: int | None = None
-    """No record has a later time."""
+    min_us: int | None
+    """Earliest time of a record, wherever a clock was set back; None: there is no record, or one
+    without a time."""
+    max_us: int | None
+    """Latest time of a record."""
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -84,8 +84,8 @@ class ForwarderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a reply."""
     delayed: int
     """Positions of records that wait for their next try, without suspects."""
-    delayed_records: list[Delayed] = msgspec.field(default_factory=list)
-    """The first of them; an older forwarder gives none."""
+    delayed_records: list[Delayed]
+    """The first of them."""
     suspect: int
     """Positions of suspects."""
     suspects: list[Suspect]

@@ -75,7 +75,7 @@ class SegmentBuilder:
         """Where each record starts."""
         self._next_id = ids_from
         if previous is not None:
-            self.operation(SegmentStart(previous))
+            self.operation(SegmentStart(previous, 0, 0, 0, 0))
 
     def __bytes__(self) -> bytes:
         return bytes(self.data)
@@ -114,16 +114,11 @@ class SegmentBuilder:
         """
         written = self.now_us if timestamp is None else timestamp
         envelope = Envelope(
-            key=key,
-            uri=uri,
-            links=fields.pop("links", []),
-            value_type=1,
-            value=value,
-            timestamp=written,
-            created=fields.pop("created", written),
-            modified=written,
-            arrival=arrival,
-            **fields,
+            **dict.fromkeys(Envelope.__struct_fields__[: -len(Envelope.__struct_defaults__)], 0)
+            | {"key": key, "uri": uri, "links": [], "value_type": 1, "value": value}
+            | {"timestamp": written, "created": written, "modified": written, "arrival": arrival}
+            | {"reason": None}
+            | fields
         )
         job_id = self.job_id() if job_id is None else job_id
         parts = parse_journal_key(key)
@@ -188,16 +183,28 @@ class SegmentBuilder:
 
     def remove_buried(self, job_id: bytes, how: int = REWRITTEN) -> None:
         """Append the removal of a buried job that leaves no tombstone: two records."""
-        self.operation(End(1, job_id, None, b"", bytes((how,))))
+        self.operation(End(1, job_id, None, b"", bytes((how,)), 0))
         self.simple(Command.DELETE, job_id)
 
     def fail(self, job_id: bytes, reason: bytes) -> None:
         """Append a fail record of ours: buried."""
-        self.result(Command.FAIL, job_id, pack(Failure(reason)))
+        self.result(Command.FAIL, job_id, pack(Failure(reason, b"", 0, b"")))
 
     def lease(self, job_ids: Sequence[bytes], token: int) -> None:
         """Append a lease group."""
-        self.operation(Lease(len(job_ids), token))
+        self.operation(
+            Lease(
+                len(job_ids),
+                token,
+                again=False,
+                attempts=0,
+                facts=b"",
+                priorities=b"",
+                numbers=b"",
+                domains=[],
+                since=0,
+            )
+        )
         for job_id in job_ids:
             self.simple(Command.START_ATTEMPT, job_id)
 

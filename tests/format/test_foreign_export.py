@@ -376,8 +376,8 @@ def test_export_to_kestrel_leaves_room_in_names_for_those_of_its_packs() -> None
 def test_export_to_beanstalkd_cuts_times_that_no_put_command_has(name: str) -> None:
     most = (2**32 - 1) * SECOND
     log = SegmentBuilder(0)
-    log.operation(Limit(b"a", 0, 0, most + 1, 0))
-    log.operation(Limit(b"b", 0, 0, most, 0))
+    log.operation(Limit(b"a", 0, 0, most + 1, 0, again=False))
+    log.operation(Limit(b"b", 0, 0, most, 0, again=False))
     log.entry(b"a:128:%d:1" % INSTANT_MAX, not_before=INSTANT_MAX)
     log.entry(b"b:128:%d:1" % (NOW + most), not_before=NOW + most)
     done, found, disk = exported(TARGETS[name], log)

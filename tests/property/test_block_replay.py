@@ -138,7 +138,7 @@ class RandomLog:
             elif chance < 0.7:
                 log.remove_buried(job_id, how)
             elif chance < 0.8:
-                log.operation(End(1, job_id, None, b"a", bytes((WAITS,))))
+                log.operation(End(1, job_id, None, b"a", bytes((WAITS,)), 0))
                 log.simple(Command.TIMEOUT_ATTEMPT, job_id)
             else:
                 log.simple(self.draw.choice((Command.DELETE, Command.EXPIRE)), job_id)
@@ -155,7 +155,7 @@ class RandomLog:
                     Tombstone(self.key(), log.now_us),
                     Erasure(self.key()),
                     Delay(job_id, NOW),
-                    Rename(job_id, self.key(), log.now_us),
+                    Rename(job_id, self.key(), log.now_us, self.key(), b""),
                 )
             )
             log.operation(change)

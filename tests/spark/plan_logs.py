@@ -28,7 +28,7 @@ def linked_chain(length: int) -> SegmentBuilder:
         segment.operation(Link(job, b"link %d" % number))
         if number % 2:
             segment.operation(Link(job, b"link %d" % (number - 1)))
-            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us))
+            segment.operation(Rename(job, b"link %d" % (number + 1), segment.now_us, b"", b""))
         segment.now_us += SECOND
     return segment
 

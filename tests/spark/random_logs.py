@@ -118,21 +118,21 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
         builder.operation(
             draw.choice(
                 (
-                    Extend(job(), now + 60 * SECOND),
-                    Touch(job(), now + 60 * SECOND),
+                    Extend(job(), now + 60 * SECOND, 0, b"", 0, b""),
+                    Touch(job(), now + 60 * SECOND, is_instant=False),
                     Delay(job(), now + 60 * SECOND),
-                    Failed(job(), draw.randrange(1, 9), b"why"),
+                    Failed(job(), draw.randrange(1, 9), b"why", b"", 0, b""),
                     Value(job(), draw.randbytes(2), now),
                     Resize(job(), draw.choice((0, 4, 500)), now),
                     Link(job(), draw.choice((*LINKS, _key(draw)))),
                     Link(job(), draw.choice((*LINKS, _key(draw)))),
-                    Rename(job(), _key(draw), now),
-                    Rename(job(), _key(draw), now),
+                    Rename(job(), _key(draw), now, _key(draw), b""),
+                    Rename(job(), _key(draw), now, _key(draw), b""),
                     Tombstone(_key(draw), now),
                     Erasure(_key(draw)),
                     SegmentRemoved(77),
-                    Pause(b"a", now + 60 * SECOND),
-                    Limit(b"a", SECOND, 1, 0, 0),
+                    Pause(b"a", now + 60 * SECOND, again=False),
+                    Limit(b"a", SECOND, 1, 0, 0, again=False),
                     Delivered(b"a", now),
                 )
             )
@@ -147,24 +147,34 @@ def every_record() -> SegmentBuilder:
     builder.entry(b"b", reason=b"\xff", superseded=1, uri=b"t", taken=(0,), erases=True, error=b"e")
     builder.lease([one, two], 77)
     for operation in (
-        SegmentStart(1, 5, 600, 7),
+        SegmentStart(1, 5, 600, 7, 0),
         SegmentRewritten(1, 2, 3, done=True),
         SegmentRemoved(4),
-        Lease(1, 300, again=True, attempts=4),
+        Lease(
+            1,
+            300,
+            again=True,
+            attempts=4,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+            since=0,
+        ),
         Batch(1),
         Tombstone(b"k", 7),
         Erasure(b"k"),
-        Pause(b"d", 300),
-        Limit(b"d", 1, 2, 300, 4),
+        Pause(b"d", 300, again=False),
+        Limit(b"d", 1, 2, 300, 4, again=False),
         Delivered(b"d", 300),
-        Extend(one, 99),
-        Touch(two, 300),
+        Extend(one, 99, 0, b"", 0, b""),
+        Touch(two, 300, is_instant=False),
         Delay(one, 5),
-        Failed(one, 2, b"no"),
+        Failed(one, 2, b"no", b"", 0, b""),
         Value(one, b"n", 6),
         Resize(one, 9, 300),
         Link(one, b"a:1:2:l"),
-        Rename(one, b"r", 8, b"w:1:5:x"),
+        Rename(one, b"r", 8, b"w:1:5:x", b""),
     ):
         builder.operation(operation)
     builder.simple(Command.TIMEOUT_ATTEMPT, one)

@@ -100,7 +100,7 @@ def test_entries_of_a_hot_uri_and_a_chain_of_links_equal_the_replay(
         linked = segment.entry(b"key %d" % number, arrival=number)
         segment.operation(Link(linked, b"link %d" % number))
         if number % 2:
-            segment.operation(Rename(linked, b"link %d" % (number - 1), segment.now_us))
+            segment.operation(Rename(linked, b"link %d" % (number - 1), segment.now_us, b"", b""))
         segment.now_us += 1_000_000
     (tmp_path / segment_name(1)).write_bytes(bytes(segment))
     expected = replayed(tmp_path)
@@ -225,7 +225,7 @@ def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> No
     one = segment.entry(b"web:001:5:x", uri=b"http://x", value=b"v", not_before=5)
     two = segment.entry(b"plain")
     segment.lease([one], START_US + 60)
-    segment.operation(Extend(one, START_US + 90))
+    segment.operation(Extend(one, START_US + 90, 0, b"", 0, b""))
     segment.complete(one, b"web:001:5:x", 77)
     segment.fail(two, b"\xff no")
     (tmp_path / segment_name(1)).write_bytes(bytes(segment))

@@ -54,9 +54,10 @@ def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
     values = {
         **{"key": key, "uri": None, "links": [], "value_type": 1, "value": b"v"},
         **{"timestamp": 4, "created": 5, "modified": 5, "arrival": number},
-        **{"not_before": not_before, **fields},
+        **{"not_before": not_before, "expires": 0, "ttl": 0, "attempts": 0, "token": 0},
+        **{"superseded": 0, "reason": None, "first_due": 0, **fields},
     }
-    # as this version gives ids, and as versions before did
+    # the number in the id of an entry that is written again is another one than its own
     last = number if number % 2 else number + 1000
     job_id = b"runrunru\x80" + last.to_bytes(7)
     return replayed_entry(Envelope(**values), job_id, pack_position(2, 100 * number), 90)

@@ -686,7 +686,7 @@ def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
 def test_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
     log = SegmentBuilder(None)
     log.foreign(b"q")
-    log.operation(SegmentStart(0))
+    log.operation(SegmentStart(0, 0, 0, 0, 0))
     assert recovered(a_disk(s4=log)).diagnostics == []
 
 
@@ -698,7 +698,7 @@ def test_damage_is_told_by_the_keys_of_what_it_looks_like() -> None:
     log.entry(KEY, value=b"2" * 40)
     log.complete(live, b"done")
     log.operation(Tombstone(b"tomb", 1))
-    log.operation(Touch(live, NOW))
+    log.operation(Touch(live, NOW, is_instant=False))
     log.simple(Command.TIMEOUT_ATTEMPT, live)
     end = len(log.data)
     log.entry(b"behind")

@@ -120,7 +120,19 @@ def test_removal_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
     one = log.entry(KEY, value=b"one")
     log.operation(Batch(4))
     new = log.entry(KEY, value=b"one")
-    log.operation(Lease(1, NOW + 9, again=True))
+    log.operation(
+        Lease(
+            1,
+            NOW + 9,
+            again=True,
+            attempts=0,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+            since=0,
+        )
+    )
     log.simple(Command.START_ATTEMPT, new)
     log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
@@ -132,7 +144,19 @@ def test_delete_of_a_restated_entry_is_applied_where_the_new_one_is_there() -> N
     one = log.entry(KEY, value=b"one")
     log.operation(Batch(4))
     new = log.entry(KEY, value=b"new")
-    log.operation(Lease(1, NOW + 9, again=True))
+    log.operation(
+        Lease(
+            1,
+            NOW + 9,
+            again=True,
+            attempts=0,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+            since=0,
+        )
+    )
     log.simple(Command.START_ATTEMPT, new)
     log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
@@ -146,7 +170,7 @@ def test_delete_of_a_renames_target_is_not_applied_where_the_rename_is_lost() ->
     one = log.entry(b"target", value=b"one")
     two = log.entry(b"k", value=b"two")
     log.operation(Batch(2))
-    log.operation(Rename(two, b"target", START_US + 5, b"k"))
+    log.operation(Rename(two, b"target", START_US + 5, b"k", b""))
     log.remove(one, REPLACED + 1)
     log.entry(b"behind")
     assert values(repaired(log, 4)) == {b"target": b"one", b"k": b"two", b"behind": b"value"}

@@ -234,10 +234,8 @@ def test_lease_behind_the_end_of_superseded_work_is_not_odd_before_that_end_is_w
     assert tombs(state_of(log)) == {KEY: T + 5}
 
 
-@pytest.mark.parametrize("taken", [[URI], [0], [0, 7, -1]])
-def test_superseded_entry_written_anew_does_not_take_its_uri_back(
-    taken: list[bytes | int],
-) -> None:
+@pytest.mark.parametrize("taken", [[0], [0, 7]])
+def test_superseded_entry_written_anew_does_not_take_its_uri_back(taken: list[int]) -> None:
     log = SegmentBuilder()
     new = log.entry(OTHER, timestamp=T + 5, uri=URI)
     moved = log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, taken=taken, token=T + SECOND)
@@ -407,8 +405,8 @@ def test_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY)
     log.lease([job_id], T + SECOND)
-    log.operation(Extend(job_id, T + 2 * SECOND + 7))
-    log.operation(Touch(job_id, T + 3 * SECOND))
+    log.operation(Extend(job_id, T + 2 * SECOND + 7, 0, b"", 0, b""))
+    log.operation(Touch(job_id, T + 3 * SECOND, is_instant=False))
     log.operation(Delay(job_id, T + 4 * SECOND))
     state = state_of(log)
     job = only(state)
@@ -420,7 +418,11 @@ def test_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
 def test_operations_on_jobs_that_cleaning_took_away_do_nothing() -> None:
     log = SegmentBuilder()
     unknown = log.job_id()
-    for operation in (Extend(unknown, 1), Touch(unknown, 1), Delay(unknown, 1)):
+    for operation in (
+        Extend(unknown, 1, 0, b"", 0, b""),
+        Touch(unknown, 1, is_instant=False),
+        Delay(unknown, 1),
+    ):
         log.operation(operation)
     log.lease([unknown], 5)
     state = state_of(log)

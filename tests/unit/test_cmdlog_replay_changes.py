@@ -123,7 +123,7 @@ def test_rename_moves_the_job_and_leaves_a_tombstone() -> None:
     log.operation(Tombstone(OTHER, T))
     job_id = log.entry(KEY, uri=URI, timestamp=T, not_before=1)
     log.now_us += SECOND
-    log.operation(Rename(job_id, OTHER, T + 5))
+    log.operation(Rename(job_id, OTHER, T + 5, KEY, b""))
     state = state_of(log)
     job = only(state)
     assert (job.key, job.priority, job.not_before) == (OTHER, 100, 2)
@@ -136,9 +136,9 @@ def test_delay_goes_on_under_the_new_name() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, not_before=1)
     log.operation(Delay(job_id, 50))
-    log.operation(Rename(job_id, OTHER, T + 5))
+    log.operation(Rename(job_id, OTHER, T + 5, KEY, b""))
     assert only(state_of(log)).not_before == 50
-    log.operation(Rename(job_id, b"plain", T + 6))
+    log.operation(Rename(job_id, b"plain", T + 6, OTHER, b""))
     assert only(state_of(log)).not_before == 0
 
 
@@ -147,7 +147,7 @@ def test_rename_replaces_an_older_target_without_a_tombstone() -> None:
     target = log.entry(OTHER, uri=URI, timestamp=T)
     job_id = log.entry(KEY, timestamp=T)
     log.batch(2)
-    log.operation(Rename(job_id, OTHER, T + 5))
+    log.operation(Rename(job_id, OTHER, T + 5, KEY, b""))
     log.simple(Command.DELETE, target)
     state = state_of(log)
     assert set(state.keys) == {OTHER}
@@ -160,7 +160,7 @@ def test_rename_to_a_name_with_something_newer_is_void() -> None:
     log.entry(OTHER, timestamp=T + 6)
     job_id = log.entry(KEY, uri=URI, timestamp=T)
     for name in (OTHER, URI):
-        log.operation(Rename(job_id, name, T + 5))
+        log.operation(Rename(job_id, name, T + 5, KEY, b""))
     state = state_of(log)
     assert state.jobs[job_id].key == KEY
     assert state.odd == {"a name that was not free": 2}
@@ -171,7 +171,7 @@ def test_job_of_workqs_own_can_be_changed() -> None:
     job_id = log.foreign(b"queue", b"work", due_us=T)
     log.operation(Resize(job_id, 2, T))
     log.operation(Link(job_id, b"link"))
-    log.operation(Rename(job_id, b"plain", T + 5))
+    log.operation(Rename(job_id, b"plain", T + 5, b"queue:128:0:x", b""))
     job = only(state_of(log))
     assert (job.key, job.links, job.value, job.domain) == (b"plain", [b"link"], b"wo", None)
 
@@ -182,7 +182,6 @@ def test_job_of_workqs_own_can_be_changed() -> None:
         Value(b"x" * 16, b"", T),
         Resize(b"x" * 16, 1, T),
         Link(b"x" * 16, b"k"),
-        Rename(b"x" * 16, b"k", T),
     ],
 )
 def test_change_of_a_job_that_cleaning_took_away_does_nothing(change: Change) -> None:

@@ -1,14 +1,11 @@
-"""Replay of burials, kicks, pauses and first due times; and of logs from before these."""
+"""Replay of burials, kicks, pauses and first due times."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Envelope, pack
-from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Batch, Delay, Pause
-from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -28,19 +25,6 @@ def state_of(log: SegmentBuilder) -> ReplayState:
     replay.replay(run, last=True)
     assert not replay.damage
     return replay.state
-
-
-def test_envelope_from_before_the_first_due_time_is_read() -> None:
-    log = SegmentBuilder()
-    envelope = Envelope(KEY, b"u", [], 1, b"value", T, T, T, 7, reason=b"why")
-    fields = msgspec.structs.astuple(envelope)
-    at = Envelope.__struct_fields__.index("first_due")
-    head = encode_head(b"a", 1000, 1000, 0, 0, 0)
-    payload = pack(fields[:at])
-    time = encode_time(T)
-    log.record(encode_job(Command.ADD, time, log.job_id(), head, payload, NO_TIME, time))
-    (job,) = state_of(log).jobs.values()
-    assert (job.key, job.reason, job.first_due) == (KEY, b"why", 0)
 
 
 def test_first_due_time_of_an_envelope_stays() -> None:
@@ -94,7 +78,7 @@ def test_kicked_job_is_the_same_entry_under_a_new_id() -> None:
 def test_last_pause_of_a_domain_counts() -> None:
     log = SegmentBuilder()
     for domain, until in ((b"a", T + 5), (b"b", T + 6), (b"a", T + 3), (b"b", 0), (b"c", 0)):
-        log.operation(Pause(domain, until))
+        log.operation(Pause(domain, until, again=False))
     assert state_of(log).pauses == {b"a": T + 3}
 
 

@@ -323,7 +323,7 @@ def sealed_segment(number: int, before: bytes | None, key: bytes) -> bytes:
     """Return a segment that names the one before it, as the daemon writes it."""
     segment = SegmentBuilder(None, ids_from=number * 1000 + key[0])
     crc32c = 0 if before is None else google_crc32c.value(before)
-    segment.operation(SegmentStart(number - 1, 0, len(before or b""), crc32c))
+    segment.operation(SegmentStart(number - 1, 0, len(before or b""), crc32c, 0))
     segment.entry(key)
     return bytes(segment)
 

@@ -129,7 +129,7 @@ def test_replay_takes_only_entries_that_other_records_changed(
         segment.simple(Command.DELETE, job)
     # so that no record of an entry is among the last bytes of the file
     for _ in range(3):
-        segment.operation(Pause(b"d", 0))
+        segment.operation(Pause(b"d", 0, again=False))
     log = write_log(tmp_path / "log", segment)
     assert rows_of(log, tmp_path / "scratch") == replayed(log)
     assert replayed_rows == [10]
@@ -200,6 +200,6 @@ def test_chain_of_segments_is_checked_before_entries_come(change: str, tmp_path:
 
 
 def test_record_of_a_pause_tells_its_domain_and_its_end() -> None:
-    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77))
+    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77, again=False))
     told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
     assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}

@@ -179,7 +179,7 @@ def sample() -> SegmentBuilder:
     builder = SegmentBuilder(previous=None)
     one = builder.entry(b"web:001:5:x", uri=b"http://x", value=b"v" * 150, not_before=5)
     builder.lease([one], 77)
-    builder.operation(Extend(one, 99))
+    builder.operation(Extend(one, 99, 0, b"", 0, b""))
     builder.complete(one, b"web:001:5:x", 7)
     builder.fail(builder.foreign(b"q", b"w"), b"\xff no")
     return builder
@@ -309,7 +309,31 @@ def test_reader_equals_the_oracle_where_a_record_has_other_contents(tmp_path: Pa
 def test_reader_equals_the_oracle_where_numbers_of_groups_are_absurd(
     tmp_path: Path, number: int
 ) -> None:
-    for head in (Lease(number, 7), Lease(1, number), Batch(number)):
+    for head in (
+        Lease(
+            number,
+            7,
+            again=False,
+            attempts=0,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+            since=0,
+        ),
+        Lease(
+            1,
+            number,
+            again=False,
+            attempts=0,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+            since=0,
+        ),
+        Batch(number),
+    ):
         builder = SegmentBuilder(previous=None)
         job = builder.entry(b"w:1:5:x")
         builder.operation(head)
@@ -363,7 +387,19 @@ def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: P
         builder = SegmentBuilder()
         jobs = [builder.entry(b"%d" % index) for index in range(3)]
         builder.operation(Batch(4))
-        builder.operation(Lease(3, 77))
+        builder.operation(
+            Lease(
+                3,
+                77,
+                again=False,
+                attempts=0,
+                facts=b"",
+                priorities=b"",
+                numbers=b"",
+                domains=[],
+                since=0,
+            )
+        )
         for job in jobs[:following]:
             builder.simple(Command.START_ATTEMPT, job)
         check_bytes(tmp_path, bytes(builder))

@@ -123,6 +123,13 @@ class HistoryLog:
             modified=now_us,
             arrival=job.serial,
             not_before=not_before,
+            expires=0,
+            ttl=0,
+            attempts=0,
+            token=0,
+            superseded=0,
+            reason=None,
+            first_due=0,
         )
         head = encode_head(
             workq_name(parts.domain), _TTR_MS, TTL_MS_MAX, workq_priority(parts.priority), 0, 0
@@ -148,6 +155,9 @@ class HistoryLog:
             priorities=bytes((priority,)),
             numbers=bytes((job.attempts + 1,)),
             domains=[domain, 1],
+            again=False,
+            attempts=0,
+            since=0,
         )
         head = self._operation(lease, now_us)
         self._append([head, self._simple(Command.START_ATTEMPT, job_id, now_us)], now_us)
@@ -198,7 +208,7 @@ class HistoryLog:
         self._writer.write()
 
     def _segment_start(self, previous: SegmentInfo | None, now_us: int) -> bytes:
-        start = SegmentStart(0, self._token, last_serial=self._serial)
+        start = SegmentStart(0, self._token, last_serial=self._serial, bytes=0, crc32c=0)
         if previous is not None:
             start.previous, start.bytes = previous.number, previous.bytes
             start.crc32c = previous.crc32c
@@ -216,7 +226,7 @@ class HistoryLog:
             return [self._removal(job_id, now_us, REPLACED + 1)]
         # workq refuses to complete a failed job
         job = self._jobs.pop(job_id)
-        end = End(1, job_id, now_us, job.key, job.facts(REPLACED + 1))
+        end = End(1, job_id, now_us, job.key, job.facts(REPLACED + 1), 0)
         return [self._operation(end, now_us), self._simple(Command.DELETE, job_id, now_us)]
 
     def _removal(self, job_id: bytes, now_us: int, how: int) -> bytes:

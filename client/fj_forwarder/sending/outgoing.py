@@ -115,7 +115,7 @@ def _refusal_of(request: Request) -> Settled | None:
 def value_limit(reply: Reply) -> int | None:
     """Return the largest value that a daemon takes, in bytes, by its reply to a NOP with META.
 
-    None: the reply has no such limit, as that of an older daemon.
+    None: the reply has no such limit.
     """
     if not reply.pairs:
         return None

@@ -261,7 +261,7 @@ def _tell_segments(
 ) -> None:
     """Record the size and checksum of each sealed segment whose record of these is missing.
 
-    The segment is of an older release, or a crash came where it was about to be replaced.
+    The segment is workq's own, or a crash came where it was about to be replaced.
     """
     # the start of the next segment records it for the last one
     for info in sealed if active else sealed[:-1]:

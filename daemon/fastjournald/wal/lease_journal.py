@@ -97,7 +97,7 @@ class LeaseJournal:
                 if entry.run is not None:
                     if entry.extra.starts >= workq.ATTEMPTS_MAX:
                         self._store_again(entry, now)
-                    touch = Touch(self._records.amend(entry), entry.expires)
+                    touch = Touch(self._records.amend(entry), entry.expires, is_instant=False)
                     parts.append(encode.operation(touch, now))
             parts += [encode.operation(Delivered(name, now), now) for name in delivered]
             number = len(parts) + (1 + len(entries) if entries else 0)
@@ -113,7 +113,17 @@ class LeaseJournal:
     def copied_forward(self, entry: Entry, now: int) -> None:
         """The record of a leased entry was written anew; this is its lease."""
         since = unpack_start(entry.extra.leased[START], now)
-        lease = Lease(1, entry.token, again=True, attempts=entry.extra.attempts_max, since=since)
+        lease = Lease(
+            1,
+            entry.token,
+            again=True,
+            attempts=entry.extra.attempts_max,
+            since=since,
+            facts=b"",
+            priorities=b"",
+            numbers=b"",
+            domains=[],
+        )
         entry.own().starts += 1
         job_id = self._records.amend(entry)
         self._append_all(
@@ -122,7 +132,20 @@ class LeaseJournal:
 
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""
-        self._append_operation(Lease(0, self.last_token), now)
+        self._append_operation(
+            Lease(
+                0,
+                self.last_token,
+                again=False,
+                attempts=0,
+                facts=b"",
+                priorities=b"",
+                numbers=b"",
+                domains=[],
+                since=0,
+            ),
+            now,
+        )
 
     def lost(self, entry: Entry, now: int) -> None:
         """The lease ran out: the entry waits again."""
@@ -189,7 +212,7 @@ class LeaseJournal:
             # the end of a lease is two records, a removal is one
             is_gone = entry.superseded or 0 < entry.expires <= now
             self._append_operation(Batch(2 if is_gone else 3), now)
-        moved = Extend(self._records.amend(entry), entry.token, entry.leased_until)
+        moved = Extend(self._records.amend(entry), entry.token, entry.leased_until, b"", 0, b"")
         self._append_operation(moved, now)
 
     def delay_moved(self, entry: Entry, now: int) -> None:
@@ -255,7 +278,9 @@ class LeaseJournal:
             attempts = bytes([entry.extra.leased[ATTEMPT_AT] for entry in entries])
         lease = Lease(
             *(len(entries), token, False, attempts_max),
-            *(b"".join(dues), bytes(priorities), attempts, domains),
+            *(b"".join(dues), bytes(priorities), attempts),
+            domains,
+            0,
         )
         parts.append(self._encode.operation(lease, now))
         parts += self._encode.starts(job_ids, now)

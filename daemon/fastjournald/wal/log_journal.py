@@ -79,7 +79,9 @@ class LogJournal:
 
     def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
         """Return the first record of a new segment; ``previous``: the one before it."""
-        start = SegmentStart(0, self._leases.last_token, last_serial=self._encode.last_serial)
+        start = SegmentStart(
+            0, self._leases.last_token, last_serial=self._encode.last_serial, bytes=0, crc32c=0
+        )
         if previous is not None:
             start.previous, start.bytes = previous.number, previous.bytes
             start.crc32c = previous.crc32c

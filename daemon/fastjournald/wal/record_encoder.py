@@ -352,7 +352,7 @@ class RecordEncoder:
     def failure(self, job_id: bytes, entry: Entry, now: int, how: int = BURIED) -> bytes:
         """Return the record that a job failed: its entry is buried."""
         if how == REWRITTEN:
-            failure = Failure(entry.reason or b"", facts=bytes((how,)))
+            failure = Failure(entry.reason or b"", facts=bytes((how,)), domain=b"", priority=0)
         else:
             domain, priority = entry.domain.name, entry.facts[PRIORITY_AT]
             failure = Failure(entry.reason or b"", domain, priority, self.facts(entry, how))

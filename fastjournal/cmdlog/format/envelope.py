@@ -10,7 +10,9 @@ Byte layout, all of them: ``46 4a`` (``FJ``), a version byte ``01``, then one ms
 
 A payload or result that does not start with these three bytes is foreign (workq's own).
 
-Fields are only ever added at the end, with a default. Facts: ``cmdlog.format.endings``.
+A field with a default may be left out with all behind it; no other field may. Later versions add
+fields at the end, with a default, and a reader skips those that it does not know. Facts:
+``cmdlog.format.endings``.
 """
 
 from __future__ import annotations
@@ -45,24 +47,23 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     arrival: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)]
     """Serial number of the entry, which orders entries of one priority and instant. It stays when
     the entry is written again."""
-    not_before: Number = 0
+    not_before: Number
     """Instant before which it must not start; 0 for a plain key."""
-    expires: Number = 0
+    expires: Number
     """Instant; 0: never."""
-    ttl: Number = 0
+    ttl: Number
     """Duration by which a read moves the expiry; 0: none."""
-    attempts: Number = 0
-    token: Number = 0
+    attempts: Number
+    token: Number
     """Worked on until this instant (the lease token); 0: not worked on."""
-    superseded: Number = 0
+    superseded: Number
     """Timestamp of the SET that took its URI while it was worked on; 0: none."""
-    reason: bytes | None = None
+    reason: bytes | None
     """Buried, with this reason; None: not buried."""
-    first_due: Number = 0
+    first_due: Number
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
-    taken: tuple[bytes | int, ...] = ()
-    """Further keys of a superseded entry that are no longer its own: 0 is its URI, n the n-th link.
-    Older logs tell the keys, which together with the links were more than workq takes."""
+    taken: tuple[Number, ...] = ()
+    """Further keys of a superseded entry that newer entries took: 0 is its URI, n the n-th link."""
     erases: bool = False
     """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
     one, compaction has to say so in its place."""
@@ -91,18 +92,18 @@ class Completion(msgspec.Struct, array_like=True, gc=False):
     key: bytes
     """The primary key, so that the tombstone outlives the record of its entry. Without a tombstone
     the domain; empty: it has none."""
-    facts: bytes = b""
+    facts: bytes
     priority: Byte = 0
-    """Without a tombstone, as no key says it."""
+    """Without a tombstone, as no key says it; else it is left out."""
 
 
 class Failure(msgspec.Struct, array_like=True, gc=False):
     """The result of a fail record: buried."""
 
     reason: bytes
-    domain: bytes = b""
-    priority: Byte = 0
-    facts: bytes = b""
+    domain: bytes
+    priority: Byte
+    facts: bytes
 
 
 encode_fields = msgspec.msgpack.Encoder().encode

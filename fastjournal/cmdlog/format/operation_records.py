@@ -4,7 +4,8 @@ An operation is an add record whose job has the name ``fj.op`` and a time to liv
 so that workq finds it expired, and skips it, as soon as it replays. Its payload: ``MAGIC``, then
 the msgpack array of the tag of one of the structs below and its fields.
 
-Fields are only ever added at the end, with a default. Facts: ``cmdlog.format.endings``.
+Each has all of its fields. Later versions add fields at the end, with a default, and a reader skips
+those that it does not know. Facts: ``cmdlog.format.endings``.
 
 By what an operation concerns it is one of these; whoever reads operations goes by that:
 
@@ -51,13 +52,13 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
 
     previous: _Number
     """Number of the segment before this one; 0: this is the first."""
-    last_token: _Number = 0
+    last_token: _Number
     """The newest lease token so far; 0: none."""
-    bytes: _Number = 0
+    bytes: _Number
     """Size of the segment before this one when it was sealed; 0: not told."""
-    crc32c: _Number = 0
+    crc32c: _Number
     """CRC-32C of the whole segment before this one then."""
-    last_serial: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)] = 0
+    last_serial: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)]
     """The highest serial number of an entry so far; 0: none."""
 
 
@@ -67,7 +68,7 @@ class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=Fals
     number: _Number
     bytes: _Number
     crc32c: _Number
-    done: bool = False
+    done: bool
     """False: the segment is about to be replaced; until it is, those told before hold too."""
 
 
@@ -85,19 +86,19 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
 
     following: _Count
     token: _Number
-    again: bool = False
+    again: bool
     """Whether a lease that goes on is only told once more: another token may be the newest."""
-    attempts: _Number = 0
+    attempts: _Number
     """Failed attempts after which an entry of this lease is buried; 0: the lease has no bound."""
-    facts: bytes = b""
+    facts: bytes
     """Due instants and serial numbers of the entries, in the order of the start-attempts."""
-    priorities: bytes = b""
+    priorities: bytes
     """Priorities of the entries, a byte each."""
-    numbers: bytes = b""
+    numbers: bytes
     """Numbers of the attempts, a byte each; empty: all are the first ones."""
-    domains: list[bytes | _Number] = []
+    domains: list[bytes | _Number]
     """Domains of the entries in the same order: a name, and how many have it; and so on."""
-    since: _Number = 0
+    since: _Number
     """When it began; 0: at the time of this record."""
 
 
@@ -128,7 +129,7 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
 
     domain: bytes
     until: _Number
-    again: bool = False
+    again: bool
     """Whether compaction only tells it once more."""
 
 
@@ -140,7 +141,7 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     jobs: _Number
     lease_us: _Number
     attempts: _Number
-    again: bool = False
+    again: bool
     """Whether compaction only tells it once more."""
 
     @property
@@ -172,7 +173,7 @@ class End(msgspec.Struct, tag="end", array_like=True, gc=False):
     key: bytes
     """As in ``Completion``."""
     facts: bytes
-    priority: _Priority = 0
+    priority: _Priority
 
     @property
     def removes(self) -> bool:
@@ -188,11 +189,11 @@ class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
 
     job_id: _JobId
     token: _Number
-    end: _Number = 0
+    end: _Number
     """When the lease ends, where a step of the clock moved that; 0: at its token."""
-    domain: bytes = b""
-    priority: _Priority = 0
-    facts: bytes = b""
+    domain: bytes
+    priority: _Priority
+    facts: bytes
 
 
 class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
@@ -200,7 +201,7 @@ class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
 
     job_id: _JobId
     expires: _Number
-    is_instant: bool = False
+    is_instant: bool
     """Whether a client gave that instant: else it is a duration from the time of the record on."""
 
 
@@ -218,9 +219,9 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
     attempts: _Number
     """With this one."""
     error: bytes
-    domain: bytes = b""
-    priority: _Priority = 0
-    facts: bytes = b""
+    domain: bytes
+    priority: _Priority
+    facts: bytes
 
 
 class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
@@ -257,9 +258,9 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     key: bytes
     timestamp: _Number
     """Timestamp of the entry and of the tombstone."""
-    old: bytes = b""
-    """The key before; empty: not told."""
-    facts: bytes = b""
+    old: bytes
+    """The key before."""
+    facts: bytes
 
 
 SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved

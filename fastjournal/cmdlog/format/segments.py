@@ -36,9 +36,10 @@ class SegmentInfo(msgspec.Struct, frozen=True, gc=False):
     """Time of the last record."""
     records: int
     min_us: int | None = None
-    """No record has an earlier time, wherever a clock was set back; None: not known."""
+    """Earliest time of a record, wherever a clock was set back; None: there is no record, or one
+    without a time."""
     max_us: int | None = None
-    """No record has a later time; None: not known."""
+    """Latest time of a record; None: as above."""
 
     @property
     def name(self) -> str:

@@ -296,7 +296,7 @@ class _LogInspector:
                 )
             elif number not in corrupt or not corrupt[number].damage:
                 seal = there[number]
-                rewritten = SegmentRewritten(number, *seal)
+                rewritten = SegmentRewritten(number, *seal, done=False)
                 corrupt.setdefault(number, CorruptSegment(number, [])).chain_record = rewritten
                 following = min((n for n in there if n > number), default=number)
                 corrupt.setdefault(following, CorruptSegment(following, [])).behind_loss = True

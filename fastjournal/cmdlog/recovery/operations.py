@@ -59,7 +59,7 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         if job is not None:
             state.note_begin(operation, time)
             _change(state, job, operation, time)
-        elif isinstance(operation, Rename) and operation.old:
+        elif isinstance(operation, Rename):
             # compaction has removed the job, but what came of it for the two keys stands
             state.tombstones.pop(operation.key, None)
             state.leave_tombstone(operation.old, operation.timestamp, time, operation=True)

@@ -187,7 +187,7 @@ class RecordReplay:
                 self.removals.pardon(done.key, done.timestamp, done.facts)
                 state.leave_tombstone(done.key, done.timestamp, time)
             return
-        failure = unpack_failure(result) if ours else Failure(workq_jobs.REASON_FAILED)
+        failure = unpack_failure(result) if ours else Failure(workq_jobs.REASON_FAILED, b"", 0, b"")
         if job is None:
             state.note_serial(failure.facts)
             self._wait_for_add(job_id, command, time)

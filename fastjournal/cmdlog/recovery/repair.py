@@ -157,7 +157,7 @@ def repair_segments(
                 written.append(path)
                 _write_beside(disk, path, whole)
                 crc = google_crc32c.value(whole)
-                chain_records.append(SegmentRewritten(segment.number, len(whole), crc))
+                chain_records.append(SegmentRewritten(segment.number, len(whole), crc, done=False))
         if chain_records:
             end = _with_chain_records(
                 last, disk.read(last_path) if end is None else end, chain_records, now_us

@@ -321,12 +321,11 @@ class ReplayState:
             job.own().links = [*job.links, key]
 
     def rename(
-        self, job: ReplayedEntry, key: bytes, timestamp: int, deleted_us: int, before: bytes = b""
+        self, job: ReplayedEntry, key: bytes, timestamp: int, deleted_us: int, before: bytes
     ) -> None:
         """Give a job another primary key, in the place of what stands there.
 
-        ``before``: the key that it had, if the record has it: compaction may have taken an earlier
-        change of a job that is gone.
+        ``before``: the key that it had: compaction may have taken the change that gave it.
         """
         keys = self.keys
         target = keys.get(key)
@@ -349,7 +348,7 @@ class ReplayState:
         job.changed = deleted_us
         keys[key] = job
         self.tombstones.pop(key, None)
-        self.leave_tombstone(before or old, timestamp, deleted_us, operation=True)
+        self.leave_tombstone(before, timestamp, deleted_us, operation=True)
 
     def leave_tombstone(
         self, key: bytes, timestamp: int, deleted_us: int, *, operation: bool = False

@@ -175,10 +175,7 @@ class BeganAhead(msgspec.Struct):
 
 def _taken(entry: Envelope) -> tuple[bytes, ...]:
     further = (entry.uri, *entry.links)
-    keys = (
-        each if isinstance(each, bytes) else further[each] if 0 <= each < len(further) else None
-        for each in entry.taken
-    )
+    keys = [further[each] for each in entry.taken if each < len(further)]
     return tuple(key for key in keys if key is not None)
 
 

@@ -9,8 +9,6 @@ older copy, is found. No later segment has the size of the last one.
 The first record also tells that a file is a copy of another segment, where it is the last one too:
 a new segment names the last one that there is. So that has a lower number, and there is none
 between the two.
-
-Logs without these sizes (of older releases) say nothing of most segments, and are read as ever.
 """
 
 from __future__ import annotations

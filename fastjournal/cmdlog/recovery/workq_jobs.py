@@ -83,6 +83,12 @@ def entry_of(record: Record) -> Envelope:
         arrival=0,
         not_before=due,
         expires=min(begins + record.ttl_ms * 1000, INSTANT_MAX) if record.ttl_ms else 0,
+        ttl=0,
+        attempts=0,
+        token=0,
+        superseded=0,
+        reason=None,
+        first_due=0,
     )
 
 

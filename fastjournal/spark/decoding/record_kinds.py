@@ -93,7 +93,4 @@ def uri_hash(row: RecordRow) -> int | None:
 
 def link_hashes(row: RecordRow) -> list[int] | None:
     """Return the hashes of the further keys of an entry; None: it has none."""
-    if row.entry is None:
-        return None
-    further = [*row.entry.links, *(key for key in row.entry.taken if isinstance(key, bytes))]
-    return [hash_of(key) for key in further] or None
+    return None if row.entry is None else [hash_of(key) for key in row.entry.links] or None

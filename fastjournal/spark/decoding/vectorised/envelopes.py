@@ -25,7 +25,7 @@ _SHORT_ARRAY_MAX = 15
 _FALSE, _TRUE = 0xC2, 0xC3
 
 ENVELOPE_FIELDS = Envelope.__struct_fields__
-_FIELDS_MIN = 9
+_FIELDS_MIN = len(ENVELOPE_FIELDS) - len(Envelope.__struct_defaults__)
 """Fields of the shortest envelope: those without a default."""
 _BYTES, _OPTIONAL, _NONE_YET, _LIST, _BYTE, _NUMBER, _FLAG = range(7)
 _KINDS = {
