@@ -1,7 +1,7 @@
 """Golden log: a log of the present format, as a daemon writes it.
 
-``python -m tests.format.golden_log`` renews the directory ``data/fastjournald`` with it, the only one
-until 0.1.0; see docs/cmdlog.md, "Format version".
+``python -m tests.format.golden_log`` renews the directory ``data/fastjournald`` with it, the only
+one until 0.1.0; see docs/cmdlog.md, "Format version".
 """
 
 from __future__ import annotations

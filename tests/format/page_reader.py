@@ -106,7 +106,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         further = [self.uri, *self.links]
-        named = (further[key] if isinstance(key, int) else key for key in self.taken)
+        named = (further[key] for key in self.taken)
         self.taken = [key for key in named if key is not None]
 
     @property

@@ -25,7 +25,13 @@ from contextlib import closing
 from datetime import date
 from typing import NamedTuple
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, Gap, list_whole, read_state
+from fastjournal.cmdlog.archive_format import (
+    ArchivedSegment,
+    Gap,
+    gaps_between,
+    list_whole,
+    read_state,
+)
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.spark.execution.process_pool import Here
@@ -48,7 +54,6 @@ from fastjournal.spark.history.extraction_tasks import (
 )
 from fastjournal.spark.history.gaps import gaps_of, grown_segments, lost_segments
 from fastjournal.spark.history.table_directory import EventDirectory
-from fastjournal.spark.records.missing_segments import gaps_between
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
 
 SEGMENTS_A_COMMIT = 64

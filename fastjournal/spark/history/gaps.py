@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from fastjournal.cmdlog.archive_format import Gap
+from fastjournal.cmdlog.archive_format import MISSING, Gap, missing_text
 from fastjournal.spark.history.commits import Commit, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
-from fastjournal.spark.records.missing_segments import MISSING, missing_text
 from fastjournal.spark.records.segment_identity import Sealed
 
 LATE = "late"

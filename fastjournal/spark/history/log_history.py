@@ -16,14 +16,13 @@ from typing import NamedTuple
 import google_crc32c
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state
+from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state, gaps_between
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import extract_events, outer_times
 from fastjournal.spark.history.gaps import adjoining_gaps, gap_text
 from fastjournal.spark.query.paths import open_whole
-from fastjournal.spark.records.missing_segments import gaps_between
 from fastjournal.spark.records.segment_identity import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.cmdlog.archive_format import ArchivedSegment, gaps_between, missing_text
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
@@ -41,7 +41,6 @@ from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.records.archive_cleaning import check_read, clean_archive
-from fastjournal.spark.records.missing_segments import gaps_between, missing_text
 from fastjournal.spark.records.segment_identity import (
     RESTORED,
     Sealed,
