@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fastjournal.cmdlog.archive_format import list_archived
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.recovery.inspect_archive import inspect_archive, is_archive
 from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, Progress, inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.snapshot import is_snapshot
@@ -54,6 +56,8 @@ class JournalStat(msgspec.Struct, gc=False):
     findings: int
     """Places that cannot be read, torn ends too."""
     queues: list[QueueStat]
+    is_archive: bool = False
+    """Whether the files are the archive of a log."""
 
 
 class _Live(msgspec.Struct, frozen=True, gc=False):
@@ -79,8 +83,12 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
         # a Kestrel without items has no file
         return wanted
     found = find_format(disk, directory)
-    if found is None and wanted in (None, Format.FASTJOURNAL) and is_snapshot(disk, directory):
-        # a snapshot of a log without records has no segment
+    if (
+        found is None
+        and wanted in (None, Format.FASTJOURNAL)
+        # a snapshot of a log without records has no segment, and an archive has other names
+        and (is_snapshot(disk, directory) or is_archive(disk, directory))
+    ):
         return Format.FASTJOURNAL
     if wanted is not None:
         require_format(disk, directory, wanted)
@@ -99,8 +107,11 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
 def is_finding(disk: Disk, diagnostic: Diagnostic, format: Format) -> bool:
     """Whether something that an inspection of a log found is wrong there.
 
-    A workq-server begins a segment by its header; fastjournald appends a record with it.
+    A workq-server begins a segment by its header; fastjournald appends a record with it. A gap of
+    which an archive tells the reason is its content, and no fault.
     """
+    if diagnostic.kind == "gap":
+        return False
     if format is not Format.WORKQ or diagnostic.kind != "empty":
         return True
     return disk.read_slice(diagnostic.path, 0, len(SEGMENT_HEADER) + 1) != SEGMENT_HEADER
@@ -112,7 +123,10 @@ def journal_files(disk: Disk, directory: str, format: Format) -> list[str]:
         return [path for paths in list_queues(disk, directory).values() for path in paths]
     if format is Format.BEANSTALKD:
         return [f"{directory}/binlog.{number}" for number in list_binlogs(disk, directory)]
-    return [f"{directory}/{segment_name(number)}" for number in list_segments(disk, directory)]
+    names = [segment_name(number) for number in list_segments(disk, directory)]
+    if not names:
+        names = [one.name for one in list_archived(disk, directory)]
+    return [f"{directory}/{name}" for name in names]
 
 
 def stat_journal(
@@ -135,6 +149,7 @@ def stat_journal(
         LogFailedError: Something cannot be read.
     """
     paths = journal_files(disk, directory, format)
+    archive = False
     stats: dict[bytes | None, QueueStat] = {}
     if format is Format.BEANSTALKD or format is Format.KESTREL:
         reader = BeanstalkdJournal if format is Format.BEANSTALKD else KestrelJournal
@@ -157,13 +172,15 @@ def stat_journal(
             if on_progress is not None:
                 on_progress(progress.bytes_done, progress.bytes)
 
-        found = inspect_log(disk, directory, state, tell, value_limit())
+        archive = not list_segments(disk, directory) and is_archive(disk, directory)
+        inspect = inspect_archive if archive else inspect_log
+        found = inspect(disk, directory, state, tell, value_limit())
         findings = sum(is_finding(disk, one, format) for one in found.diagnostics)
         for live in _entries(state):
             _count(stats, live, now_us)
     size = sum(find_size(disk, path) or 0 for path in paths)
     order = sorted(stats.values(), key=lambda queue: queue.domain or b"")
-    return JournalStat(format, len(paths), size, findings, order)
+    return JournalStat(format, len(paths), size, findings, order, archive)
 
 
 def _entries(state: ReplayState) -> Iterator[_Live]:

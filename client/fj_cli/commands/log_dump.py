@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fj_cli.logdir import format_option, log_argument, segments_in
+from fj_cli.logdir import format_option, log_argument, segment_files
 from fj_cli.output import note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import DONE, REFUSED, json_option
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(
     directory: str, segment: int | None, log_format: str | None, as_json: bool | None
 ) -> int:
-    """Write every record of the log, snapshot or journal DIR, oldest first, one a line.
+    """Write every record of the log, snapshot, archive or journal DIR, oldest first, one a line.
 
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
@@ -43,18 +43,17 @@ def command(
             raise click.UsageError(f"a journal of {found} has no segments")
         return dump_foreign(disk, directory, found, in_json=wants_json(as_json))
     with lock_to_read(disk, directory):
-        numbers = segments_in(disk, directory)
+        names = segment_files(disk, directory)
         if segment is not None:
-            if segment not in numbers:
+            if segment not in names:
                 raise click.UsageError(f"there is no {segment_name(segment)} in {directory}")
-            numbers = [segment]
-        return _dump(disk, directory, numbers, in_json=wants_json(as_json))
+            names = {segment: names[segment]}
+        return _dump(disk, directory, list(names.values()), in_json=wants_json(as_json))
 
 
-def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) -> int:
+def _dump(disk: OsDisk, directory: str, names: list[str], *, in_json: bool) -> int:
     from fastjournal.cmdlog.format.layout import CRC_BYTES
     from fastjournal.cmdlog.format.records import decode_body
-    from fastjournal.cmdlog.format.segments import segment_name
     from fastjournal.cmdlog.recovery.bad_sectors import read_segment
     from fastjournal.cmdlog.recovery.scan import scan_segment
     from fastjournal.errors import LogCorruptError
@@ -62,9 +61,8 @@ def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) ->
 
     code = DONE
     with ProgressBar("segments") as bar:
-        for done, number in enumerate(numbers):
-            bar.update(done, len(numbers))
-            name = segment_name(number)
+        for done, name in enumerate(names):
+            bar.update(done, len(names))
             data, _ = read_segment(disk, f"{directory}/{name}")
             scan = scan_segment(data)
             unreadable = [(d.offset, d.end, d.reason) for d in scan.damage]

@@ -18,10 +18,11 @@ from fj_cli.shared_options import DONE, json_option
 @format_option
 @json_option
 def command(directory: str, log_format: str | None, as_json: bool | None) -> int:
-    """Count the live entries of the log, snapshot or journal DIR by domain and state.
+    """Count the live entries of the log, snapshot, archive or journal DIR by domain and state.
 
     Reads the files without a daemon and changes nothing. An entry whose lease ended after the last
-    record counts as leased.
+    record counts as leased. In an archive the entries count that its
+    segments leave live.
     """
     from fastjournal.clock import SystemClock
     from fastjournal.disk import OsDisk
@@ -41,7 +42,8 @@ def command(directory: str, log_format: str | None, as_json: bool | None) -> int
         write_table(None, names, (_cells(row) for row in rows))
     files = f"{counted(stat.files, 'file')}, {stat.file_bytes:,} bytes"
     entries = sum(queue.entries for queue in stat.queues)
-    text = f"{directory}: {stat.format}, {files}, {entries:,} live in {len(rows):,} domains"
+    kind = f"{stat.format} archive" if stat.is_archive else stat.format
+    text = f"{directory}: {kind}, {files}, {entries:,} live in {len(rows):,} domains"
     if stat.findings:
         text += f"; {counted(stat.findings, 'finding')}, see: fj-cli log verify {directory}"
     note(text)

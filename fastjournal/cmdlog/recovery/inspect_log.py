@@ -130,11 +130,23 @@ def inspect_log(
     sizes = [disk.size(f"{directory}/{segment_name(number)}") for number in numbers]
     packer = None if start_packer is None else start_packer(sizes)
     with closing(SegmentReader(disk, directory, numbers, packer)) as reader:
-        inspector = _LogInspector(disk, directory, state, on_progress, limit, reader)
+        inspector = LogInspector(disk, directory, state, on_progress, limit, reader)
         return inspector.run(numbers, sum(sizes))
 
 
-class _LogInspector:
+class LogInspector:
+    """Inspector of the segments of a directory; see ``inspect_log``.
+
+    Args:
+        disk: Where they are.
+        directory: The directory.
+        state: Empty.
+        on_progress: Called a few times a second.
+        limit: How much memory it may take; None: all values are kept.
+        reader: Reads them.
+        name_of: Returns the file name of a segment.
+    """
+
     def __init__(
         self,
         disk: Disk,
@@ -143,9 +155,11 @@ class _LogInspector:
         on_progress: Callable[[Progress], None] | None,
         limit: ValueLimit | None,
         reader: SegmentReader,
+        name_of: Callable[[int], str] = segment_name,
     ) -> None:
         self._disk = disk
         self._directory = directory
+        self._name_of = name_of
         self._on_progress = on_progress
         self._replay = Replay(state)
         self._budget = None if limit is None else ValueBudget(state, limit)
@@ -155,7 +169,17 @@ class _LogInspector:
         self._bytes = 0
         self._bytes_done = 0
 
+    def run_sealed(self, present: list[int], size: int) -> LogInspection:
+        """Inspect segments that are all sealed, and hold none against what others say of it."""
+        self._present = present
+        self._bytes = size
+        for number in present:
+            self._replay_segment(self._scanned(number), last=False)
+        self._drop_pardoned()
+        return self._inspection
+
     def run(self, present: list[int], size: int) -> LogInspection:
+        """Inspect the segments of a log, the last of which may be still written to."""
         inspection = self._inspection
         for name in self._disk.listdir(self._directory):
             if _LEFTOVER.fullmatch(name):
@@ -176,7 +200,7 @@ class _LogInspector:
         return inspection
 
     def _path(self, number: int) -> str:
-        return f"{self._directory}/{segment_name(number)}"
+        return f"{self._directory}/{self._name_of(number)}"
 
     def _without_empty(self, present: list[int]) -> tuple[list[int], Segment | None]:
         """Return the numbers without those at the end that hold no record, and the last segment."""
@@ -309,4 +333,4 @@ class _LogInspector:
         if self._on_progress is not None:
             done = self._bytes_done + offset
             records = self._replay.state.records
-            self._on_progress(Progress(segment_name(number), done, self._bytes, records))
+            self._on_progress(Progress(self._name_of(number), done, self._bytes, records))

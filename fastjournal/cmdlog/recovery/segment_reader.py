@@ -100,13 +100,20 @@ class SegmentReader:
         directory: Directory of the log.
         numbers: Numbers of the segments, ascending.
         packer: Packs segments ahead; None: there is none. It is closed by ``close``.
+        name_of: Returns the file name of a segment.
     """
 
     def __init__(
-        self, disk: Disk, directory: str, numbers: Sequence[int], packer: SegmentPacker | None
+        self,
+        disk: Disk,
+        directory: str,
+        numbers: Sequence[int],
+        packer: SegmentPacker | None,
+        name_of: Callable[[int], str] = segment_name,
     ) -> None:
         self._disk = disk
         self._directory = directory
+        self._name_of = name_of
         self._left = list(numbers)
         """Those that nobody has begun, ascending."""
         self._packer = packer
@@ -178,4 +185,4 @@ class SegmentReader:
         return Segment(number, data, scan_segment(data), unreadable, google_crc32c.value(data))
 
     def _read(self, number: int) -> tuple[bytes, list[tuple[int, int]]]:
-        return read_segment(self._disk, f"{self._directory}/{segment_name(number)}")
+        return read_segment(self._disk, f"{self._directory}/{self._name_of(number)}")
