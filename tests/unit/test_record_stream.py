@@ -29,8 +29,8 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.data_source.source import FastjournalSource
-from fastjournal.spark.records import record_stream
-from fastjournal.spark.records.record_stream import Offset, RecordsStream
+from fastjournal.spark.records import records_reader
+from fastjournal.spark.records.records_reader import Offset, RecordsStream
 from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import write_random_log
@@ -302,7 +302,7 @@ def test_stream_of_an_idle_log_reads_no_segment(
         def refuse(*_: Any) -> bytes:
             raise AssertionError("the segment was read")
 
-        patch.setattr(record_stream, "read_bytes", refuse)
+        patch.setattr(records_reader, "read_bytes", refuse)
         assert stream.latestOffset(start, ReadAllAvailable()) == start
     before = LogDirectory(tmp_path)
     segment.entry(b"two")

@@ -11,8 +11,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from fastjournal.errors import BadRequestError, CannotConnectError, LogFailedError
 from fastjournal.spark.cluster.java_errors import root_cause, translating_output, translating_start
-from fastjournal.spark.cluster.master_url import check_listens, check_master
-from fastjournal.spark.session import start_session
+from fastjournal.spark.session import check_listens, check_master, start_session
 
 FULL = """An error occurred while calling o341.parquet.
 : org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device

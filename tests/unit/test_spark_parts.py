@@ -15,8 +15,8 @@ from fastjournal.cmdlog.format.operation_records import Pause
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import END_BYTES, SegmentBytes, hash_of
-from fastjournal.spark.decoding.record_columns import READABLE
 from fastjournal.spark.decoding.rows import RecordRow
+from fastjournal.spark.decoding.view_columns import READABLE
 from fastjournal.spark.execution import duckdb_engine
 from fastjournal.spark.execution.duckdb_engine import DuckDb
 from fastjournal.spark.export import local_entries

@@ -34,9 +34,8 @@ from fastjournal.errors import BadRequestError
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.view_columns import TIMESTAMPS
 from fastjournal.spark.query.paths import find_directories, open_log
-from fastjournal.spark.query.record_range import RecordRange
 from fastjournal.spark.query.requested_schema import INSTANTS, RequestedColumn, cast_batch
-from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options
+from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options, RecordRange
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import START_US, SegmentBuilder

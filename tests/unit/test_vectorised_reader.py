@@ -30,14 +30,17 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays
 from fastjournal.spark.decoding import rows as plain_reader
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
-from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, READABLE
 from fastjournal.spark.decoding.rows import RecordRow, read_segment, segment_rows
 from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
-from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
-from fastjournal.spark.decoding.vectorised.frames import find_frames
-from fastjournal.spark.decoding.vectorised.spans import SLICES_MAX, SegmentSlice, slices_of
+from fastjournal.spark.decoding.vectorised.frames import (
+    SLICES_MAX,
+    SegmentSlice,
+    checksums_are_right,
+    find_frames,
+    slices_of,
+)
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches, read_data
-from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, READABLE, to_batch
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
 from fastjournal.testing.logs import SegmentBuilder, in_zone
 from tests.spark.random_logs import every_record, write_random_log

@@ -7,11 +7,11 @@ Options: ``query.source_options``. Paths: ``query.paths``. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
 One partition is one segment, or a slice of a large one. No condition of a query is pushed down:
-the options of ``query.record_range`` read less.
+the options of ``query.source_options`` read less.
 
 A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
 metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
-not to its readers. ``data_source.sql_statements`` does so for a table that names its columns,
+not to its readers. ``data_source.registration`` does so for a table that names its columns,
 whose schema is not inferred.
 """
 
@@ -32,8 +32,7 @@ from pyspark.sql.types import StructType
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.data_source.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.data_source.spool_view import SPOOL_COLUMNS, SpoolReader
-from fastjournal.spark.decoding.record_columns import INTERNAL_COLUMNS, RECORD_COLUMNS
-from fastjournal.spark.decoding.view_columns import HasKind
+from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
 from fastjournal.spark.history.event_stream import EventsStream
 from fastjournal.spark.history.events_reader import EventsReader
@@ -46,11 +45,9 @@ from fastjournal.spark.query.paths import (
     newest_snapshot,
     open_log,
 )
-from fastjournal.spark.query.record_range import RecordRange
 from fastjournal.spark.query.requested_schema import RequestedColumn, request, view_schema
-from fastjournal.spark.query.source_options import RANGE_OPTIONS, STREAM_VIEWS, Options
-from fastjournal.spark.records.record_stream import RecordsStream
-from fastjournal.spark.records.records_reader import RecordsReader
+from fastjournal.spark.query.source_options import RANGE_OPTIONS, STREAM_VIEWS, Options, RecordRange
+from fastjournal.spark.records.records_reader import RecordsReader, RecordsStream
 
 VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
     "records": RECORD_COLUMNS,

@@ -22,7 +22,7 @@ from fastjournal.spark.history.event_rows import batches_of, corrupt_batch, with
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
-from fastjournal.spark.records.record_stream import Offset, RecordsStream, SpanPartition
+from fastjournal.spark.records.records_reader import Offset, RecordsStream, SpanPartition
 from fastjournal.spark.storage.files import resolve
 
 

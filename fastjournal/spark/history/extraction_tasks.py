@@ -20,7 +20,7 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.history.day_tables import EventDay, day_of
 from fastjournal.spark.history.extractor import extract_events, outer_times
-from fastjournal.spark.records.segment_identity import NOTHING, Sealed, sealed_before
+from fastjournal.spark.records.stream_segments import NOTHING, Sealed, sealed_before
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spark.storage.table_files import DiskFiles, TableFiles
 

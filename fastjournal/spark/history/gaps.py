@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fastjournal.cmdlog.archive_format import MISSING, Gap, missing_text
 from fastjournal.spark.history.commits import Commit, MissingSegments, TakenSegment
 from fastjournal.spark.history.extraction_tasks import DAMAGED, ReadSegment
-from fastjournal.spark.records.segment_identity import Sealed
+from fastjournal.spark.records.stream_segments import Sealed
 
 LATE = "late"
 """Reason of a gap whose segments are in the table, but were taken behind later ones."""

@@ -23,7 +23,7 @@ from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import extract_events, outer_times
 from fastjournal.spark.history.gaps import adjoining_gaps, gap_text
 from fastjournal.spark.query.paths import open_whole
-from fastjournal.spark.records.segment_identity import NOTHING, Sealed, check_link, sealed_before
+from fastjournal.spark.records.stream_segments import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 
 GAPS_SHOWN = 3

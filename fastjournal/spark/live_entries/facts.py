@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from fastjournal.cmdlog.format.operation_records import unpack_operation
 from fastjournal.cmdlog.recovery.segment_chain import CHAIN_RECORDS, Chain, Seal
 from fastjournal.spark.decoding.byte_arrays import Mask, Numbers, Offsets
-from fastjournal.spark.decoding.record_kinds import RecordKind
+from fastjournal.spark.decoding.rows import RecordKind
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile, check_chain
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastjournal.spark.decoding.record_kinds import RecordKind
+from fastjournal.spark.decoding.rows import RecordKind
 from fastjournal.spark.execution.duckdb_engine import DuckDb
 
 HOPS_MAX = 16

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import Numbers
-from fastjournal.spark.decoding.record_kinds import RecordKind
+from fastjournal.spark.decoding.rows import RecordKind
 from fastjournal.spark.execution.shard import Shard, Shards
 from fastjournal.spark.execution.shard_rows import Sent, by_column, numbers_of, shard_of, to_one
 from fastjournal.spark.live_entries.components import (

@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 import fastjournal.spark
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.spark.cluster.java_errors import translating_output
-from fastjournal.spark.decoding.record_columns import RECORD_COLUMNS
-from fastjournal.spark.decoding.view_columns import sql_schema
+from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.execution.process_pool import run_apart
 from fastjournal.spark.export.snapshot_export import PART_BYTES, export_snapshot
 from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS

@@ -16,7 +16,6 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogLockedError
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.java_errors import translating_start
-from fastjournal.spark.cluster.master_url import check_listens, check_master
 from fastjournal.spark.execution.duckdb_engine import processors
 from fastjournal.spark.history.days import checked_day, last_ended_day
 from fastjournal.spark.nightly.day_store import checked_output
@@ -29,7 +28,14 @@ from fastjournal.spark.nightly.inputs import (
 from fastjournal.spark.nightly.night_snapshot import ensure_snapshot
 from fastjournal.spark.nightly.report.console import print_report
 from fastjournal.spark.nightly.run import run_night
-from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, may_be_cluster, start_session
+from fastjournal.spark.session import (
+    SMALL_BYTES,
+    SMALL_OPTIONS,
+    check_listens,
+    check_master,
+    may_be_cluster,
+    start_session,
+)
 from fastjournal.spark.storage.files import (
     LogDirectory,
     check_outside_snapshots,

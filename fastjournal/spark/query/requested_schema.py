@@ -28,7 +28,12 @@ from pyspark.sql.types import (
 
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.decoding.byte_arrays import as_text
-from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, TIMESTAMPS, HasKind
+from fastjournal.spark.decoding.view_columns import (
+    ARROW_TYPES,
+    CORRUPT_COLUMN,
+    TIMESTAMPS,
+    HasKind,
+)
 from fastjournal.spark.query.source_options import Options, near
 
 INSTANTS = frozenset(

@@ -1,16 +1,33 @@
-"""Frames of all records of an undamaged segment, found at once.
+"""Frames of all records of a segment: found at once, checked by blocks, cut into spans and slices.
 
 A record begins with a time whose first four bytes are always the same, so every place with these
 bytes, a possible size and a command behind them may be one. Where each one ends the next has to
-begin: a chain from the header to the end of the file that leaves no byte out. Its checksums are
-those of the records, or that of the whole file where a manifest has it.
+begin: a chain from the header to the end of the file that leaves no byte out.
+
+*Checksums.* They are those of the records, or that of the whole file where a manifest has it. A CRC
+is linear. From the checksums that the records of a block carry follows, without their bytes, the
+checksum that the whole block has if each one is right. So one call for a block, and arithmetic over
+arrays, takes the place of a call for each record. One wrong record in a block is found for certain.
+Several are missed if their errors cancel each other out, one time in 2**32: this is also how often
+a checksum of 32 bits misses damage of one record, or a manifest that of a segment. *State* below is
+the register of the CRC: the checksum, all bits turned over.
+
+*Parts.* A stream reads spans of whole groups, tasks side by side read slices. The place of a record
+is certain only behind the one before it: a value may hold the bytes of records. So each task of a
+slice reads the segment, checks its checksums and finds all frames; it decodes the records of its
+slice only. All tasks compute the same bounds, from the size that the segment had when its directory
+was listed. So each record and each damaged region that was there then is in one slice, also where a
+daemon that starts cuts the torn tail between two tasks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +40,7 @@ from fastjournal.cmdlog.format.layout import (
     Command,
 )
 from fastjournal.cmdlog.recovery.scan import RecordRun, scan_segment
+from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import Offsets, SegmentBytes
 
 _TIME_HEAD = (TIME_VERSION, 0, 0, 0)
@@ -113,3 +131,202 @@ def valid_frames(data: bytes, segment: SegmentBytes) -> Frames:
     if not runs:
         return Frames(*(np.zeros(0, np.int64) for _ in range(3)))
     return Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
+
+
+_States: TypeAlias = npt.NDArray[np.uint32]
+
+_POLYNOMIAL = 0x82F63B78
+"""CRC-32C, reflected."""
+_START = np.uint32(0xFFFFFFFF)
+"""State before the first byte."""
+_BLOCK_BITS = 15
+_LONG_BYTES = 1 << 14
+"""A longer record has a call of its own."""
+_BYTES_MAX = 1 << 16
+"""Above the bytes of any block: two digits of the shifts below."""
+_PART_RECORDS = 32_768
+"""Records that are looked at together: their arrays stay in the cache."""
+_DIGIT = 256
+
+
+class _Shifts(NamedTuple):
+    """States behind zero bytes, which is all that a place in a block does to a state."""
+
+    of_start: _States
+    """State behind so many zero bytes, from ``_START``."""
+    low: _States
+    """For each number of zero bytes below ``_DIGIT``, place of a byte in a state, and byte."""
+    high: _States
+    """The same for each number of ``_DIGIT`` zero bytes."""
+
+
+def checksums_are_right(data: bytes, segment: SegmentBytes, frames: Frames) -> bool:
+    """Return whether the checksum of each record is right.
+
+    Args:
+        data: The segment.
+        segment: The same bytes.
+        frames: Records, one directly behind the other.
+    """
+    for first in range(0, len(frames.start), _PART_RECORDS):
+        part = slice(first, first + _PART_RECORDS)
+        if not _are_right(data, segment, frames.start[part], frames.end[part]):
+            return False
+    return True
+
+
+def _are_right(data: bytes, segment: SegmentBytes, start: Offsets, end: Offsets) -> bool:
+    crc32c = google_crc32c.value
+    length = end - start
+    is_long = length > _LONG_BYTES
+    for index in np.flatnonzero(is_long).tolist():
+        if crc32c(data[start[index] : end[index]]) != int.from_bytes(
+            data[end[index] : end[index] + CRC_BYTES]
+        ):
+            return False
+    begins = np.ones(len(start), np.bool_)
+    begins[1:] = (start[1:] ^ start[:-1]) >> _BLOCK_BITS != 0
+    begins[1:] |= is_long[1:] | is_long[:-1]
+    first = np.flatnonzero(begins)
+    behind = np.append(start[first[1:]], end[-1] + CRC_BYTES)
+    told = segment.unsigned32(end)
+    shifts = _shifts()
+    states = told ^ told.byteswap() ^ _START ^ shifts.of_start[np.minimum(length, _LONG_BYTES)]
+    zeros = np.repeat(behind, np.diff(first, append=len(start))) - end
+    states = _shifted(states, np.minimum(zeros, _BYTES_MAX - 1), shifts)
+    wanted = np.bitwise_xor.reduceat(states, first)
+    short = ~is_long[first]
+    begin, stop = start[first[short]], behind[short]
+    spans = zip(begin.tolist(), stop.tolist(), strict=True)
+    found = np.array([crc32c(data[one:other]) for one, other in spans], np.uint32)
+    found ^= _START ^ shifts.of_start[stop - begin]
+    return bool((found == wanted[short]).all())
+
+
+def _shifted(states: _States, zeros: Offsets, shifts: _Shifts) -> _States:
+    """Return the states behind so many zero bytes, less than ``_BYTES_MAX``."""
+    for table, digit in ((shifts.low, zeros % _DIGIT), (shifts.high, zeros // _DIGIT)):
+        states = _looked_up(states, table, digit * (4 * _DIGIT))
+    return states
+
+
+def _looked_up(states: _States, table: _States, base: Offsets | int) -> _States:
+    found = np.zeros_like(states)
+    for place in range(4):
+        byte = (states >> np.uint32(8 * place) & np.uint32(0xFF)).astype(np.int64)
+        found ^= table.take(byte + (base + place * _DIGIT))
+    return found
+
+
+@cache
+def _shifts() -> _Shifts:
+    """Return the tables, 2 MiB; they take some milliseconds once in a process."""
+    by_byte: _States = np.arange(_DIGIT, dtype=np.uint32)
+    for _ in range(8):
+        by_byte = (by_byte >> np.uint32(1)) ^ (by_byte & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+    places = np.arange(4, dtype=np.uint32) * np.uint32(8)
+    none: _States = (np.arange(_DIGIT, dtype=np.uint32) << places[:, np.newaxis]).reshape(-1)
+    by_zeros = [none]
+    for _ in range(_DIGIT):
+        by_zeros.append((by_zeros[-1] >> np.uint32(8)) ^ by_byte[by_zeros[-1] & np.uint32(0xFF)])
+    low, digit = np.concatenate(by_zeros[:_DIGIT]), by_zeros[_DIGIT]
+    high = [none]
+    starts = np.full(_DIGIT, _START)
+    of_start = [_looked_up(starts, low, np.arange(_DIGIT) * (4 * _DIGIT))]
+    for _ in range(_DIGIT - 1):
+        high.append(_looked_up(high[-1], digit, 0))
+        of_start.append(_looked_up(of_start[-1], digit, 0))
+    return _Shifts(np.concatenate(of_start), low, np.concatenate(high))
+
+
+SLICES_MAX = 16
+"""Slices of a segment: each task reads all of it."""
+_END = 1 << 62
+"""Behind every offset."""
+
+
+class GroupSpan(NamedTuple):
+    """Whole groups of a segment's records, and checksums of the segment up to their ends."""
+
+    first: int
+    """Offset of the first record; 0: of the segment."""
+    stop: int
+    """Offset behind the last one."""
+    first_crc32c: int | None = None
+    stop_crc32c: int | None = None
+
+    def check(self, data: bytes, path: str) -> None:
+        """Check that the segment is the one that the span was found in.
+
+        Raises:
+            LogCorruptError: It is not.
+        """
+        for offset, crc32c in ((self.first, self.first_crc32c), (self.stop, self.stop_crc32c)):
+            if offset and crc32c is not None and google_crc32c.value(data[:offset]) != crc32c:
+                raise LogCorruptError(
+                    "the segment was rewritten since a part of it was read",
+                    path=path,
+                    offset=offset,
+                    hint="read an archive or a snapshot, whose segments never change",
+                )
+
+
+class SegmentSlice(NamedTuple):
+    """One of some slices of a segment, of about the same size."""
+
+    number: int
+    """The first one is 0."""
+    slices: int
+    """How many there are."""
+
+
+def slices_of(size: int, slice_bytes: int) -> list[SegmentSlice]:
+    """Return the slices of a segment of ``size`` bytes, of about ``slice_bytes`` each."""
+    count = min(max(round(size / slice_bytes), 1), SLICES_MAX)
+    return [SegmentSlice(number, count) for number in range(count)]
+
+
+class RecordBounds(NamedTuple):
+    """Offsets of the records and damaged regions that are asked for."""
+
+    first: int = 0
+    stop: int = _END
+
+    def holds(self, offset: int) -> bool:
+        """Whether what begins at an offset is asked for."""
+        return self.first <= offset < self.stop
+
+    def within(self, start: Offsets) -> slice:
+        """Return which of ascending offsets are asked for."""
+        first, stop = np.searchsorted(start, (self.first, self.stop))
+        return slice(int(first), int(stop))
+
+
+def slice_bounds(
+    part: SegmentSlice, size: int, segment: SegmentBytes, runs: Sequence[Frames]
+) -> RecordBounds:
+    """Return the bounds of a slice: no lease and its start-attempts are in two slices.
+
+    Args:
+        part: Which slice.
+        size: Bytes of the segment when its directory was listed, the same in all tasks.
+        segment: Bytes of the segment.
+        runs: All its runs of valid records, in order.
+    """
+    number, slices = part
+    first = _bound(number * size // slices, segment, runs) if number else 0
+    if number + 1 == slices:
+        return RecordBounds(first)
+    return RecordBounds(first, _bound((number + 1) * size // slices, segment, runs))
+
+
+def _bound(offset: int, segment: SegmentBytes, runs: Sequence[Frames]) -> int:
+    """Return the first offset from this one on at which a slice may begin."""
+    for run in runs:
+        first = int(np.searchsorted(run.start, offset))
+        # behind damage no start-attempt belongs to a lease
+        begins = segment.byte(run.body[first:]) != Command.START_ATTEMPT
+        begins[: max(1 - first, 0)] = True
+        if begins.any():
+            return int(run.start[first + int(begins.argmax())])
+    return _END

@@ -22,23 +22,22 @@ from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
 from fastjournal.spark.decoding.byte_arrays import Mask, Offsets, SegmentBytes
-from fastjournal.spark.decoding.record_columns import READABLE
 from fastjournal.spark.decoding.rows import RecordRow, damaged_row, read_bytes, row_of
-from fastjournal.spark.decoding.vectorised.checksums import checksums_are_right
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
-from fastjournal.spark.decoding.vectorised.decode import RecordArrays
-from fastjournal.spark.decoding.vectorised.envelopes import ENVELOPE_FIELDS
-from fastjournal.spark.decoding.vectorised.frames import Frames, find_frames, frames_of
-from fastjournal.spark.decoding.vectorised.groups import whole_groups
-from fastjournal.spark.decoding.vectorised.lease_tokens import TokenAssignment
-from fastjournal.spark.decoding.vectorised.spans import (
+from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
+from fastjournal.spark.decoding.vectorised.frames import (
+    Frames,
     GroupSpan,
     RecordBounds,
     SegmentSlice,
+    checksums_are_right,
+    find_frames,
+    frames_of,
     slice_bounds,
 )
-from fastjournal.spark.decoding.view_columns import to_batch
+from fastjournal.spark.decoding.vectorised.groups import TokenAssignment, whole_groups
+from fastjournal.spark.decoding.view_columns import READABLE, to_batch
 from fastjournal.spark.storage.files import SegmentFile
 
 
@@ -56,7 +55,7 @@ def read_batches(
     Args:
         files: The pyarrow file system that it is on.
         segment: Which one.
-        names: Columns to build, of ``fastjournal.spark.decoding.record_columns.READABLE``.
+        names: Columns to build, of ``fastjournal.spark.decoding.view_columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
         span: Only these whole groups of the segment; None: all of it.
         part: Only this slice of it; None: all of it. No column is of ``INTERNAL_COLUMNS`` then.
