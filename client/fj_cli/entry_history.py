@@ -15,6 +15,7 @@ import msgspec
 from fastjournal.cmdlog.format import endings
 from fastjournal.cmdlog.format.endings import unpack_ending
 from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
     ORIGIN_AGAIN,
     ORIGIN_KICK,
     ORIGIN_UNDELIVERED,
@@ -26,7 +27,6 @@ from fastjournal.cmdlog.format.envelope import (
 )
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    OPERATION_NAME,
     Change,
     Delay,
     End,

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
     is_ours,
     unpack_completion,
     unpack_envelope,
     unpack_failure,
 )
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import OPERATION_NAME, unpack_operation
+from fastjournal.cmdlog.format.operation_records import unpack_operation
 from fastjournal.cmdlog.format.records import Record
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.times import format_instant

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from fastjournal.cmdlog.format.envelope import OPERATION_NAME
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.operation_records import OPERATION_NAME
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.log_directory import list_segments

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
+from fastjournal.cmdlog.format.envelope import OPERATION_NAME
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
-    OPERATION_NAME,
     Operation,
     SegmentRemoved,
     SegmentRewritten,

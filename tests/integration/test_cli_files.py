@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.format.envelope import MAGIC
+from fastjournal.cmdlog.format.envelope import MAGIC, OPERATION_NAME
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import OPERATION_NAME
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_simple, encode_time
 from fastjournal.cmdlog.locks import READ_LOCK, lock_read, lock_to_read
 from fastjournal.disk import OsDisk

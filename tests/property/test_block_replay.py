@@ -20,7 +20,8 @@ from fastjournal.cmdlog.format.endings import (
 )
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Delay, End, Erasure, Rename, Tombstone
-from fastjournal.cmdlog.recovery import block_replay, entry_blocks, inspect_log, repair
+from fastjournal.cmdlog.recovery import entry_blocks, inspect_log, repair
+from fastjournal.cmdlog.recovery import replay as replay_module
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
@@ -246,13 +247,13 @@ def test_random_logs_have_blocks_that_meet_others_and_blocks_that_do_not(
 ) -> None:
     monkeypatch.setattr(entry_blocks, "BLOCK_RECORDS_MIN", 2)
     together: list[bool] = []
-    place_together = block_replay._place_together
+    place_together = replay_module._place_together
 
     def noted(state: ReplayState, jobs: list[ReplayedEntry]) -> bool:
         together.append(place_together(state, jobs))
         return together[-1]
 
-    monkeypatch.setattr(block_replay, "_place_together", noted)
+    monkeypatch.setattr(replay_module, "_place_together", noted)
     for seed in range(120):
         recovered(RandomLog(seed).segments, FORMS["blocks"], monkeypatch, mends=True)
     assert min(together.count(True), together.count(False)) > 50

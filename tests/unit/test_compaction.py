@@ -17,8 +17,7 @@ from fastjournal.cmdlog.format.operation_records import (
     tag_of,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.partial_decode import is_operation
-from fastjournal.cmdlog.format.records import Record, decode_body
+from fastjournal.cmdlog.format.records import Record, decode_body, is_operation
 from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment

@@ -24,7 +24,7 @@ from fastjournal.cmdlog.format.layout import (
     Command,
 )
 from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Operation
-from fastjournal.cmdlog.format.partial_decode import body_offset
+from fastjournal.cmdlog.format.records import body_offset
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays

@@ -58,19 +58,17 @@ from fastjournal.cmdlog.format.operation_records import (
     encode_operation,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.partial_decode import (
+from fastjournal.cmdlog.format.records import (
     body_offset,
+    decode_body,
+    decode_time,
+    encode_result,
+    encode_simple,
     entry_key,
     is_operation,
     job_id_at,
     payload_offset,
     result_at,
-)
-from fastjournal.cmdlog.format.records import (
-    decode_body,
-    decode_time,
-    encode_result,
-    encode_simple,
 )
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 from fastjournal.keys import parse_journal_key

@@ -20,7 +20,7 @@ from fastjournal.cmdlog.format.layout import (
     SEGMENT_HEADER,
     SHORT_FIELD_AT,
 )
-from fastjournal.cmdlog.format.partial_decode import (
+from fastjournal.cmdlog.format.records import (
     OPERATION_HEAD,
     entry_key,
     is_operation,

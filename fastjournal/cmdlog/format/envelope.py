@@ -26,6 +26,9 @@ from fastjournal.cmdlog.format.endings import SERIAL_MAX
 MAGIC = b"FJ\x01"
 MAGIC_BYTES = len(MAGIC)
 PLAIN_NAME = "fj.kv"
+"""Name of jobs that carry an entry under a plain key."""
+OPERATION_NAME = "fj.op"
+"""Name of operations."""
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Byte: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=255)]
 

@@ -26,7 +26,7 @@ Body: u8 command, 16 bytes job id (UUIDv4), then by command::
     delete 5, expire 6, start-attempt 7, timeout-attempt 8    nothing
 
 Encoder and decoder: ``cmdlog.format.records``. Where a record is read in place, its offsets are
-those named here, and ``partial_decode`` leads to the rest: no module knows them by numbers.
+those named here, and ``records`` leads to the rest: no module knows them by numbers.
 """
 
 from __future__ import annotations

@@ -28,12 +28,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from fastjournal.cmdlog.format.endings import SERIAL_MAX, WAITS, how_of
-from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, encode_fields
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, OPERATION_NAME, encode_fields
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, NO_TIME, Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job
 from fastjournal.limits import VALUE_BYTES_LIMIT
 
-OPERATION_NAME = "fj.op"
 OPERATION_TTL_MS = 1
 GROUP_RECORDS_MAX = 2**31 - 1
 """Records that a group may say it has. No request makes so many; a larger number is damage."""

@@ -3,7 +3,7 @@
 Most records of a log carry entries of our own about which there is nothing special. Where some of
 them stand side by side, they are a block: their fields are taken out of the segment as rows, which
 are the arguments of ``ReplayedEntry`` in their order, and replay places them together
-(``cmdlog.recovery.block_replay``). Every other record is left to replay, as are entries that it
+(``cmdlog.recovery.replay``). Every other record is left to replay, as are entries that it
 places by more rules: those with links, and those that name what they supersede.
 
 A block can be packed, in another process for example: a msgpack array of rows, which are decoded to
@@ -29,7 +29,7 @@ from fastjournal.cmdlog.format.layout import (
     SHORT_MAX,
     Command,
 )
-from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
+from fastjournal.cmdlog.format.records import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.recovery.replayed_entry import (
     NO_COLD_FIELDS,

@@ -34,10 +34,9 @@ from fastjournal.cmdlog.format.segments import (
     unpack_position,
 )
 from fastjournal.cmdlog.log_directory import list_segments
-from fastjournal.cmdlog.recovery.block_replay import BlockReplay
 from fastjournal.cmdlog.recovery.loss_report import describe_loss
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
-from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay import BlockReplay, Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, SegmentScan
 from fastjournal.cmdlog.recovery.segment_chain import Seal, segment_start, why_misplaced

@@ -7,10 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import is_ours, unpack_completion, unpack_envelope
+from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+)
 from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    OPERATION_NAME,
     Change,
     KeyOperation,
     Link,

@@ -28,14 +28,15 @@ from fastjournal.cmdlog.format.operation_records import (
     SegmentStart,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.partial_decode import (
+from fastjournal.cmdlog.format.records import (
     body_offset,
+    decode_body,
+    instant_at,
     is_operation,
     job_id_at,
     payload_offset,
     result_at,
 )
-from fastjournal.cmdlog.format.records import decode_body, instant_at
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.recovery import workq_jobs
 from fastjournal.cmdlog.recovery.operations import apply_operation

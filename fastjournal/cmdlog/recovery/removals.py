@@ -26,13 +26,13 @@ from fastjournal.cmdlog.format.layout import (
     Command,
 )
 from fastjournal.cmdlog.format.operation_records import End, unpack_operation
-from fastjournal.cmdlog.format.partial_decode import (
+from fastjournal.cmdlog.format.records import (
+    instant_at,
     is_operation,
     job_id_at,
     payload_offset,
     result_at,
 )
-from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, RecordRun, SegmentScan

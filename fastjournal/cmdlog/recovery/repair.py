@@ -37,13 +37,14 @@ from fastjournal.cmdlog.format.operation_records import (
     encode_operation,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,
     encode_record,
     encode_simple,
     encode_time,
+    is_operation,
+    job_id_at,
 )
 from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.locks import lock_read

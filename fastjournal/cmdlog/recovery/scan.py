@@ -30,8 +30,7 @@ from fastjournal.cmdlog.format.layout import (
     TIME_BYTES,
     TIME_VERSION,
 )
-from fastjournal.cmdlog.format.partial_decode import body_offset
-from fastjournal.cmdlog.format.records import crc_at, decode_body
+from fastjournal.cmdlog.format.records import body_offset, crc_at, decode_body
 from fastjournal.errors import LogCorruptError
 
 HEADER_BYTES = len(SEGMENT_HEADER)

@@ -25,8 +25,7 @@ from fastjournal.cmdlog.format.operation_records import (
     SegmentStart,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.partial_decode import is_operation
-from fastjournal.cmdlog.format.records import decode_record
+from fastjournal.cmdlog.format.records import decode_record, is_operation
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import SegmentScan
 from fastjournal.errors import LogCorruptError

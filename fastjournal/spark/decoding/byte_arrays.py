@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastjournal.cmdlog.format.layout import TIME_VERSION, UNIX_SECONDS
-from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD
+from fastjournal.cmdlog.format.records import OPERATION_HEAD
 from fastjournal.errors import BadRequestError
 
 Offsets: TypeAlias = npt.NDArray[np.int64]

@@ -18,9 +18,9 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.envelope import OPERATION_NAME
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    OPERATION_NAME,
     Batch,
     Change,
     End,

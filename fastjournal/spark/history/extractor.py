@@ -20,6 +20,7 @@ import msgspec
 from fastjournal.cmdlog.format import endings
 from fastjournal.cmdlog.format.endings import EventFacts, unpack_ending, unpack_leased
 from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
     ORIGIN_KICK,
     ORIGIN_SET,
     ORIGIN_UNDELIVERED,
@@ -31,7 +32,6 @@ from fastjournal.cmdlog.format.envelope import (
 )
 from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    OPERATION_NAME,
     Batch,
     End,
     Extend,
