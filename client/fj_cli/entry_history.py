@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
 from fastjournal.cmdlog.format import endings
 from fastjournal.cmdlog.format.endings import unpack_ending
 from fastjournal.cmdlog.format.envelope import (
-    OPERATION_NAME,
     ORIGIN_AGAIN,
     ORIGIN_KICK,
     ORIGIN_UNDELIVERED,
+    Completion,
     Envelope,
-    is_ours,
-    unpack_completion,
-    unpack_envelope,
-    unpack_failure,
+    Failure,
 )
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     Change,
+    Content,
     Delay,
     End,
     Erasure,
@@ -43,7 +42,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Tombstone,
     Touch,
     Value,
-    unpack_operation,
+    unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.format.segments import segment_name
@@ -151,13 +150,8 @@ class _HistorySearch:
 
     def _envelope_of(self, record: Record) -> Envelope | None:
         """Return the entry that a record carries, if it is the one that is searched for."""
-        if record.command > Command.SCHEDULE or record.name == OPERATION_NAME:
-            return None
-        if not is_ours(record.payload):
-            return None
-        try:
-            envelope = unpack_envelope(record.payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        envelope = _content_of(record)
+        if not isinstance(envelope, Envelope):
             return None
         keys = (envelope.key, envelope.uri, *envelope.links)
         return envelope if self._key in keys else None
@@ -167,27 +161,24 @@ class _HistorySearch:
         if envelope is not None:
             yield self._written(record, envelope)
             return
-        if record.command is Command.ADD and record.name == OPERATION_NAME:
-            try:
-                operation = unpack_operation(record.payload)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                return
-            yield from self._of_operation(record, operation)
+        content = _content_of(record)
+        if record.command <= Command.SCHEDULE:
+            if content is not None and not isinstance(content, Envelope | Completion | Failure):
+                yield from self._of_operation(record, content)
             return
         known = self._jobs.get(record.job_id)
         if known is None:
             return
         key = known.key
-        match record.command:
-            case Command.START_ATTEMPT:
+        match content:
+            case None if record.command is Command.START_ATTEMPT:
                 yield _event(record, "leased", key=key, until_us=token)
-            case Command.FAIL if is_ours(record.result):
-                failure = unpack_failure(record.result)
-                yield from _ended(record, failure.facts, key)
-                if not endings.is_rewrite(failure.facts):
-                    yield _event(record, "buried", key=key, text=show_bytes(failure.reason))
-            case Command.COMPLETE if is_ours(record.result):
-                yield from _ended(record, unpack_completion(record.result).facts, key)
+            case Failure(reason=reason, facts=facts):
+                yield from _ended(record, facts, key)
+                if not endings.is_rewrite(facts):
+                    yield _event(record, "buried", key=key, text=show_bytes(reason))
+            case Completion(facts=facts):
+                yield from _ended(record, facts, key)
 
     def _written(self, record: Record, entry: Envelope) -> HistoryEvent:
         due = entry.not_before if entry.not_before > (record.time_us or 0) else None
@@ -318,11 +309,13 @@ def _token_before(
         if head is None:
             return None
         if head.command is not Command.START_ATTEMPT:
-            if head.name != OPERATION_NAME:
-                return None
-            try:
-                operation = unpack_operation(head.payload)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                return None
-            return operation.token if isinstance(operation, Lease) else None
+            content = _content_of(head)
+            return content.token if isinstance(content, Lease) else None
+    return None
+
+
+def _content_of(record: Record) -> Content | None:
+    """Return what fastjournald wrote into a record; None: nothing that can be understood."""
+    with suppress(LogCorruptError):
+        return unpack_content(record)
     return None

@@ -6,19 +6,15 @@ from typing import Any
 
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import (
-    OPERATION_NAME,
-    is_ours,
-    unpack_completion,
-    unpack_envelope,
-    unpack_failure,
-)
+from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure, is_ours
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import unpack_operation
+from fastjournal.cmdlog.format.operation_records import tag_of, unpack_content
 from fastjournal.cmdlog.format.records import Record
+from fastjournal.errors import LogCorruptError
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.times import format_instant
 
+_KINDS: dict[type, str] = {Envelope: "entry", Completion: "completion", Failure: "failure"}
 _WITH_JOB = (Command.ADD, Command.SCHEDULE)
 _LINE_CHARACTERS = 60
 _IN_HEX = frozenset({"job_id", "facts", "priorities", "numbers"})
@@ -78,21 +74,15 @@ def _put_content(fields: dict[str, Any], name: str, data: bytes, record: Record)
         put_bytes(fields, name, data)
         return
     try:
-        content: msgspec.Struct
-        if record.command is Command.COMPLETE:
-            name, content = "completion", unpack_completion(data)
-        elif record.command is Command.FAIL:
-            name, content = "failure", unpack_failure(data)
-        elif record.name == OPERATION_NAME:
-            name, content = "operation", unpack_operation(data)
-        else:
-            name, content = "entry", unpack_envelope(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        fields[name + "_error"] = str(error)
+        content = unpack_content(record)
+        assert content is not None
+    except LogCorruptError as error:
+        fields[f"{name}_error"] = error.message
         put_bytes(fields, name, data)
         return
-    decoded = {"op": content.__struct_config__.tag} if name == "operation" else {}
-    fields[name] = decoded | _readable(msgspec.structs.asdict(content))
+    kind = _KINDS.get(type(content), "operation")
+    decoded = {"op": tag_of(content)} if kind == "operation" else {}
+    fields[kind] = decoded | _readable(msgspec.structs.asdict(content))
 
 
 def _readable(content: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
+from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.operation_records import unpack_content
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.disk import Disk
@@ -70,9 +71,9 @@ def value_in(data: bytes, job_id: bytes) -> bytes:
     record, end = decode_record(data)
     if end != len(data) or record.job_id != job_id:
         raise LogCorruptError("another record is there")
-    if not is_ours(record.payload):
+    content = unpack_content(record)
+    if content is None:
         return record.payload
-    try:
-        return unpack_envelope(record.payload).value
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise LogCorruptError(f"the record cannot be understood: {error}") from error
+    if not isinstance(content, Envelope):
+        raise LogCorruptError("the record there is no entry's")
+    return content.value

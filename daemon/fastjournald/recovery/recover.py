@@ -8,7 +8,8 @@ from functools import partial
 
 from fastjournal.clock import SteadyClock
 from fastjournal.cmdlog.format.endings import LEASE_LOST, REPLACED, end_of_lease, pack_ending
-from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
+from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.operation_records import unpack_content
 from fastjournal.cmdlog.format.records import decode_record, decode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
@@ -320,9 +321,8 @@ def _delays_written_ahead(
         path = f"{directory}/{segment_name(segment)}"
         record, _ = decode_record(disk.read_slice(path, offset, entry.record_bytes))
         time = decode_time(record.time) or 0
-        if time <= present_us or not is_ours(record.payload):
-            continue
-        if unpack_envelope(record.payload).not_before == entry.not_before:
+        content = unpack_content(record) if time > present_us else None
+        if isinstance(content, Envelope) and content.not_before == entry.not_before:
             # else a later record has the delay
             yield entry, time
 

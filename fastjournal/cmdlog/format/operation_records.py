@@ -28,9 +28,22 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from fastjournal.cmdlog.format.endings import SERIAL_MAX, WAITS, how_of
-from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, OPERATION_NAME, encode_fields
+from fastjournal.cmdlog.format.envelope import (
+    MAGIC,
+    MAGIC_BYTES,
+    OPERATION_NAME,
+    Completion,
+    Envelope,
+    Failure,
+    encode_fields,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+    unpack_failure,
+)
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, NO_TIME, Command
-from fastjournal.cmdlog.format.records import encode_head, encode_job
+from fastjournal.cmdlog.format.records import Record, encode_head, encode_job
+from fastjournal.errors import LogCorruptError
 from fastjournal.limits import VALUE_BYTES_LIMIT
 
 OPERATION_TTL_MS = 1
@@ -268,6 +281,7 @@ KeyOperation: TypeAlias = Tombstone | Erasure
 DomainOperation: TypeAlias = Pause | Limit | Delivered
 Change: TypeAlias = End | Extend | Touch | Delay | Failed | Value | Resize | Link | Rename
 Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
+Content: TypeAlias = Operation | Envelope | Completion | Failure
 
 # --- encoding -----------------------------------------------------------------------------------
 
@@ -308,6 +322,27 @@ def unpack_operation(payload: bytes) -> Operation:
     return _decode(memoryview(payload)[MAGIC_BYTES:])
 
 
-def tag_of(operation: type[Operation] | Operation) -> str:
+def unpack_content(record: Record) -> Content | None:
+    """Return what fastjournald wrote into a record; None: nothing, or it is workq's own.
+
+    Raises:
+        LogCorruptError: It cannot be understood.
+    """
+    is_job = record.command <= Command.SCHEDULE
+    data = record.payload if is_job else record.result
+    if not is_ours(data):
+        return None
+    try:
+        if is_job:
+            is_operation = record.name == OPERATION_NAME
+            return unpack_operation(data) if is_operation else unpack_envelope(data)
+        if record.command == Command.COMPLETE:
+            return unpack_completion(data)
+        return unpack_failure(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LogCorruptError(f"its contents cannot be read: {error}") from error
+
+
+def tag_of(operation: type[msgspec.Struct] | msgspec.Struct) -> str:
     """Return the tag that identifies an operation."""
     return str(operation.__struct_config__.tag)

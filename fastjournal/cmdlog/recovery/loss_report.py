@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
-from fastjournal.cmdlog.format.envelope import (
-    OPERATION_NAME,
-    is_ours,
-    unpack_completion,
-    unpack_envelope,
-)
+from fastjournal.cmdlog.format.envelope import Completion, Envelope
 from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     Change,
     KeyOperation,
     Link,
     Rename,
-    unpack_operation,
+    unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
 from fastjournal.cmdlog.format.varints import decode_uvarint
@@ -79,23 +72,17 @@ def _looks_like(
 def _key_of(record: Record, jobs: Mapping[bytes, ReplayedEntry]) -> bytes | None:
     """Return the key that a record is about, as far as its bytes can be believed."""
     try:
-        if record.command <= Command.SCHEDULE and record.name == OPERATION_NAME:
-            operation = unpack_operation(record.payload)
-            if isinstance(operation, KeyOperation | Rename | Link):
-                return operation.key
-            job = jobs.get(operation.job_id) if isinstance(operation, Change) else None
-            return None if job is None else job.key
-        if record.command <= Command.SCHEDULE:
-            if is_ours(record.payload):
-                return unpack_envelope(record.payload).key
+        content = unpack_content(record)
+        if content is None and record.command <= Command.SCHEDULE:
             return entry_of(record).key
-        if record.command == Command.COMPLETE and is_ours(record.result):
-            completion = unpack_completion(record.result)
-            if completion.timestamp is not None:
-                return completion.key
-    except (LogCorruptError, msgspec.MsgspecError, ValueError):
+    except LogCorruptError:
         return None
-    job = jobs.get(record.job_id)
+    if isinstance(content, Envelope | KeyOperation | Rename | Link):
+        return content.key
+    if isinstance(content, Completion) and content.timestamp is not None:
+        return content.key
+    job_id = content.job_id if isinstance(content, Change) else record.job_id
+    job = jobs.get(job_id)
     return None if job is None else job.key
 
 

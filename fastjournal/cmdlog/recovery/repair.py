@@ -35,7 +35,7 @@ from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentRewritten,
     encode_operation,
-    unpack_operation,
+    unpack_content,
 )
 from fastjournal.cmdlog.format.records import (
     Record,
@@ -309,8 +309,8 @@ def _mended_groups(
             continue
         try:
             record, _ = decode_record(data, start)
-            operation = unpack_operation(record.payload)
-        except (LogCorruptError, msgspec.MsgspecError, ValueError):
+            operation = unpack_content(record)
+        except LogCorruptError:
             continue
         if not isinstance(operation, Lease | Batch | End):
             continue

@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-import msgspec
-
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentRewritten,
     SegmentStart,
-    unpack_operation,
+    unpack_content,
 )
 from fastjournal.cmdlog.format.records import decode_record, is_operation
 from fastjournal.cmdlog.format.segments import segment_name
@@ -67,8 +65,8 @@ def segment_start(data: bytes, scan: SegmentScan) -> SegmentStart | None:
     if data[body] != Command.ADD or not is_operation(data, body):
         return None
     try:
-        operation = unpack_operation(decode_record(data, first.start)[0].payload)
-    except (LogCorruptError, msgspec.MsgspecError, ValueError):
+        operation = unpack_content(decode_record(data, first.start)[0])
+    except LogCorruptError:
         return None
     return operation if isinstance(operation, SegmentStart) else None
 

@@ -17,8 +17,7 @@ from typing import Any
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.format import envelope
-from fastjournal.cmdlog.format.envelope import OPERATION_NAME
+from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
@@ -32,7 +31,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Resize,
     SegmentStart,
     Value,
-    unpack_operation,
+    unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
@@ -57,11 +56,11 @@ class RecordRow(msgspec.Struct, gc=False):
     """None: damage."""
     target: bytes = b""
     """Id of the job that it concerns: that of the record, or the one that an operation names."""
-    entry: envelope.Envelope | None = None
+    entry: Envelope | None = None
     journal: JournalKey | None = None
     """The parts of the key of the entry, or of the completion, where it is a journal key."""
     operation: Operation | None = None
-    completion: envelope.Completion | None = None
+    completion: Completion | None = None
     reason: bytes | None = None
     """Reason of a fail record."""
     token: int | None = None
@@ -210,31 +209,29 @@ def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: i
     """
     record = decode_body(data, offset, body, end - CRC_BYTES)
     row = RecordRow(segment.number, offset, data[offset:end], record, record.job_id)
-    try:
-        if record.command <= Command.SCHEDULE:
-            if record.name == OPERATION_NAME and envelope.is_ours(record.payload):
-                operation = row.operation = unpack_operation(record.payload)
-                if isinstance(operation, Lease | Extend):
-                    row.token = operation.token
-                if isinstance(operation, Change):
-                    row.target = operation.job_id
-            else:
-                row.foreign = not envelope.is_ours(record.payload)
-                if row.foreign:
-                    row.entry = foreign.entry_of(record)
-                else:
-                    row.entry = envelope.unpack_envelope(record.payload)
-                row.journal = parse_journal_key(row.entry.key)
-        elif record.command == Command.COMPLETE:
-            if envelope.is_ours(record.result):
-                row.completion = envelope.unpack_completion(record.result)
-                if row.completion.timestamp is not None:
-                    row.journal = parse_journal_key(row.completion.key)
+    content = unpack_content(record)
+    if content is None:
+        row.foreign = record.command <= Command.SCHEDULE
+        if row.foreign:
+            row.entry = foreign.entry_of(record)
         elif record.command == Command.FAIL:
-            ours = envelope.is_ours(record.result)
-            row.reason = envelope.unpack_failure(record.result).reason if ours else record.result
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise LogCorruptError(f"an envelope of fastjournal does not decode: {error}") from error
+            row.reason = record.result
+    elif isinstance(content, Envelope):
+        row.entry = content
+    elif isinstance(content, Completion):
+        row.completion = content
+    elif isinstance(content, Failure):
+        row.reason = content.reason
+    else:
+        row.operation = content
+        if isinstance(content, Lease | Extend):
+            row.token = content.token
+        if isinstance(content, Change):
+            row.target = content.job_id
+    if row.entry is not None:
+        row.journal = parse_journal_key(row.entry.key)
+    elif row.completion is not None and row.completion.timestamp is not None:
+        row.journal = parse_journal_key(row.completion.key)
     return row
 
 
