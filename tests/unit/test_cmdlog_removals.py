@@ -27,6 +27,8 @@ NOW = START_US + 3_600_000_000
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:128:0000000000000001:b"
 URI = b"http://a/"
+AGAIN = Lease(1, NOW + 9, True, 0, b"", b"", b"", [], 0)
+"""A lease that goes on, of an entry that is written again."""
 
 
 def lost(log: SegmentBuilder, *records: int) -> SimulatedDisk:
@@ -120,19 +122,7 @@ def test_removal_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
     one = log.entry(KEY, value=b"one")
     log.operation(Batch(4))
     new = log.entry(KEY, value=b"one")
-    log.operation(
-        Lease(
-            1,
-            NOW + 9,
-            again=True,
-            attempts=0,
-            facts=b"",
-            priorities=b"",
-            numbers=b"",
-            domains=[],
-            since=0,
-        )
-    )
+    log.operation(AGAIN)
     log.simple(Command.START_ATTEMPT, new)
     log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
@@ -144,19 +134,7 @@ def test_delete_of_a_restated_entry_is_applied_where_the_new_one_is_there() -> N
     one = log.entry(KEY, value=b"one")
     log.operation(Batch(4))
     new = log.entry(KEY, value=b"new")
-    log.operation(
-        Lease(
-            1,
-            NOW + 9,
-            again=True,
-            attempts=0,
-            facts=b"",
-            priorities=b"",
-            numbers=b"",
-            domains=[],
-            since=0,
-        )
-    )
+    log.operation(AGAIN)
     log.simple(Command.START_ATTEMPT, new)
     log.remove(one, REWRITTEN + 3)
     log.entry(b"behind")
@@ -264,7 +242,7 @@ def test_entry_stands_where_its_restatement_and_what_superseded_that_are_lost(
     log.lease([one], NOW + 9)
     log.operation(Batch(4))
     new = log.entry(KEY, uri=URI, value=b"one")
-    log.operation(Lease(1, NOW + 9, again=True))
+    log.operation(AGAIN)
     log.simple(Command.START_ATTEMPT, new)
     log.remove(one, REWRITTEN + 3)
     log.entry(OTHER, uri=URI, value=b"two")
@@ -287,7 +265,7 @@ def test_deletion_of_a_lost_dead_letter_also_ends_what_stood_there_before_it(
     log.remove(one, REWRITTEN + 1)
     log.fail(new, b"bad")
     timestamp = log.now_us if tombstone else None
-    log.operation(End(1, new, timestamp, KEY, bytes((DELETED,))))
+    log.operation(End(1, new, timestamp, KEY, bytes((DELETED,)), 0))
     log.simple(Command.DELETE, new)
     log.entry(b"behind")
     stands = {} if tombstone else {KEY: b"one"}
@@ -301,7 +279,7 @@ def test_rename_onto_a_further_key_of_an_entry_that_stands_takes_that_key_only()
     two = log.entry(OTHER, value=b"two")
     log.entry(b"pages:128:0000000000000001:c", uri=URI, value=b"new")
     log.complete(one, KEY, how=REPLACED + 1)
-    log.operation(Rename(two, b"link", log.now_us))
+    log.operation(Rename(two, b"link", log.now_us, OTHER, b""))
     result = repaired(log, 4)
     assert values(result) == {KEY: b"one", b"link": b"two"}
     assert result.state.keys[URI].links == []
