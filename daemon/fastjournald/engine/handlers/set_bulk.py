@@ -39,10 +39,9 @@ def set_waiting(
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
-    entries: list[Entry] = []
+    entries, recorded = [], {}
     persistent: list[Entry] = []
     replaced: list[tuple[Entry, int]] = []
-    recorded: dict[int, tuple[Entry, int]] = {}
     for request in requests:
         key, uri, flags = request.key, request.second_key, request.flags
         if (
