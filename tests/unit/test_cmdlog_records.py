@@ -9,9 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
+from fastjournal.cmdlog.format.endings import end_of_lease, is_stale, superseded_by
+from fastjournal.cmdlog.format.envelope import (
+    Completion,
+    Envelope,
+    Failure,
+    encode_fields,
+    pack,
+    unpack_completion,
+)
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import Change, Operation
+from fastjournal.cmdlog.format.operation_records import (
+    OPERATION_NAME,
+    Change,
+    Lease,
+    Operation,
+    unpack_operation,
+)
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,
@@ -24,7 +38,11 @@ from fastjournal.cmdlog.format.records import (
     encode_time,
 )
 from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
+from fastjournal.protocol.constants import Flag, Function
+from tests.property.compacted_log import LOG, CompactedLog
+from tests.property.subject import SECOND
 
 NUMBER_FORMS: dict[Any, Any] = {
     bytes: bytes(16),
@@ -267,3 +285,93 @@ def test_change_of_a_job_whose_id_has_another_length_is_damage(
     assert decode(msgspec.msgpack.encode(change(**rest | {"job_id": bytes(16)})))
     with pytest.raises(msgspec.ValidationError, match="length"):
         decode(msgspec.msgpack.encode(change(**rest | {"job_id": bytes(size)})))
+
+
+# --- rules that the daemon and replay share, and what facts cost ----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("standing", "holder", "deleted", "stale"),
+    [
+        (None, None, None, False),
+        (4, 4, 4, False),
+        (5, None, None, False),
+        (None, 5, None, False),
+        (None, None, 5, True),
+        (6, None, None, True),
+        (None, 6, None, True),
+        (None, None, 6, True),
+        (4, 6, 4, True),
+        (6, 4, 4, True),
+    ],
+)
+def test_records_of_a_newer_timestamp_win_and_of_equal_ones_the_later_record(
+    standing: int | None, holder: int | None, deleted: int | None, stale: bool
+) -> None:
+    assert is_stale(5, standing, holder, deleted) == stale
+
+
+def test_records_of_a_lease_say_by_their_time_whether_it_was_lost() -> None:
+    for time, lost in ((99, False), (100, True), (101, True)):
+        end = end_of_lease(100, time, 2, 7)
+        assert (end.lost, end.attempts, end.first_due) == (lost, 2 + lost, min(time, 100))
+    # there was none
+    assert end_of_lease(0, 100, 2, 7) == (False, 2, 7)
+    assert end_of_lease(100, 150, 0, 120).first_due == 120
+    assert [superseded_by(0, 0), superseded_by(0, 9), superseded_by(3, 9)] == [1, 9, 3]
+
+
+def test_record_of_an_end_has_at_most_24_bytes_of_facts_beside_the_place() -> None:
+    log = CompactedLog(cmdlog_seg_size=1 << 20)
+    for number in range(12):
+        log.done(Function.SET, b"jobs:200:0:%d" % number, b"v", uri=b"u%d" % number)
+    log.pass_time(1)
+    for flags in (Flag.WORKED_ON, Flag.WORKED_ON | Flag.OVERWRITE):
+        reply = log.ask(Function.NEXT, b"jobs", timeout=50 * SECOND)
+        assert reply.pairs is not None
+        log.done(Function.DELETE, reply.pairs[0].key, flags=flags, timeout=reply.timeout)
+    log.ask(Function.NEXT, b"jobs", flags=Flag.OVERWRITE)
+    log.done(Function.DELETE, b"jobs:200:0:3")
+    log.done(Function.DELETE, b"jobs:200:0:4", flags=Flag.OVERWRITE)
+    log.done(Function.SET, b"jobs:200:0:5", b"w", flags=Flag.OVERWRITE)
+    log.done(Function.SET, b"jobs:200:0:x", b"w", uri=b"u6")
+    log.pass_time(60)
+    data = records_of(log)
+    ends = [r.result for r in data if r.command == Command.COMPLETE]
+    assert len(ends) == 7
+    for result in ends:
+        done = unpack_completion(result)
+        # without a tombstone, domain and priority stand there only for the event
+        priority = encode_fields(done.priority) if done.timestamp is None else b""
+        bare = pack((done.timestamp, done.key))
+        assert len(result) - len(priority) <= len(bare) + 24
+
+
+def test_record_of_a_lease_has_at_most_16_bytes_for_each_entry_beside_the_domain() -> None:
+    sizes = []
+    for count in (1, 2, 50):
+        log = CompactedLog(cmdlog_seg_size=1 << 20)
+        for number in range(count):
+            log.done(Function.SET, b"jobs:200:0:%d" % number, b"v")
+        for _ in range(2):
+            # the second time, their attempts are no first ones
+            log.ask(Function.NEXT, b"jobs", timeout=SECOND, count=count)
+            log.pass_time(2)
+        found = [unpack_operation(r.payload) for r in records_of(log) if r.name == OPERATION_NAME]
+        leases = [each for each in found if isinstance(each, Lease)]
+        assert [lease.following for lease in leases] == [count, count]
+        for lease in leases:
+            bare = Lease(lease.following, lease.token, False, 0, b"", b"", b"", lease.domains, 0)
+            sizes.append((count, len(encode_fields(lease)) - len(encode_fields(bare))))
+    base = 4
+    assert all(size <= base + 16 * count for count, size in sizes), sizes
+
+
+def records_of(log: CompactedLog) -> list[Record]:
+    """Return the records of a log."""
+    log.flush()
+    return [
+        decode_record(data, start)[0]
+        for data in (log.disk.read(f"{LOG}/{name}") for name in log.segments())
+        for start, _, _ in scan_segment(data).spans()
+    ]

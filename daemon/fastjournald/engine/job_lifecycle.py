@@ -94,10 +94,11 @@ class JobLifecycle:
         until = self._stop_work(entry, now)
         if is_last:
             self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now, LEASE_LOST)
-            entry.own().attempts += 1
+            extra = entry.own()
+            extra.attempts = end_of_lease(until, now, extra.attempts, 0).attempts
             return
         self._journal.leases.lost(entry, now)
-        self._wait_again(entry, until, now, lost=True)
+        self._wait_again(entry, until, now)
 
     def attempts_max_of(self, entry: Entry) -> int:
         """Return after how many failed attempts an entry is buried; 0: never.
@@ -139,11 +140,10 @@ class JobLifecycle:
             self.store.watch_expiry(entry)
         return until
 
-    def _wait_again(self, entry: Entry, until: int, now: int, *, lost: bool = False) -> None:
+    def _wait_again(self, entry: Entry, until: int, now: int) -> None:
         extra = entry.own()
         end = end_of_lease(until, now, extra.attempts, entry.not_before)
-        if lost:
-            extra.attempts = end.attempts
+        extra.attempts = end.attempts
         # behind work, a URI may be put off anew from here
         extra.first_due = extra.due = end.first_due
         extra.leased = b""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from fastjournal import limits
+from fastjournal.cmdlog.format.endings import superseded_by
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.entry import NOTHING, Entry, Extra
 from fastjournald.tables.entry_states import LEASE, LOAD, EntryState
@@ -329,8 +330,7 @@ class LeaseTable:
         self.by_uri[uri] = entry
         if not entry.superseded:
             self._move(entry, self.home(entry), self._plain)
-            # 0 says that none did
-            entry.own().superseded = max(timestamp, 1)
+            entry.own().superseded = superseded_by(0, timestamp)
             self._note_superseded(entry)
 
     def _note_superseded(self, entry: Entry) -> None:

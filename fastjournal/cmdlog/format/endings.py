@@ -1,4 +1,7 @@
-"""Endings: how leases and entries end, as the records say; and the rule of a lost lease. Pure.
+"""Endings: how leases and entries end, as the records say. Pure.
+
+And the rules by which they do, of a lost lease and of a SET that wins (last writer wins), which the
+daemon and replay share.
 
 *Facts* of an entry stand in each record that ends a lease or an entry, or changes one: in the
 result of a complete or fail record, and in the operations ``end``, ``failed``, ``extend`` and
@@ -132,6 +135,35 @@ def end_of_lease(token: int, time: int, attempts: int, not_before: int) -> Lease
     """
     lost = 0 < token <= time
     return LeaseEnd(lost, attempts + lost, max(not_before, min(time, token)))
+
+
+def is_stale(
+    timestamp: int, standing: int | None, holder: int | None, deleted: int | None = None
+) -> bool:
+    """Return whether a SET loses against what is newer: last writer wins, also of equal ones.
+
+    Args:
+        timestamp: Timestamp of the SET.
+        standing: Timestamp of the entry under its key; None: there is none.
+        holder: Timestamp of the entry under its URI.
+        deleted: Timestamp of the tombstone under its key, which wins against an equal one. Replay
+            gives none: what is in the log was accepted.
+    """
+    return (
+        (standing is not None and timestamp < standing)
+        or (holder is not None and timestamp < holder)
+        or (deleted is not None and timestamp <= deleted)
+    )
+
+
+def superseded_by(before: int, timestamp: int) -> int:
+    """Return by which timestamp an entry is superseded whose URI a SET takes while it is leased.
+
+    Args:
+        before: By which it was so far; 0: by none. The first SET stays.
+        timestamp: Timestamp of the SET, which may be 0.
+    """
+    return before or max(timestamp, 1)
 
 
 def distance(how: int) -> int:

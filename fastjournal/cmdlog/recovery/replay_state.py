@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.cmdlog.format.endings import end_of_lease, serial_of
+from fastjournal.cmdlog.format.endings import end_of_lease, is_stale, serial_of, superseded_by
 from fastjournal.cmdlog.format.operation_records import Change, Delay, Extend, Limit, Touch
 from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead, ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
@@ -156,14 +156,15 @@ class ReplayState:
         """
         keys = self.keys
         old = keys.get(job.key)
-        if old is not None and old.timestamp > job.timestamp:
+        timestamp = job.timestamp
+        if old is not None and is_stale(timestamp, old.timestamp, None):
             self.odd["a record older than its key's entry"] += 1
             self._orphan(job)
             return
         taken = job.more.taken
         uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
-        if other is not None and other is not old and other.timestamp > job.timestamp:
+        if other is not None and other is not old and is_stale(timestamp, None, other.timestamp):
             self.odd["a record older than its URI's entry"] += 1
             self._orphan(job)
             return
@@ -181,11 +182,10 @@ class ReplayState:
         self.tombstones.pop(job.key, None)
         if other is not None and other is not old and other is not same_id:
             if other.token and uri is not None and other.key != uri:
-                # 0 says that none did
-                other.own().superseded = other.superseded or max(job.timestamp, 1)
+                other.own().superseded = superseded_by(other.superseded, timestamp)
                 self.superseded[uri] = other
             else:
-                self.replace(other, job.timestamp, deleted_us)
+                self.replace(other, timestamp, deleted_us)
         self.jobs[job.job_id] = keys[job.key] = job
         if uri is not None:
             keys[uri] = job
@@ -330,7 +330,7 @@ class ReplayState:
         keys = self.keys
         target = keys.get(key)
         if target is not None:
-            if target is job or target.timestamp > timestamp:
+            if target is job or is_stale(timestamp, target.timestamp, None):
                 self.odd["a name that was not free"] += 1
                 return
             if target.key == key:

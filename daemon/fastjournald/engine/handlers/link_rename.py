@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from fastjournal.cmdlog.format.endings import is_stale
 from fastjournal.limits import LINK_BYTES_MAX, LINKS_PER_ENTRY_MAX
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.context import Context
@@ -94,10 +95,10 @@ def rename(context: Context, session: Hashable, request: Request, now: int) -> s
     if target is not None and store.locks.locked_to(target.key, session, now):
         return LOCKED
     deleted = store.tombstones.get(key, now)
-    if timestamp < entry.timestamp or (deleted is not None and timestamp <= deleted):
+    if is_stale(timestamp, entry.timestamp, None, deleted):
         return ErrorCode.STALE.value
     if target is not None:
-        if overwrite and timestamp < target.timestamp:
+        if overwrite and is_stale(timestamp, target.timestamp, None):
             return ErrorCode.STALE.value
         if not overwrite:
             return ErrorCode.EXISTS.value

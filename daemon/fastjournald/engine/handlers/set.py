@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED
+from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED, is_stale
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
@@ -149,13 +149,14 @@ def _precedence(context: Context, session: Hashable, request: Request, met: _Met
         for entry in (standing, holder):
             if entry is not None and store.locks.locked_to(entry.key, session, now):
                 return LOCKED
-    if deleted is not None and timestamp <= deleted:
-        return ErrorCode.STALE.value
-    if holder is not None and timestamp < holder.timestamp:
+    if is_stale(
+        timestamp,
+        None if standing is None else standing.timestamp,
+        None if holder is None else holder.timestamp,
+        deleted,
+    ):
         return ErrorCode.STALE.value
     if standing is not None:
-        if timestamp < standing.timestamp:
-            return ErrorCode.STALE.value
         if not request.flags & OVERWRITE:
             return ErrorCode.EXISTS.value
         if standing.key != request.key:

@@ -1,8 +1,8 @@
 """Bulk SET: those in a row, of one client or several, that put in new entries or move waiting ones.
 
 Each does what ``set_`` would do, with the same records and indexes. One that does more, or has to
-be refused, ends the bulk and goes to ``set_``: so the conditions here name what is usual, and what
-wins, and why not, is said in ``set_`` only.
+be refused, ends the bulk and goes to ``set_``: so the conditions here name what is usual. The rule
+of the SET that wins is that of ``cmdlog.format.endings``, for ``set_``, for this and for replay.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry
         # it can be found under no other key that a SET may take
         or holder.extra.links
         or holder.key == request.second_key
+        # as ``is_stale`` of the holder, without a call (tests.bench.bench_instructions)
         or request.timestamp < standing_timestamp
         or (holder.run is not None and not request.flags & PERSIST)
         or (parts := split_journal_key(request.key)) is None
