@@ -1,17 +1,13 @@
-"""The loop over the records of a segment, which spares most of them a call."""
+"""Segment filter: which records of a segment stay, found out in slices."""
 
 from __future__ import annotations
 
-import pytest
-
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import FILTERED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
 from tests.door.compaction import Liveness, SegmentFilter
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
-from tests.property.test_compaction_load import Load
 
 SET, DELETE = Function.SET, Function.DELETE
 
@@ -21,59 +17,7 @@ def filter_of(log: CompactedLog, info: SegmentInfo) -> SegmentFilter:
     data = log.disk.read(f"{LOG}/{info.name}")
     store = log.engine.store
     liveness = Liveness(store, info.number, data, present, log.writer.next_number)
-    return SegmentFilter(store, data, liveness)
-
-
-def outcome(segment: SegmentFilter) -> tuple[object, ...]:
-    judged = segment.liveness
-    return (
-        list(segment._spans),
-        # operations have an id of their own each time
-        {at: [record[:17] for record in records] for at, records in judged.replaced.items()},
-        judged.copy_forward,
-        judged.renamed,
-        judged.fixed,
-        judged.removals.waits,
-        judged.expiries,
-        judged.paused_until,
-    )
-
-
-def assert_same(log: CompactedLog) -> None:
-    """Assert that ``step`` finds of every sealed segment what its rules say of each record."""
-    log.flush()
-    now = log.clock.instant_us
-    for info in log.writer.sealed:
-        quick, slow = filter_of(log, info), filter_of(log, info)
-        while not quick.done:
-            quick.step(now)
-        for start, body, end in scan_segment(slow.data).spans():
-            if slow.liveness.stays(start, body, end, now):
-                slow._spans.extend((start, body, end))
-        assert outcome(quick) == outcome(slow)
-
-
-@pytest.mark.parametrize("tombstone_ttl", [10, 3600])
-def test_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl: int) -> None:
-    load = Load(tombstone_ttl=tombstone_ttl)
-    log = load.log
-    for load.number in range(1500):
-        load.all_of_it()
-        load.leaving_tombstones()
-        if load.number % 3 == 0:
-            # deleted, set anew over the tombstone, and deleted without one; and long keys
-            for back, function in enumerate((SET, DELETE, SET, DELETE)):
-                key = b"t/%d" % (load.number - 150 * back)
-                flags = Flag(0) if back == 1 else Flag.OVERWRITE
-                log.ask(function, key, b"v" if function == SET else None, flags=flags)
-            log.ask(Function.RENAME, b"cold/%d" % load.number, uri=b"n" * (load.number % 400))
-        log.pass_time(0.01)
-        if load.number % 500 == 499:
-            assert_same(log)
-            log.clean_all()
-    assert_same(log)
-    log.restart()
-    assert_same(log)
+    return SegmentFilter(data, liveness)
 
 
 def test_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> None:

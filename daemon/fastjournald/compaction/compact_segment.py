@@ -151,7 +151,7 @@ class _SegmentCompaction:
             raise _CompactionFailedError(f"not read: {error}") from error
         store = self._store
         liveness = Liveness(store, info.number, data, self._present, self._compacted_in)
-        self._segment = SegmentFilter(store, data, liveness)
+        self._segment = SegmentFilter(data, liveness)
         try:
             while not self._segment.done:
                 self._segment.step(now)

@@ -85,7 +85,7 @@ SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
 _TIMEOUT = Command.TIMEOUT_ATTEMPT.value
 _FAIL = Command.FAIL.value
-PLAIN_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
+_PLAIN_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 """Commands of records that remove a job and leave no tombstone."""
 
 
@@ -170,7 +170,7 @@ class Liveness:
                     operation = unpack_operation(data[at : end - JOB_TAIL_BYTES])
                     return self._operation_stays(operation, start, end, now)
             return self._entry_stays(job_id, start, body, end, now)
-        if command in PLAIN_REMOVALS:
+        if command in _PLAIN_REMOVALS:
             return self.removals.is_needed(job_id)
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)

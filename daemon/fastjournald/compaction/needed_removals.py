@@ -15,15 +15,15 @@ class NeededRemovals:
         present: Numbers of all sealed segments on the disk.
 
     Attributes:
-        gone_in: Segments in which no record can be of a job that this one removes.
-        held_in: Segments in which one may be.
         waits: Some of the segments with records of jobs that are removed here.
         any: Whether a removal must stay.
     """
 
     def __init__(self, usage: SegmentUsage, number: int, present: frozenset[int]) -> None:
-        self.gone_in: set[int | None] = {number}
-        self.held_in: set[int] = set()
+        self._gone_in: set[int | None] = {number}
+        """Segments in which no record can be of a job that this one removes."""
+        self._held_in: set[int] = set()
+        """Segments in which one may be."""
         self.waits: set[int] = set()
         self.any = False
         self._usage = usage
@@ -36,17 +36,17 @@ class NeededRemovals:
         It cannot be moved to the end of the log: a record behind it may use the key.
         """
         number = self._usage.segment_of(job_id)
-        if number in self.gone_in:
+        if number in self._gone_in:
             return False
-        if number in self.held_in:
+        if number in self._held_in:
             return True
         waits = self._usage.may_return(job_id, self._number, self._present)
         if waits is None:
             if number is not None:
-                self.gone_in.add(number)
+                self._gone_in.add(number)
             return False
         if number is not None:
-            self.held_in.add(number)
+            self._held_in.add(number)
         self.any = True
         if len(self.waits) < AWAITED_SEGMENTS_MAX:
             self.waits.add(waits)
@@ -54,4 +54,4 @@ class NeededRemovals:
 
     def may_hold(self, job_id: bytes) -> None:
         """The record of a dead job may have outlived the last compaction of its segment."""
-        self.gone_in.discard(self._usage.may_still_hold(job_id))
+        self._gone_in.discard(self._usage.may_still_hold(job_id))

@@ -13,28 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastjournal.cmdlog.format.layout import (
-    CRC_BYTES,
-    FIELDS_AT,
-    JOB_ID_AT,
-    SEGMENT_HEADER,
-    SHORT_FIELD_AT,
-)
-from fastjournal.cmdlog.format.records import (
-    OPERATION_HEAD,
-    entry_key,
-    is_operation,
-    job_id_at,
-    plain_head,
-)
+from fastjournal.cmdlog.format.layout import CRC_BYTES, SEGMENT_HEADER
+from fastjournal.cmdlog.format.records import entry_key, is_operation, job_id_at
 from fastjournal.cmdlog.recovery.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import FILTERED_BYTES_MAX, FILTERED_RECORDS_MAX
 from fastjournald.compaction.kept_records import KeptRecords
-from fastjournald.compaction.liveness import PLAIN_REMOVALS, SCHEDULE, Liveness
+from fastjournald.compaction.liveness import SCHEDULE, Liveness
 
 if TYPE_CHECKING:
-    from fastjournald.engine.store import Store
     from fastjournald.tables.entry import Entry
 
 
@@ -42,7 +29,6 @@ class SegmentFilter:
     """Filters the records of one sealed segment: those that are still live stay.
 
     Args:
-        store: Entries of the daemon.
         data: The segment.
         liveness: Decides for each record, and says what else has to be done for those that go.
 
@@ -52,12 +38,10 @@ class SegmentFilter:
         kept: Records that ``assemble`` puts together.
     """
 
-    def __init__(self, store: Store, data: bytes, liveness: Liveness) -> None:
+    def __init__(self, data: bytes, liveness: Liveness) -> None:
         self.data = data
         self.liveness = liveness
         self.kept = KeptRecords()
-        self._find = store.find
-        self._journal = store.journal
         self._at = len(SEGMENT_HEADER)
         self._spans = array("Q")
         """Start, body and end of each record that stays, one behind the other."""
@@ -84,34 +68,10 @@ class SegmentFilter:
         if not len(run):
             raise LogCorruptError("there is no valid record", offset=start)
         keep = self._spans.extend
-        stays_by_rules = self.liveness.stays
-        gone_in, held_in = self.liveness.removals.gone_in, self.liveness.removals.held_in
-        find = self._find
-        amended = self._journal.records.amended
-        segment_of = self._journal.usage.segment_of
+        stays = self.liveness.stays
         try:
             for body, end in zip(run.bodies, run.ends, strict=True):
-                command = data[body]
-                job_id = data[body + JOB_ID_AT : body + FIELDS_AT]
-                # for most records without a call; ``Liveness.stays`` would say the same
-                stays = None
-                if command in PLAIN_REMOVALS:
-                    number = segment_of(job_id)
-                    if number in gone_in:
-                        stays = False
-                    elif number in held_in:
-                        stays = True
-                elif command <= SCHEDULE and not data.startswith(OPERATION_HEAD, body + FIELDS_AT):
-                    head = plain_head(data, body + SHORT_FIELD_AT + data[body + FIELDS_AT])
-                    if head is not None:
-                        at = head.end()
-                        key = data[at : at + data[at - 1]]
-                        entry = find(key)
-                        if entry is None or entry.job_id != job_id:
-                            stays = None if job_id in amended else False
-                        elif not entry.expires:
-                            stays = True
-                if stays_by_rules(start, body, end, now) if stays is None else stays:
+                if stays(start, body, end, now):
                     keep((start, body, end))
                 start = end
         except (msgspec.MsgspecError, ValueError, IndexError) as error:

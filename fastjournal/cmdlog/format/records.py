@@ -374,11 +374,11 @@ def _take(data: bytes, at: int, length: int, end: int, what: str) -> bytes:
 _u16_at = struct.Struct(">H").unpack_from
 skip_head = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}").match
 """From a job's name to its payload: ttr, ttl, priority, attempts, fails and a length."""
-_KEY_HEAD = rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}" + re.escape(MAGIC) + rb"%b\xc4."
-_key_head = re.compile(_KEY_HEAD % rb"(?:[\x90-\x9f]|\xdc..)", re.DOTALL).match
+_key_head = re.compile(
+    rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}" + re.escape(MAGIC) + rb"(?:[\x90-\x9f]|\xdc..)\xc4.",
+    re.DOTALL,
+).match
 """The same, and on to a primary key of up to 255 bytes, whose length is the last byte."""
-plain_head = re.compile(_KEY_HEAD % rb"(?:[\x90-\x9f]|\xdc\x00[\x10-\x12])", re.DOTALL).match
-"""The same, of an envelope without the field ``erases``, the 19th: most are."""
 OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
 """The name of an operation, with its length."""
 
