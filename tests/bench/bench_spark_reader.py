@@ -23,13 +23,13 @@ from fastjournal.cmdlog.format.envelope import pack
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.spark.decoding.rows import read_segment
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import READABLE, RECORD_COLUMNS, to_batch
 from fastjournal.spark.history.event_rows import batches_of
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.plain_reader import read_segment
 
 LEASED = 64
 ROUNDS = 3

@@ -115,7 +115,7 @@ class RandomLog:
                 {"token": NOW + SECOND},
                 {"token": NOW + SECOND, "superseded": START_US, "taken": (0,)},
                 {"superseded": START_US},
-                {"taken": (b"u%d" % number,)},
+                {"taken": (0, 1)},
                 {"erases": True},
                 {"first_due": START_US},
                 {"created": START_US - SECOND},

@@ -29,7 +29,6 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
-from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.history.coverage import spans
 from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventRow
 from fastjournal.spark.history.event_table import EventTable
@@ -43,6 +42,7 @@ from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.subject import SECOND
 from tests.property.test_event_extraction import events_of_segment
+from tests.spark.plain_reader import segment_rows
 
 
 class Kept:

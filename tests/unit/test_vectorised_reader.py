@@ -18,19 +18,20 @@ import pytest
 
 from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
+    NO_TIME,
     SEGMENT_HEADER,
     TIME_BYTES,
     UNIX_SECONDS,
     Command,
 )
 from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Operation
-from fastjournal.cmdlog.format.records import body_offset
+from fastjournal.cmdlog.format.records import Record, body_offset, encode_record
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays
-from fastjournal.spark.decoding import rows as plain_reader
+from fastjournal.spark.decoding import rows as decoder
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
-from fastjournal.spark.decoding.rows import RecordRow, read_segment, segment_rows
+from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
 from fastjournal.spark.decoding.vectorised.frames import (
     SLICES_MAX,
@@ -43,6 +44,7 @@ from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, READABLE, to_batch
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
 from fastjournal.testing.logs import SegmentBuilder, in_zone
+from tests.spark.plain_reader import read_segment, segment_rows
 from tests.spark.random_logs import every_record, write_random_log
 
 NAMES = list(READABLE)
@@ -64,7 +66,7 @@ SCHEMA = pa.schema([(column.name, column.arrow) for column in COLUMNS])
 @pytest.fixture
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decode the same bytes at the same place once in a test, where it is record by record."""
-    decode, decoded = plain_reader.decode_row, dict[tuple[Any, ...], RecordRow]()
+    decode, decoded = decoder.decode_row, dict[tuple[Any, ...], RecordRow]()
 
     def decode_once(
         data: bytes, segment: SegmentFile, offset: int, body: int, end: int
@@ -75,7 +77,7 @@ def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         # the reader writes into its row
         return copy(decoded[place])
 
-    monkeypatch.setattr(plain_reader, "decode_row", decode_once)
+    monkeypatch.setattr(decoder, "decode_row", decode_once)
 
 
 def expected(segment: SegmentFile, files: Any, *, permissive: bool = True) -> Any:
@@ -175,6 +177,17 @@ def test_reader_equals_the_oracle_on_random_logs(
 @pytest.mark.parametrize("log", RECORDED, ids=lambda log: log.name)
 def test_reader_equals_the_oracle_on_recorded_logs(log: Path) -> None:
     check(log)
+
+
+def test_record_without_a_time_that_is_decoded_by_itself_has_null_as_its_time() -> None:
+    """Whether nothing is in a range of numbers is found by looking at each: that takes years."""
+    record = Record(Command.ADD, b"j" * 16, NO_TIME, name="a", payload=b"work")
+    data = SEGMENT_HEADER + encode_record(record)
+    segment = SegmentFile(segment_name(1), 1, len(data), last=True, open=False)
+    (batch,) = read_data(data, segment, ["time", "time_us", "value"], permissive=False)
+    assert batch.to_pylist() == [
+        {"time": None, "time_us": None, "value": b"work", "command": "add"}
+    ]
 
 
 def sample() -> SegmentBuilder:

@@ -2,25 +2,22 @@
 
 A row is one record, or one stretch of damaged bytes. Envelopes, operations and results that
 fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.
-A start-attempt carries the token of the lease operation before it: both are one append, which
-never spans two segments, so a segment can be read alone.
+A start-attempt carries the token of the lease operation before it, which the reader of the segment
+adds: both are one append, which never spans two segments, so a segment can be read alone.
 
 The kind of a record is its effect on entries. Keys are compared by their hashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
-import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
-    Batch,
     Change,
     End,
     Extend,
@@ -29,14 +26,12 @@ from fastjournal.cmdlog.format.operation_records import (
     Operation,
     Rename,
     Resize,
-    SegmentStart,
     Value,
     unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
-from fastjournal.cmdlog.recovery.removals import doubtful_removals
-from fastjournal.cmdlog.recovery.scan import CorruptRegion, RecordRun, scan_segment
+from fastjournal.cmdlog.recovery.scan import CorruptRegion
 from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
@@ -76,29 +71,6 @@ class RecordRow(msgspec.Struct, gc=False):
     """Size and checksum of the segment's file, in its first row only."""
 
 
-def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[RecordRow]:
-    """Yield the rows of one segment, in order.
-
-    A torn tail of a segment that is still written to is no damage: its rows are left out.
-
-    Args:
-        files: The pyarrow file system that it is on.
-        segment: Which one.
-        permissive: Damage becomes a row with ``corrupt``; otherwise it ends the reading.
-
-    Raises:
-        LogCorruptError: Damage, with path and offset, where not ``permissive``.
-        LogFailedError: The file cannot be read.
-    """
-    data = read_bytes(files, segment)
-    rows = segment_rows(data, segment, permissive)
-    first = next(rows, None)
-    if first is not None:
-        first.file = Seal(len(data), google_crc32c.value(data))
-        yield first
-        yield from rows
-
-
 def read_bytes(files: Any, segment: SegmentFile) -> bytes:
     """Return the bytes of a segment as far as it went when its directory was listed.
 
@@ -115,58 +87,6 @@ def read_bytes(files: Any, segment: SegmentFile) -> bytes:
         )
     # Records appended since the directory was listed belong to the next look at it.
     return data[: segment.bytes]
-
-
-def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[RecordRow]:
-    """Yield the rows of a segment that has been read; see ``read_segment``."""
-    scan = scan_segment(data)
-    damage = [] if segment.open and scan.torn else scan.damage[::-1]
-    doubtful = doubtful_removals(data, scan)
-    ours = False
-    for run in scan.runs:
-        while damage and damage[-1].offset < run.start:
-            yield damaged_row(segment, damage.pop(), permissive)
-        for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
-            ours = ours or isinstance(row.operation, SegmentStart)
-            row.ours = ours
-            row.doubt = doubtful.get(row.offset, 0)
-            yield row
-    while damage:
-        yield damaged_row(segment, damage.pop(), permissive)
-
-
-def _read_run(
-    data: bytes, segment: SegmentFile, run: RecordRun, permissive: bool, *, last: bool
-) -> Iterator[RecordRow]:
-    """Yield the rows of a run; an unfinished group at the end of the log is left out.
-
-    The records of a lease follow their operation directly, a batch may hold such a lease.
-    """
-    group: list[RecordRow] = []
-    token: int | None = None
-    leased = awaited = 0
-    for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
-        offset = run.offset(index)
-        row = row_of(data, segment, offset, body, end, permissive=permissive)
-        awaited = max(awaited - 1, 0)
-        if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
-            leased -= 1
-            row.token = token
-        elif isinstance(row.operation, Lease):
-            leased, token = row.operation.following, row.operation.token
-        else:
-            # In the place of a start-attempt: damage took the rest of the group.
-            leased = 0
-            if isinstance(row.operation, Batch):
-                awaited = row.operation.following
-            elif isinstance(row.operation, End):
-                awaited = max(awaited, row.operation.following)
-        group.append(row)
-        if not leased and not awaited:
-            yield from group
-            group.clear()
-    if not (last and segment.last):
-        yield from group
 
 
 def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> RecordRow:

@@ -131,7 +131,8 @@ CORRUPT_COLUMN = Column("_corrupt", "text", lambda row: row.corrupt)
 
 
 def _timestamp(instant: int | None) -> int | None:
-    return instant if instant in TIMESTAMPS else None
+    # a range looks for anything but a number from its first one to its last
+    return None if instant is None or instant not in TIMESTAMPS else instant
 
 
 def _of_job(name: str) -> Callable[[RecordRow], Any]:

@@ -109,7 +109,7 @@ def read_segment(
             written.append(f"{place}/part-{work.run}.parquet")
             rows += days[day].rows
             put_parquet(work.files, f"{work.directory}/{written[-1]}", days[day].table())
-    before = sealed_before(data, segment)
+    before = sealed_before(data)
     return ReadSegment(file, "", len(data), first_us, last_us, tuple(written), rows, before)
 
 

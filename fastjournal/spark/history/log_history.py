@@ -140,7 +140,7 @@ class LogHistory:
             # nothing tells the checksum of a log's last segment: its records have theirs
             checked = self.is_archive or told is not None or segment.crc32c is not None
             found.append(_sealed(segment, len(data), crc32c if checked else None))
-            told = sealed_before(data, segment)
+            told = sealed_before(data)
         return found[::-1]
 
     def events(self, lost: list[str] | None = None) -> Iterator[EventRow]:

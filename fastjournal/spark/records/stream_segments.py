@@ -30,9 +30,9 @@ from fastjournal.cmdlog.archive_format import (
     archived_segment,
     decode_state,
 )
-from fastjournal.cmdlog.format.operation_records import SegmentStart
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.cmdlog.recovery.segment_chain import segment_start
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.decoding.rows import segment_rows
 from fastjournal.spark.query.paths import list_directory
 from fastjournal.spark.storage.files import (
     LogDirectory,
@@ -78,16 +78,15 @@ def head_of(files: Any, segment: SegmentFile) -> int:
     return int(google_crc32c.value(read_head(files, segment)))
 
 
-def sealed_before(data: bytes, segment: SegmentFile) -> Sealed:
+def sealed_before(data: bytes) -> Sealed:
     """Return the segment before one, as the first record says; the number 0: it does not.
 
     Args:
         data: The segment, or its first ``HEAD_BYTES``.
-        segment: Where it is.
     """
-    row = next(segment_rows(data[:HEAD_BYTES], segment, permissive=True), None)
-    start = None if row is None else row.operation
-    if not isinstance(start, SegmentStart):
+    head = data[:HEAD_BYTES]
+    start = segment_start(head, scan_segment(head))
+    if start is None:
         return NOTHING
     return Sealed(start.previous, start.bytes, start.crc32c)
 
@@ -138,7 +137,7 @@ def check_link(before: Sealed, data: bytes, segment: SegmentFile) -> None:
     Raises:
         LogCorruptError: Another one was before it.
     """
-    told = sealed_before(data, segment)
+    told = sealed_before(data)
     if told.number == before.number > 0 and told.bytes and told != before:
         raise LogCorruptError(
             f"segment {before.number} before it had {told.bytes} bytes and another checksum when "
