@@ -1,20 +1,24 @@
-"""Snapshots: hard links of sealed segments, with a manifest, never changed afterwards.
+"""Snapshots: hard links of sealed segments, with live index and manifest, never changed later.
 
 A snapshot is a directory named after the UTC time it was taken, ``20261120T101112.123456Z``. It
-holds the segments under their own names and ``MANIFEST.json``::
+holds the segments under their own names, the live index ``LIVE`` (``cmdlog.live_index``), which
+names the records of its live entries, and ``MANIFEST.json``::
 
     {"format": "fastjournal-snapshot", "version": 1, "taken_us": int,
      "segments": [{"name": "000000001.log", "number": 1, "bytes": int,
                    "crc32c": "8 hex digits", "first_us": int|null, "last_us": int|null,
                    "records": int, "min_us": int|null, "max_us": int|null}, ...],
-     "records": int, "bytes": int, "archive_gaps": [...]}
+     "records": int, "bytes": int, "archive_gaps": [...],
+     "live": {"bytes": int, "crc32c": "8 hex digits"}}
 
 ``archive_gaps`` has the gaps of the archive (``cmdlog.archive_format``) that were known then;
-without any it is left out.
+without any it is left out. So is ``live`` of a snapshot that has no live index, as those of earlier
+releases.
 
-It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
-is whole. Removal first renames a snapshot back to ``<name>.partial``. A snapshot that fails removes
-the files that it made. An interrupted one leaves links that only cost space;
+It is built as ``<name>.partial``: the segments are linked at once, the live index is written while
+the log goes on, then come the manifest, a sync, and the rename into place: a directory with the
+final name is whole. Removal first renames a snapshot back to ``<name>.partial``. A snapshot that
+fails removes the files that it made. An interrupted one leaves links that only cost space;
 ``remove_partial_snapshots`` removes them.
 
 A name alone is not believed when something is removed: a daemon may have started on a snapshot,
@@ -34,8 +38,9 @@ import msgspec
 
 from fastjournal.cmdlog.archive_format import Gap
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.live_index import LIVE_NAME, LiveIndex, ReadBytes, WrittenIndex
 from fastjournal.cmdlog.locks import APPEND_LOCK
-from fastjournal.disk import Disk
+from fastjournal.disk import Disk, DiskFile
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
@@ -45,7 +50,7 @@ VERSION = 1
 
 _PARTIAL_SUFFIX = ".partial"
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
-_FILE = re.compile(rf"[0-9]{{9}}\.log|{re.escape(MANIFEST_NAME)}")
+_FILE = re.compile(rf"[0-9]{{9}}\.log|{re.escape(MANIFEST_NAME)}|{LIVE_NAME}")
 _READ_BYTES = 1 << 20
 
 
@@ -67,6 +72,14 @@ class ManifestSegment(msgspec.Struct, frozen=True):
     """Latest time of a record."""
 
 
+class ManifestLive(msgspec.Struct, frozen=True):
+    """The live index in a manifest."""
+
+    bytes: int
+    crc32c: Crc32cDigits
+    """CRC-32C of the whole file."""
+
+
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Contents of a snapshot."""
 
@@ -79,12 +92,132 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int
     archive_gaps: tuple[Gap, ...] = ()
     """Parts of the history that the archive does not have."""
+    live: ManifestLive | None = None
+    """None: it has no live index."""
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all files of the snapshot."""
+        found = {MANIFEST_NAME, *(segment.name for segment in self.segments)}
+        return found if self.live is None else found | {LIVE_NAME}
 
 
 def snapshot_name(now_us: int) -> str:
     """Return the name of the snapshot taken at this instant; names sort by time."""
     taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_us)
     return taken.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+class PartialSnapshot:
+    """Snapshot that is being taken: its segments are linked, its live index may be written.
+
+    It ends by ``finish`` or ``remove``. ``begin_snapshot`` makes one.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        segments: list[SegmentInfo],
+        now_us: int,
+        archive_gaps: tuple[Gap, ...],
+    ) -> None:
+        self.path = path
+        """Its path when it is whole."""
+        self._disk = disk
+        self._partial = path + _PARTIAL_SUFFIX
+        self._segments = segments
+        self._now_us = now_us
+        self._archive_gaps = archive_gaps
+        self._live: DiskFile | None = None
+
+    def create_live_index(self) -> DiskFile:
+        """Create the file of the live index, for ``LiveIndexWriter``; ``finish`` syncs it.
+
+        Raises:
+            LogFailedError: It cannot be created; ``remove`` is due.
+        """
+        self._live = self._disk.create(f"{self._partial}/{LIVE_NAME}", like=self._like)
+        return self._live
+
+    def finish(self, written: WrittenIndex | None = None) -> str:
+        """Write the manifest, make all of it durable, and give the directory its name.
+
+        Args:
+            written: The live index, from its writer; None: there is none.
+
+        Returns:
+            The path of the snapshot.
+
+        Raises:
+            LogFailedError: The snapshot was not taken, as by ``remove``.
+        """
+        disk = self._disk
+        try:
+            if self._live is not None:
+                self._live.sync()
+                self._live.close()
+            manifest = disk.create(f"{self._partial}/{MANIFEST_NAME}", like=self._like)
+            try:
+                manifest.write(
+                    _encode_manifest(self._segments, self._now_us, self._archive_gaps, written)
+                )
+                manifest.sync()
+            finally:
+                manifest.close()
+            disk.sync_directory(self._partial)
+            disk.rename(self._partial, self.path)
+        except LogFailedError:
+            self.remove()
+            raise
+        disk.sync_directory(os.path.dirname(self.path))
+        return self.path
+
+    def remove(self) -> None:
+        """Remove all of it; where the disk does not let it, the next start of a daemon does."""
+        if self._live is not None:
+            self._live.close()
+        with suppress(LogFailedError):
+            _remove(self._disk, self._partial)
+
+    @property
+    def _like(self) -> str | None:
+        return f"{self._partial}/{self._segments[-1].name}" if self._segments else None
+
+
+def begin_snapshot(
+    disk: Disk,
+    log_directory: str,
+    snapshot_directory: str,
+    segments: list[SegmentInfo],
+    now_us: int,
+    archive_gaps: tuple[Gap, ...] = (),
+) -> PartialSnapshot:
+    """Link sealed segments into a new snapshot, which gets its name by ``finish``.
+
+    Args:
+        disk: Where both directories are.
+        log_directory: Directory of the log.
+        snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
+        segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
+        now_us: In microseconds since the Unix epoch.
+        archive_gaps: Gaps of the archive that are known.
+
+    Raises:
+        LogFailedError: The snapshot was not taken; the log is as it was, and where the disk lets
+            anything be removed, nothing is left of it.
+    """
+    path = f"{snapshot_directory}/{snapshot_name(now_us)}"
+    partial = PartialSnapshot(disk, path, segments, now_us, archive_gaps)
+    place = path + _PARTIAL_SUFFIX
+    try:
+        disk.mkdir(place, like=log_directory)
+        for info in segments:
+            disk.link(f"{log_directory}/{info.name}", f"{place}/{info.name}")
+    except LogFailedError:
+        partial.remove()
+        raise
+    return partial
 
 
 def take_snapshot(
@@ -95,55 +228,11 @@ def take_snapshot(
     now_us: int,
     archive_gaps: tuple[Gap, ...] = (),
 ) -> str:
-    """Link sealed segments into a new snapshot.
-
-    Args:
-        disk: Where both directories are.
-        log_directory: Directory of the log.
-        snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
-        segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
-        now_us: In microseconds since the Unix epoch.
-        archive_gaps: Gaps of the archive that are known.
-
-    Returns:
-        The path of the snapshot.
-
-    Raises:
-        LogFailedError: The snapshot was not taken; the log is as it was, and where the disk lets
-            anything be removed, nothing is left of it.
-    """
-    path = f"{snapshot_directory}/{snapshot_name(now_us)}"
-    partial = path + _PARTIAL_SUFFIX
-    try:
-        disk.mkdir(partial, like=log_directory)
-        _fill(disk, partial, log_directory, segments, now_us, archive_gaps)
-        disk.rename(partial, path)
-    except LogFailedError:
-        with suppress(LogFailedError):
-            _remove(disk, partial)
-        raise
-    disk.sync_directory(snapshot_directory)
-    return path
-
-
-def _fill(
-    disk: Disk,
-    partial: str,
-    log_directory: str,
-    segments: list[SegmentInfo],
-    now_us: int,
-    archive_gaps: tuple[Gap, ...],
-) -> None:
-    for info in segments:
-        disk.link(f"{log_directory}/{info.name}", f"{partial}/{info.name}")
-    like = f"{partial}/{segments[-1].name}" if segments else None
-    manifest = disk.create(f"{partial}/{MANIFEST_NAME}", like=like)
-    try:
-        manifest.write(_encode_manifest(segments, now_us, archive_gaps))
-        manifest.sync()
-    finally:
-        manifest.close()
-    disk.sync_directory(partial)
+    """Take a snapshot without a live index, and return its path; see ``begin_snapshot``."""
+    partial = begin_snapshot(
+        disk, log_directory, snapshot_directory, segments, now_us, archive_gaps
+    )
+    return partial.finish()
 
 
 def is_snapshot(disk: Disk, path: str) -> bool:
@@ -245,10 +334,9 @@ def prune_snapshots(
 def _is_untouched(disk: Disk, path: str) -> bool:
     """Whether a directory holds the files that its manifest lists, and nothing else."""
     try:
-        listed = {segment.name for segment in read_manifest(disk, path).segments}
+        return read_manifest(disk, path).names == set(disk.listdir(path))
     except LogCorruptError:
         return False
-    return {*listed, MANIFEST_NAME} == set(disk.listdir(path))
 
 
 def _remove(disk: Disk, path: str) -> None:
@@ -292,28 +380,68 @@ def verify_snapshot(disk: Disk, path: str) -> Manifest:
         The manifest.
 
     Raises:
-        LogCorruptError: A segment is missing, not listed, or differs in size or checksum.
+        LogCorruptError: A file is missing, not listed, or differs in size or checksum; or the live
+            index cannot be read, or is that of other segments.
         LogFailedError: Something cannot be read.
     """
     manifest = read_manifest(disk, path)
-    listed = {segment.name for segment in manifest.segments} | {MANIFEST_NAME}
+    listed = manifest.names
     present = set(disk.listdir(path))
     for name in sorted(listed ^ present):
         what = "is missing from the snapshot" if name in listed else "is not in the manifest"
         raise LogCorruptError(f"this file {what}", path=f"{path}/{name}")
     for segment in manifest.segments:
-        file = f"{path}/{segment.name}"
-        size = disk.size(file)
-        if size != segment.bytes:
-            raise LogCorruptError(f"{size} bytes, not {segment.bytes}", path=file)
-        crc = f"{_file_crc(disk, file):08x}"
-        if crc != segment.crc32c:
-            raise LogCorruptError(f"checksum {crc}, not {segment.crc32c}", path=file)
+        _verify_file(disk, f"{path}/{segment.name}", segment)
+    if manifest.live is not None:
+        file = f"{path}/{LIVE_NAME}"
+        _verify_file(disk, file, manifest.live)
+
+        def read(place: int, size: int) -> bytes:
+            return disk.read_slice(file, place, size)
+
+        index = open_live_index(read, disk.size(file), file, manifest)
+        for one in index.segments:
+            index.read_records(read, one.number)
     return manifest
 
 
+def _verify_file(disk: Disk, file: str, told: ManifestSegment | ManifestLive) -> None:
+    size = disk.size(file)
+    if size != told.bytes:
+        raise LogCorruptError(f"{size} bytes, not {told.bytes}", path=file)
+    crc = f"{_file_crc(disk, file):08x}"
+    if crc != told.crc32c:
+        raise LogCorruptError(f"checksum {crc}, not {told.crc32c}", path=file)
+
+
+def open_live_index(read: ReadBytes, size: int, path: str, manifest: Manifest) -> LiveIndex:
+    """Return the live index of a snapshot.
+
+    Args:
+        read: Reads the file.
+        size: Its size.
+        path: Its path, for errors.
+        manifest: Manifest of the snapshot.
+
+    Raises:
+        LogCorruptError: It cannot be read, or is that of other segments.
+    """
+    index = LiveIndex.open(read, size, path)
+    told = [(one.number, one.bytes, int(one.crc32c, 16)) for one in manifest.segments]
+    if index.taken_us != manifest.taken_us or list(map(tuple, index.segments)) != told:
+        raise LogCorruptError(
+            "the live index is of other segments than those that the manifest lists",
+            path=path,
+            hint="restore the snapshot with all of its files, or take another snapshot",
+        )
+    return index
+
+
 def _encode_manifest(
-    segments: list[SegmentInfo], now_us: int, archive_gaps: tuple[Gap, ...]
+    segments: list[SegmentInfo],
+    now_us: int,
+    archive_gaps: tuple[Gap, ...],
+    written: WrittenIndex | None,
 ) -> bytes:
     manifest = Manifest(
         format=FORMAT,
@@ -336,6 +464,7 @@ def _encode_manifest(
         records=sum(info.records for info in segments),
         bytes=sum(info.bytes for info in segments),
         archive_gaps=archive_gaps,
+        live=None if written is None else ManifestLive(written.bytes, f"{written.crc32c:08x}"),
     )
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 

@@ -14,8 +14,10 @@ import pytest
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.records import encode_simple, encode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.live_index import LiveIndexWriter
 from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.snapshot import (
+    begin_snapshot,
     list_snapshots,
     prune_snapshots,
     read_manifest,
@@ -59,7 +61,17 @@ def disk() -> SimulatedDisk:
 
 
 def take(disk: Disk, segments: list[SegmentInfo], now_us: int = NOW) -> str:
-    return take_snapshot(disk, "/log", SNAPSHOTS, segments, now_us)
+    """Take a snapshot with a live index, of one entry in each segment."""
+    partial = begin_snapshot(disk, "/log", SNAPSHOTS, segments, now_us)
+    try:
+        writer = LiveIndexWriter(partial.create_live_index().write, now_us, segments)
+        for segment in segments:
+            writer.add_run(segment.number, [len(SEGMENT_HEADER)])
+        written = writer.finish()
+    except LogFailedError:
+        partial.remove()
+        raise
+    return partial.finish(written)
 
 
 def test_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
@@ -229,6 +241,8 @@ def edit(disk: SimulatedDisk, path: str, old: bytes, new: bytes) -> None:
         ("MANIFEST.json", b'"number": 1', b'"number": 3', "do not agree"),
         ("MANIFEST.json", b'"records": 4', b'"records": 5', "do not agree"),
         ("MANIFEST.json", b'"bytes": 164', b'"bytes": 163', "do not agree"),
+        ("LIVE", b"FJLIVE", b"FJlive", "checksum"),
+        ("LIVE", b"FJLIVEND", b"FJLIVEN", "163 bytes, not 164"),
         ("000000002.log", RECORD, RECORD + b"x", "84 bytes, not 82"),
         ("000000002.log", b"\x05", b"\x06", "checksum"),
     ],
@@ -242,6 +256,40 @@ def test_snapshot_check_names_whatever_was_changed(
     with pytest.raises(LogCorruptError, match=words) as caught:
         verify_snapshot(disk, path)
     assert caught.value.path == f"{path}/{file}"
+
+
+def test_snapshot_check_reads_the_live_index(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log", 2)
+    for taken_us, segments, offsets, words in (
+        (NOW + 1, writer.sealed, [8], "the live index is of other segments than those that"),
+        (NOW, writer.sealed[:1], [8], "the live index is of other segments than those that"),
+        (NOW, writer.sealed, [8, 8], "records of segment 1 are there twice"),
+    ):
+        partial = begin_snapshot(disk, "/log", SNAPSHOTS, writer.sealed, NOW)
+        index = LiveIndexWriter(partial.create_live_index().write, taken_us, segments)
+        for offset in offsets:
+            index.add_run(1, [offset])
+        path = partial.finish(index.finish())
+        with pytest.raises(LogCorruptError, match=words) as caught:
+            verify_snapshot(disk, path)
+        assert caught.value.path == f"{path}/LIVE"
+        assert prune_snapshots(disk, SNAPSHOTS, 1) == []
+        take(disk, writer.sealed, NOW + 1)
+        assert prune_snapshots(disk, SNAPSHOTS, 1) == [path]
+        prune_all(disk)
+
+
+def prune_all(disk: SimulatedDisk) -> None:
+    for path in list_snapshots(disk, SNAPSHOTS):
+        disk.rename(path, f"{path}.partial")
+    remove_partial_snapshots(disk, SNAPSHOTS)
+
+
+def test_live_index_that_the_manifest_names_has_to_be_there(disk: SimulatedDisk) -> None:
+    path = take(disk, a_log(disk, "/log", 2).sealed)
+    disk.unlink(f"{path}/LIVE")
+    with pytest.raises(LogCorruptError, match="LIVE: this file is missing from the snapshot"):
+        verify_snapshot(disk, path)
 
 
 def test_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
