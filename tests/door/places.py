@@ -58,6 +58,7 @@ PLACES = {
     "fastjournald.tasks.free_space": "SPACE_SECONDS",
     "fastjournald.tasks.notifier": "MATCH_SLICE_WORK",
     "fastjournald.tasks.timers": "FULL_COLLECTION_SECONDS FULL_COLLECTION_SECONDS_MAX",
+    "fastjournald.wal.live_capture": "RUN_CHANGES RUN_ENTRIES",
 }
 """Names by module. A name of two modules, or of no telling word, has a qualifier of its own."""
 

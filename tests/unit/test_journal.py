@@ -16,7 +16,7 @@ NOW = 10
 
 CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "completed": lambda journal, entry: journal.completed(entry, NOW, NOW),
-    "superseded": lambda journal, entry: journal.superseded(entry),
+    "superseded": lambda journal, entry: journal.superseded(entry, 1),
     "popped": lambda journal, entry: journal.popped([entry], NOW),
     "restored": lambda journal, entry: journal.restored(entry, NOW),
     "deleted": lambda journal, entry: journal.deleted(entry, NOW, DELETED),

@@ -280,6 +280,7 @@ class _SegmentCompaction:
         for number, kept in enumerate(segment.kept.entries()):
             entry = segment.entry_at(kept.start, kept.body, kept.end)
             if entry is not None:
+                self._store.before_change(entry)
                 with self._store.scheduler.facts_change(entry):
                     entry.move_record(pack_position(self._info.number, kept.start_after))
             if number % FILTERED_RECORDS_MAX == 0:

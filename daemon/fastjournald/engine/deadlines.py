@@ -62,6 +62,7 @@ class Deadlines:
             store.work += ENTRY_WORK
             entry = store.find(store.expiry.pop_key())
             assert entry is not None
+            store.before_change(entry)
             entry.own().expires = 0
             store.remove(entry, now)
             store.journal.expired(entry, now)
@@ -276,6 +277,7 @@ class ClockSteps:
         delayed_until = not_before
         if not_before > parts.not_before_us:
             delayed_until = max(parts.not_before_us, not_before + step_us)
+        store.before_change(entry)
         is_ready = entry.state == EntryState.READY
         if entry.state == EntryState.DELAYED or (is_ready and delayed_until > now):
             scheduler.dequeue(entry)

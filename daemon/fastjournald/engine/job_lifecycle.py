@@ -44,6 +44,7 @@ class JobLifecycle:
         ``shown``: the token that it has proved the lease with.
         """
         store = self.store
+        store.before_change(entry)
         uris = store.leases.extend(entry, token, session, shown=shown)
         store.work += ENTRY_WORK * len(uris)
         # newer work on these URIs waits for the new end
@@ -154,6 +155,7 @@ class JobLifecycle:
     def bury(self, entry: Entry, reason: bytes, now: int) -> None:
         """Make an entry a dead letter, which ends a lease; superseded or expired it is gone."""
         state = entry.state
+        self.store.before_change(entry)
         if state == EntryState.BURIED:
             if reason != entry.reason:
                 text_before = text_bytes(entry)
@@ -180,6 +182,7 @@ class JobLifecycle:
     def kick(self, entries: list[Entry], now: int) -> None:
         """Make dead letters ready again, or delayed until their instant."""
         for entry in entries:
+            self.store.before_change(entry)
             self.store.scheduler.unbury(entry)
             extra = entry.own()
             text_before = text_bytes(entry)

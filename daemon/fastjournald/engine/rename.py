@@ -23,6 +23,8 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
         timestamp: By the writer's clock.
         now: The present.
     """
+    if store.capture is not None:
+        store.capture.take_renamed(entry)
     scheduler = store.scheduler
     old, state, domain = entry.key, entry.state, entry.domain
     due, not_before = entry.due, entry.not_before

@@ -26,6 +26,7 @@ from fastjournald.tables.signals import Signals
 from fastjournald.tables.tombstones import COMPLETION_BYTES, Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
+from fastjournald.wal.live_capture import LiveCapture
 
 _DATA, _META, _TWO_KEYS = int(Flag.DATA), int(Flag.META), int(Flag.TWO_KEYS)
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
@@ -81,6 +82,8 @@ class Store:
         """Empty, where nothing is locked: the cheapest way to find out."""
         self.changes = ChangeSet(self.signals)
         """Keys that came, went or have a new value, noted while somebody listens."""
+        self.capture: LiveCapture | None = None
+        """Takes the live entries of a snapshot that is being written; None: none is."""
         self.entries = 0
         self.work = 0
         """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
@@ -105,6 +108,29 @@ class Store:
             buried=scheduler.buried,
             plain=plain.entries - leases.plain_count - plain.buried,
         )
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    def begin_capture(self, next_segment: int) -> LiveCapture:
+        """Capture the live entries as they stand now, of a log that goes on in that segment."""
+        records = self.journal.records
+        capture = LiveCapture(
+            self.keys, records.amended, records.trimmed, records.superseded, next_segment
+        )
+        self.capture = records.capture = capture
+        return capture
+
+    def end_capture(self) -> None:
+        """Nothing is captured any more."""
+        self.capture = self.journal.records.capture = None
+
+    def before_change(self, entry: Entry) -> None:
+        """What the log says of an entry is about to change, by a record that comes next.
+
+        Where a lease begins, or the record of the entry goes, the journal knows it by itself.
+        """
+        if self.capture is not None:
+            self.capture.take(entry)
 
     # --- coming and going -----------------------------------------------------------------------
 
@@ -333,6 +359,7 @@ class Store:
 
     def set_value(self, entry: Entry, value: bytes | Cold) -> None:
         """Let an entry have another value. O(1)."""
+        self.before_change(entry)
         if self.values is None:
             entry.value = value
         else:
@@ -358,6 +385,8 @@ class Store:
 
     def end_work(self, entry: Entry, now: int) -> None:
         """End a lease; what comes of the entry is up to the caller."""
+        if self.capture is not None:
+            self.capture.take(entry)
         uris = self.leases.end(entry)
         if entry.extra.superseded:
             self.work += ENTRY_WORK * len(uris)
@@ -390,6 +419,7 @@ class Store:
 
     def set_expiry(self, entry: Entry, expires: int) -> None:
         """Change when an entry expires; 0: never."""
+        self.before_change(entry)
         leased = entry.state == _LEASED
         if entry.expires and not leased:
             self.expiry.remove(entry.expires, entry.key)

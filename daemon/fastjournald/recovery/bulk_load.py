@@ -293,7 +293,7 @@ def _tell_journal(journal: Journal, state: ReplayState, job: ReplayedEntry, entr
     if more.amended or job.starts or more.foreign:
         journal.records.amended[job_id] = entry
         if job.superseded:
-            journal.records.superseded[job_id] = False
+            journal.records.superseded[job_id] = job.superseded
     if job_id in state.trimmed:
         journal.records.trimmed[job_id] = state.trimmed[job_id]
     if more.erases:

@@ -16,6 +16,9 @@ from fastjournald.tables.entry import Entry
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import KEYS, Signals
 
+PARTS = 256
+"""Parts of the table, in which all entries can be walked over."""
+
 
 class KeyTable:
     """Entries by each of their keys: the primary key, the URI and links.
@@ -28,7 +31,7 @@ class KeyTable:
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
-        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(256)]
+        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(PARTS)]
         """By the last eight bits of a key's hash."""
         self.index: KeyIndex | None = None
         """All keys in byte order; None: nothing has asked for that yet."""
@@ -144,6 +147,15 @@ class KeyTable:
         """Return those of some keys that lead to an entry."""
         shards = self._shards
         return [key for key in keys if key in shards[hash(key) & 255]]
+
+    @staticmethod
+    def part_of(key: bytes) -> int:
+        """Return the number of the part in which a key is, from 0 to ``PARTS`` - 1."""
+        return hash(key) & 255
+
+    def part(self, number: int) -> list[Entry]:
+        """Return the entry of each key of a part: one with several keys there more than once."""
+        return list(self._shards[number].values())
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield all keys and their entries, in no particular order."""

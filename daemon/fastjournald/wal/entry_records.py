@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, pack_record, unpack_record
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournald.tables.entry import Entry
+from fastjournald.wal.live_capture import LiveCapture
 from fastjournald.wal.segment_usage import SegmentUsage
 
 SEGMENT_SHIFT = OFFSET_BITS - 8
@@ -31,14 +32,16 @@ class EntryRecords:
         """Bytes of the records that carry live entries."""
         self.amended: dict[bytes, Entry] = {}
         """Job id to the live entry about which there may be more records than its own."""
-        self.superseded: dict[bytes, bool] = {}
-        """Job ids of entries worked on that a persistent SET superseded, and whether their own
-        record says so; until then the record of that SET does."""
+        self.superseded: dict[bytes, int] = {}
+        """Job ids of entries worked on that a persistent SET superseded, to the timestamp of that
+        SET, whose record says so; 0: their own record says it."""
         self.erasers: set[bytes] = set()
         """Job ids of live entries under whose key a tombstone stood, which is gone by them."""
         self.trimmed: dict[bytes, int] = {}
         """Job id to the bytes of the value in its record that still count, where TRUNCATE changed
         it; zero bytes follow."""
+        self.capture: LiveCapture | None = None
+        """Takes the live entries of a snapshot that is being written; None: none is."""
 
     def add(self, entry: Entry, position: int, size: int, *, erases: bool) -> None:
         """Take up the record that carries an entry from now on.
@@ -72,6 +75,8 @@ class EntryRecords:
 
     def remove(self, entry: Entry) -> bytes:
         """Drop the record of an entry, which is dead; return the id of its job."""
+        if self.capture is not None:
+            self.capture.take_gone(entry)
         position, _, size = unpack_record(entry.facts, FACTS_BYTES)
         self.live_bytes -= size
         self._usage.live[position >> SEGMENT_SHIFT] -= size
@@ -94,4 +99,4 @@ class EntryRecords:
 
     def unrecorded_superseded(self) -> list[bytes]:
         """Return the jobs that were superseded and whose own records do not say so."""
-        return [job_id for job_id, said in self.superseded.items() if not said]
+        return [job_id for job_id, timestamp in self.superseded.items() if timestamp]

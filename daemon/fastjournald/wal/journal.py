@@ -161,7 +161,7 @@ class Journal:
         self._append_operation(Batch(1 + others + len(removal)), now)
         self.stored(entry, now, taken, ORIGIN_AGAIN)
         if taken is not None:
-            self.records.superseded[entry.job_id] = True
+            self.records.superseded[entry.job_id] = 0
         if leased:
             self.leases.copied_forward(entry, now)
         if moved:
@@ -237,10 +237,11 @@ class Journal:
         if parts:
             self._append_group(parts, now)
 
-    def superseded(self, entry: Entry) -> None:
+    def superseded(self, entry: Entry, timestamp: int) -> None:
         """A persistent SET took the URI of the entry, which is worked on; its record says so."""
         if entry.run is not None:
-            self.records.superseded.setdefault(entry.job_id, False)
+            # 0 says that the entry's own record does
+            self.records.superseded.setdefault(entry.job_id, max(timestamp, 1))
 
     def popped(self, entries: list[Entry], now: int, delivered: Sequence[bytes] = ()) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp.

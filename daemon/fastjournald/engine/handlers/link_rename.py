@@ -60,6 +60,7 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
         return _TOO_MANY_LINKS
     if context.read_only:
         return READ_ONLY
+    store.before_change(entry)
     if is_new:
         entry.own().links = [*links, key]
         if store.values is not None:

@@ -56,6 +56,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     if delay is not None and parts is not None:
         # below its timestamp where max-postpone has brought it forward: that holds on
         earliest = min(parts.not_before_us, entry.not_before)
+        context.store.before_change(entry)
         entry.not_before = max(earliest, min(now + delay, INSTANT_MAX))
     if error is None:
         context.jobs.release(entry, now, delayed=parts is not None)

@@ -104,7 +104,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         )
         context.journal.stored(entry, now, erases=erases)
         if holder is not None and holder.superseded:
-            context.journal.superseded(holder)
+            context.journal.superseded(holder, request.timestamp)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
@@ -174,6 +174,7 @@ def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inhe
     if holder is not None:
         if holder.state == EntryState.LEASED:
             assert uri is not None
+            context.store.before_change(holder)
             context.store.leases.supersede(holder, uri, request.timestamp)
         else:
             created, waiting = holder.created, holder

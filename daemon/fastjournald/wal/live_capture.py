@@ -1,0 +1,203 @@
+"""Live capture: what the live entries of a log were at one instant, taken while they change. Pure.
+
+It is copy on write. A snapshot shows the log at the instant at which its last segment was sealed,
+and its live index (``cmdlog.live_index``) names the record of each entry that was live then. Each
+of these is taken once: by a walk over all entries in slices, or just before it changes or goes,
+whichever comes first. So nothing is copied at the instant itself, however many entries there are.
+
+Most entries are what their record says, and only the place of that is taken. An entry of which
+other records tell (``EntryRecords.amended``) is taken with all that may have changed, so that call
+comes *before* the change. Entries that come later have their records in later segments.
+
+The walk goes through the parts of the key table. An entry that was taken before the walk came to
+it, and that stays, is noted until then; one that goes is found no more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_facts, unpack_record
+from fastjournal.cmdlog.format.segments import OFFSET_BITS, OFFSET_MASK
+from fastjournal.cmdlog.live_index import LiveChanges
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.key_table import PARTS, KeyTable
+from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
+
+RUN_ENTRIES = 8192
+"""Entries of a run: to sort so many offsets takes a millisecond, and nothing else runs then."""
+RUN_CHANGES = 1024
+"""The same for entries that are taken with their changes."""
+_KEPT_ENTRIES_MAX = 1 << 20
+"""So many entries are kept, 8 bytes each, where they are of so many segments that no run is full"""
+
+_ABSENT = EntryState.ABSENT
+
+
+class Run(NamedTuple):
+    """Entries of one segment, as ``LiveIndexWriter.add_run`` takes them."""
+
+    segment: int
+    offsets: array[int]
+    changes: dict[int, LiveChanges]
+
+
+class LiveCapture:
+    """Takes each entry that is live now, as it is now.
+
+    Args:
+        keys: Has all entries.
+        amended: Job ids of entries of which other records tell than their own.
+        trimmed: As ``EntryRecords.trimmed``.
+        superseded: As ``EntryRecords.superseded``.
+        next_segment: Records from this segment on are newer than the snapshot.
+    """
+
+    def __init__(
+        self,
+        keys: KeyTable,
+        amended: Container[bytes],
+        trimmed: Mapping[bytes, int],
+        superseded: Mapping[bytes, int],
+        next_segment: int,
+    ) -> None:
+        self._keys = keys
+        self._amended = amended
+        self._trimmed = trimmed
+        self._superseded = superseded
+        self._next_segment = next_segment
+        self._part = -1
+        """Number of the part of the key table in which the walk is."""
+        self._ahead: list[Entry] = []
+        """Entries of that part to which the walk has not come."""
+        self._walked: set[Entry] = set()
+        """Entries of that part to which it has."""
+        self._taken: set[Entry] = set()
+        """Entries that the walk has to leave out: they were taken before, and still stand."""
+        self._runs: dict[int, Run] = {}
+        self._kept = 0
+        """Entries in these."""
+        self._full: list[Run] = []
+        self.entries = 0
+        """Entries taken so far."""
+
+    @property
+    def walked(self) -> bool:
+        """Whether the walk is over: all that was live is taken."""
+        return self._part >= PARTS
+
+    # --- the walk -------------------------------------------------------------------------------
+
+    def step(self, number: int) -> None:
+        """Walk over so many entries."""
+        if not self._ahead:
+            self._part += 1
+            self._walked.clear()
+            if self.walked:
+                return
+            self._ahead = self._keys.part(self._part)
+        entries = self._ahead[-number:]
+        del self._ahead[-number:]
+        part, part_of = self._part, self._keys.part_of
+        taken, walked = self._taken, self._walked
+        for entry in entries:
+            # each under its primary key, and gone are those that went since this part was begun
+            if entry.run is None or entry.state == _ABSENT or part_of(entry.key) != part:
+                continue
+            if entry in taken:
+                taken.discard(entry)
+            elif entry not in walked:
+                self._take(entry)
+            walked.add(entry)
+
+    def take_runs(self) -> list[Run]:
+        """Take over runs that are to be written: full ones, and behind the walk all."""
+        if self.walked or self._kept >= _KEPT_ENTRIES_MAX:
+            self._full += self._runs.values()
+            self._runs.clear()
+            self._kept = 0
+        runs, self._full = self._full, []
+        return runs
+
+    # --- copy on write --------------------------------------------------------------------------
+
+    def take(self, entry: Entry) -> None:
+        """An entry is about to change."""
+        if entry.run is not None and not self._is_taken(entry) and self._take(entry):
+            self._taken.add(entry)
+
+    def take_renamed(self, entry: Entry) -> None:
+        """An entry is about to get another primary key: the walk may come to it, or come again."""
+        self.take(entry)
+        if entry.run is not None:
+            self._taken.add(entry)
+
+    def take_gone(self, entry: Entry) -> None:
+        """The record of an entry is about to be dead."""
+        self.take(entry)
+        self._taken.discard(entry)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _is_taken(self, entry: Entry) -> bool:
+        part = self._keys.part_of(entry.key)
+        return part < self._part or entry in self._walked or entry in self._taken
+
+    def _take(self, entry: Entry) -> bool:
+        """Take an entry as it is; return whether it was live."""
+        high, low, _ = unpack_record(entry.facts, FACTS_BYTES)
+        position = high << 8 | low
+        segment = position >> OFFSET_BITS
+        if segment >= self._next_segment:
+            return False
+        run = self._runs.get(segment)
+        if run is None:
+            run = self._runs[segment] = Run(segment, array("Q"), {})
+        offset = position & OFFSET_MASK
+        run.offsets.append(offset)
+        job_id = entry.job_id
+        if job_id in self._amended:
+            run.changes[offset] = self._changes(entry, job_id)
+        self._kept += 1
+        self.entries += 1
+        if len(run.offsets) >= RUN_ENTRIES or len(run.changes) >= RUN_CHANGES:
+            self._full.append(self._runs.pop(segment))
+            self._kept -= len(run.offsets)
+        return True
+
+    def _changes(self, entry: Entry, job_id: bytes) -> LiveChanges:
+        _, not_before, arrival, timestamp, created, value_type = unpack_facts(entry.facts)
+        extra, value = entry.extra, entry.value
+        changed: bytes | tuple[int, int] | None = None
+        kept = self._trimmed.get(job_id)
+        if kept is not None:
+            changed = kept, len(value)
+        elif (
+            value_type in NUMBER_TYPES
+            and isinstance(value, bytes)
+            and len(value) <= NUMBER_BYTES_MAX
+        ):
+            # as ADD or NOT may have left it
+            changed = value
+        superseded = self._superseded.get(job_id)
+        return LiveChanges(
+            entry.key,
+            entry.uri,
+            extra.links or [],
+            not_before,
+            timestamp,
+            created,
+            extra.changed or created,
+            extra.expires,
+            extra.ttl,
+            arrival,
+            extra.attempts,
+            extra.token,
+            # not by a SET that is not persistent
+            0 if superseded is None else superseded or extra.superseded,
+            extra.reason,
+            changed,
+        )

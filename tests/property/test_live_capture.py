@@ -1,0 +1,219 @@
+"""The live index of a snapshot is what replay of its segments gives, whatever happens meanwhile.
+
+Sessions of random requests go on while the index is taken in slices: with restarts before it, steps
+of the clock, replies that were never sent, evicted values and compaction.
+
+FASTJOURNAL_LIVE_INDEXES=20000 looks at so many sessions instead of the usual number.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+import msgspec
+import pytest
+
+from fastjournal.errors import LogCorruptError
+from fastjournal.protocol import decode_reply
+from fastjournal.protocol.constants import QUERY_MASK, Flag, Function
+from fastjournal.protocol.messages import Request
+from tests.door.engine import DeliveredJobs, DeliveringReply, LongMatches, Missing, Scan
+from tests.door.places import patch_module
+from tests.door.tables import Entry
+from tests.door.wal import LiveCapture
+from tests.property.cold_values import fetch
+from tests.property.compacted_log import LOG, CompactedLog
+from tests.property.live_indexes import TakenIndex
+from tests.property.random_sessions import RESTART, Choices, draw_session
+from tests.property.subject import SECOND, START
+
+SESSIONS = int(os.environ.get("FASTJOURNAL_LIVE_INDEXES", "400"))
+PARTS = 8
+REQUESTS = 240
+FUNCTIONS = (
+    *(function for function in Function if function is not Function.SNAPSHOT),
+    *(Function.NEXT, Function.RELEASE, Function.RELEASE, Function.RELEASE, Function.BURY),
+)
+"""Those that need a lease, or make dead letters, come more often."""
+DURATIONS = (1000, SECOND, 5 * SECOND, 60 * SECOND)
+
+
+class Session:
+    """A random session, and the live indexes that are taken in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.log = CompactedLog(
+            cmdlog_seg_size=3000,
+            default_lease=5000,
+            max_attempts=seed % 3,
+            tombstone_ttl=self.draw.choice((2, 3600)),
+            memory_limit=seed % 4 > 1,
+        )
+        choices = Choices(
+            START, DURATIONS, restarts=seed % 2 == 0, listens=False, functions=FUNCTIONS
+        )
+        self.steps = draw_session(seed, REQUESTS, choices)
+        self.leases: list[tuple[int, bytes]] = []
+        self.delivered: list[DeliveredJobs] = []
+        self.taken: TakenIndex | None = None
+        self.seen: Counter[str] = Counter()
+        """What was in the indexes."""
+
+    def run(self) -> None:
+        """Play the session; each index that is taken is held against replay."""
+        log = self.log
+        for step in self.steps:
+            log.pass_time(step.wait / SECOND)
+            if step.function == RESTART:
+                self.end_index()
+                log.restart()
+                continue
+            self.ask(step.session, step.request(log.clock.instant_us, self.leases))
+            for _, data in log.engine.serve_waiters(log.clock.instant_us):
+                self.note(data)
+            self.happen()
+            if self.taken is None:
+                if self.draw.random() < 0.06:
+                    self.begin_index()
+            elif self.draw.random() < 0.02:
+                self.end_index()
+            for _ in range(self.draw.choice((0, 0, 1, 5, 20))):
+                self.walk()
+        self.end_index()
+        log.engine.check()
+
+    def ask(self, session: Hashable, asked: Request) -> None:
+        """Ask for something, and take what it leased."""
+        log, now = self.log, self.log.clock.instant_us
+        if asked.function == Function.SET and not asked.flags & Flag.PERSIST:
+            # the log knows nothing of the keys that such a one takes from others
+            lost = QUERY_MASK | int(Flag.OVERWRITE)
+            asked = msgspec.structs.replace(asked, second_key=None, flags=asked.flags & ~lost)
+        answer = log.engine.handle(session, asked, now)
+        while isinstance(answer, Missing):
+            answer = log.engine.handle(
+                session, asked, now, fetch(log.engine, log.disk, LOG, answer)
+            )
+        while isinstance(answer, Scan):
+            stepped = log.engine.step(answer, now)
+            while isinstance(stepped, Missing):
+                stepped = log.engine.step(answer, now, fetch(log.engine, log.disk, LOG, stepped))
+            if isinstance(stepped, LongMatches):
+                stepped.run()
+            elif stepped is not None:
+                answer = stepped
+        if answer is not None:
+            self.note(answer)
+        log.flush()
+
+    def note(self, data: bytes) -> None:
+        """Take the leases of a reply."""
+        if isinstance(data, DeliveringReply):
+            self.delivered.append(data.jobs)
+            reply = decode_reply(data)
+            if reply.timeout:
+                self.leases += [(reply.timeout, pair.key) for pair in reply.pairs or ()]
+
+    def happen(self) -> None:
+        """Let something else happen, perhaps."""
+        log, chance = self.log, self.draw.random()
+        if chance < 0.04:
+            log.step_clock(self.draw.choice((2, 100, -2, -100)))
+        elif chance < 0.1 and self.delivered:
+            lost = [self.delivered.pop(self.draw.randrange(len(self.delivered)))]
+            log.engine.release_undelivered(lost, 100, log.clock.instant_us)
+        elif chance < 0.16 and log.writer.sealed:
+            outcome = log.clean(self.draw.choice(log.writer.sealed), self.walk)
+            self.seen[f"compaction {outcome}"] += 1
+
+    # --- the index ------------------------------------------------------------------------------
+
+    def begin_index(self) -> None:
+        """Seal the active segment, and begin to take an index."""
+        log = self.log
+        log.writer.roll()
+        files = [log.disk.read(f"{LOG}/{info.name}") for info in log.writer.sealed]
+        self.taken = TakenIndex(
+            log.engine.store, list(log.writer.sealed), files, log.writer.next_number
+        )
+
+    def walk(self) -> None:
+        """Walk over some entries, if an index is taken."""
+        if self.taken is not None:
+            self.taken.step(self.draw.choice((1, 2)))
+
+    def end_index(self) -> None:
+        """Finish the index that is taken, if one is, and check it."""
+        if self.taken is None:
+            return
+        for row in self.taken.check().values():
+            self.seen["entries"] += 1
+            for name in NAMES:
+                self.seen[name] += row[name] not in (None, 0, [])
+        self.seen["indexes"] += 1
+        self.taken = None
+
+
+NAMES = ("token", "superseded", "links", "attempts", "expires", "uri", "reason")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_live_index_that_is_taken_while_entries_change_equals_replay(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if part % 2:
+        patch_module(monkeypatch, "RUN_ENTRIES", 3)
+        patch_module(monkeypatch, "RUN_CHANGES", 2)
+    seen: Counter[str] = Counter()
+    for seed in range(part, SESSIONS, PARTS):
+        session = Session(seed)
+        try:
+            session.run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        seen += session.seen
+    for name in NAMES:
+        assert seen[name], f"no entry has {name}"
+
+
+HOOKS = (
+    *("remove", "_begin", "set_value", "end_work", "set_expiry", "advance", "_set_back", "extend"),
+    *("bury", "kick", "rename_entry", "release", "_take_over", "link", "_move_positions"),
+)
+"""Functions that have an entry captured before they change it."""
+
+
+@pytest.mark.parametrize("left_out", HOOKS)
+def test_live_index_differs_from_replay_where_one_call_of_the_capture_is_left_out(
+    left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("take", "take_renamed", "take_gone"):
+        monkeypatch.setattr(LiveCapture, name, left_out_in(left_out, name))
+    with pytest.raises((AssertionError, LogCorruptError)):
+        run_sessions(600)
+
+
+def run_sessions(number: int) -> None:
+    """Play so many sessions."""
+    for seed in range(number):
+        Session(seed).run()
+
+
+def left_out_in(function: str, name: str) -> Callable[[LiveCapture, Entry], None]:
+    """Return that method of the capture, which does nothing where it is called by the function."""
+    plain = getattr(LiveCapture, name)
+
+    def call(capture: LiveCapture, entry: Entry) -> None:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "before_change":
+            assert caller.f_back is not None
+            caller = caller.f_back
+        if caller.f_code.co_name != function:
+            plain(capture, entry)
+
+    return call
