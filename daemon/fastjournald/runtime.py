@@ -62,6 +62,10 @@ class Counters:
         """Steps of the clock, by direction."""
         self.compaction_freed_bytes = 0
         """Bytes by which segments became smaller, or went."""
+        self.snapshot_entries = 0
+        """Live entries of the last snapshot; 0: there was none yet."""
+        self.snapshot_seconds = 0.0
+        """How long it took."""
 
     @property
     def idle_us(self) -> int:
@@ -85,7 +89,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     archive: Archive | None = None
     """Archive of sealed segments; None: there is none."""
     segments_free: trio.Lock
-    """Held by the task that links, replaces or removes sealed segments."""
+    """Held by the task that links, replaces or removes sealed segments, until all entries know
+    where their records are."""
     after_requests: Callable[[int], None]
     """Called when requests were carried out that set signals or made the log grow by much, with the
     instant: gives clients that wait what has become ready, and wakes the tasks concerned."""

@@ -57,6 +57,7 @@ PLACES = {
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.free_space": "SPACE_SECONDS",
     "fastjournald.tasks.notifier": "MATCH_SLICE_WORK",
+    "fastjournald.tasks.snapshots": "snapshots.STOP_SECONDS",
     "fastjournald.tasks.timers": "FULL_COLLECTION_SECONDS FULL_COLLECTION_SECONDS_MAX",
     "fastjournald.wal.live_capture": "RUN_CHANGES RUN_ENTRIES",
 }

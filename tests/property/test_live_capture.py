@@ -62,7 +62,7 @@ class Session:
         self.delivered: list[DeliveredJobs] = []
         self.taken: TakenIndex | None = None
         self.seen: Counter[str] = Counter()
-        """What was in the indexes."""
+        """Entries in the indexes, by what they have, and other things that happened."""
 
     def run(self) -> None:
         """Play the session; each index that is taken is held against replay."""
@@ -163,7 +163,7 @@ NAMES = ("token", "superseded", "links", "attempts", "expires", "uri", "reason")
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_live_index_that_is_taken_while_entries_change_equals_replay(
+def test_snapshot_index_that_is_taken_while_entries_change_equals_replay(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part % 2:
@@ -189,7 +189,7 @@ HOOKS = (
 
 
 @pytest.mark.parametrize("left_out", HOOKS)
-def test_live_index_differs_from_replay_where_one_call_of_the_capture_is_left_out(
+def test_snapshot_index_differs_from_replay_where_one_call_of_the_capture_is_left_out(
     left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("take", "take_renamed", "take_gone"):

@@ -8,12 +8,15 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.cmdlog.live_index import LIVE_NAME
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import list_snapshots, verify_snapshot
 from fastjournal.protocol.constants import Flag, Function
-from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
 from tests.door.places import patch_module
+from tests.property.live_indexes import Rows, indexed, replayed
 from tests.property.subject import request
-from tests.unit.server_fixture import LOG, SILENCE_S, ServerFixture
+from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 
 SNAPSHOTS = f"{LOG}/snapshots"
 
@@ -54,7 +57,8 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
     disk = fixture.disk.kill()
     assert not [name for name in disk.listdir(SNAPSHOTS) if name.endswith(".partial")]
     snapshots = list_snapshots(disk, SNAPSHOTS)
-    assert len(snapshots) == (3 if call in ("link", "create", "rename") else 1)
+    # one that is not whole is removed; the rename makes it whole
+    assert len(snapshots) == {"link": 2, "create": 2, "rename": 3}.get(call, 1)
     for path in snapshots:
         verify_snapshot(disk, path)
 
@@ -80,3 +84,106 @@ async def test_snapshot_taken_after_the_clock_was_set_back_stays_and_those_befor
             third = await taken(1)
             assert list_snapshots(fixture.disk, SNAPSHOTS) == [third]
             verify_snapshot(fixture.disk, third)
+
+
+def rows_of(disk: SimulatedDisk, path: str) -> tuple[Rows, Rows]:
+    """Return the live entries of a snapshot, as its live index and as replay of it has them."""
+    verify_snapshot(disk, path)
+    found = recover(disk.kill(), path, now_us=1)
+    sealed = [*found.sealed, *filter(None, [found.active])]
+    files = {info.number: disk.read(f"{path}/{info.name}") for info in sealed}
+    return indexed(disk.read(f"{path}/{LIVE_NAME}"), files), replayed(sealed, files)
+
+
+async def test_snapshot_has_the_entries_of_its_instant_while_clients_change_all_of_them() -> None:
+    fixture = ServerFixture()
+    number, rounds = 300, 3
+    with trio.fail_after(SILENCE_S):
+        async with fixture.open():
+            peer = await fixture.connect()
+            for at in range(number):
+                asked = request(Function.SET, b"a:1:0:%d" % at, b"v", flags=Flag.PERSIST, ttl=10**9)
+                assert (await peer.ask(asked)).code == ""
+
+            async def change(worker: Peer) -> None:
+                for at in range(number):
+                    leased = await worker.ask(request(Function.NEXT, count=1))
+                    for pair in leased.pairs or ():
+                        how = Function.DELETE if at % 3 == 0 else Function.RELEASE
+                        ended = request(how, pair.key, flags=Flag.WORKED_ON, timeout=leased.timeout)
+                        await worker.ask(ended)
+                        fixture.clock.instant_us += 1
+
+            worker = await fixture.connect()
+            for _ in range(rounds):
+                fixture.clock.instant_us += 1
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(change, worker)
+                    reply = await peer.ask(request(Function.SNAPSHOT))
+                assert reply.code == ""
+                assert fixture.engine.store.capture is None
+    paths = list_snapshots(fixture.disk, SNAPSHOTS)
+    assert len(paths) == rounds
+    for path in paths:
+        found, expected = rows_of(fixture.disk, path)
+        assert found == expected
+        assert found
+
+
+async def test_snapshot_ends_with_an_error_where_the_daemon_stops_while_its_index_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "snapshots.STOP_SECONDS", 0.0)
+    fixture = ServerFixture()
+    begun, goes_on = threading.Event(), threading.Event()
+    plain = SimulatedFile.write
+
+    def held(file: SimulatedFile, data: bytes) -> None:
+        if file.path.endswith(LIVE_NAME):
+            begun.set()
+            assert goes_on.wait(SILENCE_S)
+        plain(file, data)
+
+    monkeypatch.setattr(SimulatedFile, "write", held)
+    with trio.fail_after(SILENCE_S):
+        async with fixture.open():
+            peer = await fixture.connect()
+            asked = request(Function.SET, b"a:1:0:x", b"v", flags=Flag.PERSIST)
+            assert (await peer.ask(asked)).code == ""
+            await peer.send(request(Function.SNAPSHOT))
+            assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
+            fixture.stopped.set()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            goes_on.set()
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == "shutting-down"
+    assert fixture.disk.kill().listdir(SNAPSHOTS) == []
+    assert fixture.engine.store.capture is None
+
+
+async def test_snapshot_leaves_the_log_its_reserve_of_the_disk() -> None:
+    fixture = ServerFixture()
+    with trio.fail_after(SILENCE_S):
+        async with fixture.open():
+            peer = await fixture.connect()
+            asked = request(Function.SET, b"a:1:0:x", b"v", flags=Flag.PERSIST)
+            assert (await peer.ask(asked)).code == ""
+            assert fixture.disk.capacity_bytes is not None
+            plain = SimulatedDisk.link
+
+            def fill(disk: SimulatedDisk, source: str, target: str) -> None:
+                plain(disk, source, target)
+                free = disk.free_space(LOG).bytes
+                disk.create("/filler").write(bytes(free - fixture.config.min_free_bytes - 1))
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SimulatedDisk, "link", fill)
+                reply = await peer.ask(request(Function.SNAPSHOT))
+            assert reply.code == "not-persisted"
+            assert "no room for the live index" in reply.error
+            assert fixture.disk.listdir(SNAPSHOTS) == []
+            assert not fixture.engine.context.read_only
+            fixture.disk.unlink("/filler")
+            fixture.clock.instant_us += 1
+            assert (await peer.ask(request(Function.SNAPSHOT))).code == ""

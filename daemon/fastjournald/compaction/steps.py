@@ -9,8 +9,8 @@ that crashes at every point:
 - ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
   returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
   raises;
-- ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
-  the generator.
+- ``Blocking`` with ``exclusive``: the same while nobody begins a snapshot, up to the next request
+  of the generator, or where a segment is replaced, until all entries know of that.
 
 A driver that ends early, because the daemon stops, throws in ``CompactionStoppedError`` instead of
 an answer. A crash throws in nothing.

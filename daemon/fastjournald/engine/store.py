@@ -125,9 +125,9 @@ class Store:
         self.capture = self.journal.records.capture = None
 
     def before_change(self, entry: Entry) -> None:
-        """What the log says of an entry is about to change, by a record that comes next.
+        """Note that what the log says of an entry is about to change.
 
-        Where a lease begins, or the record of the entry goes, the journal knows it by itself.
+        Where a lease begins, or the record of the entry goes, the journal does it by itself.
         """
         if self.capture is not None:
             self.capture.take(entry)

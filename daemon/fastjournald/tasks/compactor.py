@@ -249,7 +249,9 @@ class Compactor:
                     result: CompactionResult = stop.value
                     return result
                 used += perf_counter() - started
-                await held.aclose()
+                if not runtime.engine.journal.usage.replaced:
+                    # else not all entries know where their records are: no snapshot begins
+                    await held.aclose()
                 answer = failure = None
                 if wanted is TURN:
                     runtime.wake_tasks()

@@ -1,15 +1,27 @@
-"""Snapshots: takes one where a client asks for it, and removes the oldest on request."""
+"""Snapshots: takes one where a client asks for it, and removes the oldest on request.
+
+A snapshot shows the instant at which its last segment is sealed. The segments are linked at once,
+while compaction may touch none. Its live index is written behind that, beside everything else: in
+slices of the event loop, between which others have most of the time while they have anything to do.
+Files are written and synced in threads.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from time import perf_counter, thread_time
 
 import trio
 
-from fastjournal.cmdlog.snapshot import prune_snapshots, take_snapshot
+from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.live_index import LiveIndexWriter, WrittenIndex
+from fastjournal.cmdlog.snapshot import PartialSnapshot, begin_snapshot, prune_snapshots
 from fastjournal.errors import LogFailedError
+from fastjournal.limits import WRITTEN_BYTES_MAX
 from fastjournal.loglines import field_text
 from fastjournal.protocol import (
     ErrorCode,
@@ -21,9 +33,31 @@ from fastjournal.protocol import (
     encode_reply,
 )
 from fastjournald.runtime import Runtime
-from fastjournald.tasks.free_space import FreeSpace
+from fastjournald.tasks.free_space import FreeSpace, room_bytes
+from fastjournald.wal.live_capture import CapturedRun, LiveCapture
 
 LOG = logging.getLogger("fastjournald")
+
+SLICE_SECONDS = 0.0005
+"""So long is a slice of the walk over all entries."""
+
+STEP_ENTRIES = 128
+"""Entries between two looks at the clock."""
+
+OTHERS_SHARE = 12
+"""So many times as long as a slice takes, others have their turn behind it, if they did anything
+since the slice before. They keep nine tenths of their rate so, with what it costs to catch entries
+before they change."""
+
+STOP_SECONDS = 1.0
+"""How long a snapshot goes on when the daemon stops; then it ends with an error."""
+
+_RUN_BYTES = 300
+"""Room for an entry of a run, with its changes: keys are long rarely."""
+
+
+class _StoppedError(Exception):
+    """The daemon stops."""
 
 
 class Snapshots:
@@ -46,6 +80,9 @@ class Snapshots:
         self._free_space = free_space
         self._archive_sealed = archive_sealed
         self._one_at_a_time = trio.Lock()
+        self._stop_at = math.inf
+        self._work = 0
+        """``Store.work`` at the end of the last slice."""
 
     async def take(self, session: Hashable, request: Request) -> bytes:
         """Seal the active segment, link all segments into a new snapshot, and tell its path.
@@ -68,39 +105,142 @@ class Snapshots:
             if refusal is not None:
                 return refusal
             engine.counters.requests[Function.SNAPSHOT] += 1
-            async with runtime.segments_free:
-                path = await self._link(reply)
+            path = await self._take(reply)
             if request.count and path is not None:
                 # may take long, for the space of large files: compaction goes on
                 await self._prune(request.count, path)
         return encode_reply(reply)
 
-    async def _link(self, reply: Reply) -> str | None:
+    async def _take(self, reply: Reply) -> str | None:
         """Take the snapshot, and put its path or an error into the reply; return the path."""
         runtime = self._runtime
-        await runtime.commit.wait_settled(runtime.writer.appended)
-        segments = await runtime.commit.roll()
-        await self._archive_sealed()
-        now = reply.timestamp = runtime.clock.now_us()
+        store = runtime.engine.store
+        began = perf_counter()
+        self._stop_at = math.inf
         try:
-            path = await trio.to_thread.run_sync(
-                take_snapshot,
-                runtime.disk,
-                runtime.config.cmdlog_path,
-                runtime.config.snapshot_directory,
-                segments,
-                now,
-                () if runtime.archive is None else runtime.archive.gaps,
-            )
-        except LogFailedError as error:
-            # the log is whole: only the snapshot failed
-            LOG.error("event=snapshot-failed error=%r", str(error))
-            reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
-            runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
-            return None
-        LOG.info("event=snapshot path=%s segments=%d", field_text(path), len(segments))
+            async with runtime.segments_free:
+                await runtime.commit.wait_settled(runtime.writer.appended)
+                segments = await runtime.commit.roll()
+                # nothing comes between: the segments have what the store has
+                capture = store.begin_capture(runtime.writer.next_number)
+                await self._archive_sealed()
+                now = reply.timestamp = runtime.clock.now_us()
+                try:
+                    link = partial(self._link, segments, now)
+                    snapshot = await trio.to_thread.run_sync(link)
+                except LogFailedError as error:
+                    self._failed(reply, ErrorCode.NOT_PERSISTED, error)
+                    return None
+            try:
+                path = await self._complete(snapshot, capture, segments, now)
+            except LogFailedError as error:
+                self._failed(reply, ErrorCode.NOT_PERSISTED, error)
+                return None
+            except _StoppedError as error:
+                self._failed(reply, ErrorCode.SHUTTING_DOWN, error)
+                return None
+        finally:
+            store.end_capture()
+        seconds = perf_counter() - began
+        runtime.counters.snapshot_entries = capture.entries
+        runtime.counters.snapshot_seconds = seconds
+        LOG.info(
+            "event=snapshot path=%s segments=%d entries=%d seconds=%.3f",
+            *(field_text(path), len(segments), capture.entries, seconds),
+        )
         reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
         return path
+
+    def _failed(self, reply: Reply, code: ErrorCode, error: Exception) -> None:
+        """The snapshot failed, and nothing else: the log is whole."""
+        LOG.error("event=snapshot-failed error=%r", str(error))
+        reply.error = f"{code} the snapshot failed: {error}"
+        self._runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
+
+    def _link(self, segments: list[SegmentInfo], now: int) -> PartialSnapshot:
+        config, archive = self._runtime.config, self._runtime.archive
+        return begin_snapshot(
+            self._runtime.disk,
+            config.cmdlog_path,
+            config.snapshot_directory,
+            segments,
+            now,
+            () if archive is None else archive.gaps,
+        )
+
+    # --- live index -----------------------------------------------------------------------------
+
+    async def _complete(
+        self,
+        snapshot: PartialSnapshot,
+        capture: LiveCapture,
+        segments: list[SegmentInfo],
+        now: int,
+    ) -> str:
+        """Write the live index, and give the snapshot its name; return the path.
+
+        Raises:
+            LogFailedError: The snapshot was not taken.
+            _StoppedError: So it was, because the daemon stops.
+        """
+        try:
+            index = await trio.to_thread.run_sync(_IndexFile, snapshot, segments, now)
+            await self._write_index(index, capture)
+            written = await trio.to_thread.run_sync(index.finish)
+            return await trio.to_thread.run_sync(snapshot.finish, written)
+        except BaseException:
+            # also where the daemon stops
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(snapshot.remove)
+            raise
+
+    async def _write_index(self, index: _IndexFile, capture: LiveCapture) -> None:
+        while True:
+            used = _walk(capture)
+            if capture.walked:
+                self._runtime.engine.store.end_capture()
+            await self._give_way(used)
+            for run in capture.take_runs():
+                self._check_room(run)
+                await self._give_way(await trio.to_thread.run_sync(index.add_run, run))
+            if capture.walked:
+                return
+
+    def _check_room(self, run: CapturedRun) -> None:
+        """Leave min-free-bytes of the disk to the log.
+
+        Raises:
+            LogFailedError: A run would take of it.
+        """
+        runtime = self._runtime
+        directory = runtime.config.snapshot_directory
+        size = _RUN_BYTES * len(run.changes) + 8 * len(run.offsets)
+        if room_bytes(runtime, runtime.disk.free_space(directory)) < size:
+            raise LogFailedError(
+                "there is no room for the live index: less than min-free-bytes would be free",
+                path=directory,
+                hint="free some space on this file system, or remove old snapshots",
+            )
+
+    async def _give_way(self, used: float) -> None:
+        """Let others have their turn, and most of the time if they do anything.
+
+        Args:
+            used: Seconds that were taken from them since the last call.
+
+        Raises:
+            _StoppedError: The daemon stops.
+        """
+        store = self._runtime.engine.store
+        await trio.lowlevel.checkpoint()
+        if store.work != self._work:
+            await trio.sleep(OTHERS_SHARE * used)
+        self._work = store.work
+        now = trio.current_time()
+        if self._runtime.engine.context.stopping:
+            self._stop_at = min(self._stop_at, now + STOP_SECONDS)
+        if now >= self._stop_at:
+            raise _StoppedError("the daemon stops")
 
     async def _prune(self, keep: int, taken: str) -> None:
         runtime = self._runtime
@@ -114,3 +254,49 @@ class Snapshots:
         else:
             for path in removed:
                 LOG.info("event=snapshot-removed path=%s keep=%d", field_text(path), keep)
+
+
+def _walk(capture: LiveCapture) -> float:
+    """Walk over entries for the time of a slice; return how long it was."""
+    began = perf_counter()
+    used = 0.0
+    while used < SLICE_SECONDS and not capture.walked:
+        capture.step(STEP_ENTRIES)
+        used = perf_counter() - began
+    return used
+
+
+class _IndexFile:
+    """File of a live index; its calls are made in threads.
+
+    Args:
+        snapshot: The snapshot.
+        segments: Its segments.
+        now: Its instant.
+
+    Raises:
+        LogFailedError: It cannot be created; so do its methods where they cannot write.
+    """
+
+    def __init__(self, snapshot: PartialSnapshot, segments: list[SegmentInfo], now: int) -> None:
+        self._file = snapshot.create_live_index()
+        self._unsynced = 0
+        self._writer = LiveIndexWriter(self._write, now, segments)
+
+    def add_run(self, run: CapturedRun) -> float:
+        """Write a run; return the seconds of a processor that it took."""
+        began = thread_time()
+        self._writer.add_run(*run)
+        return thread_time() - began
+
+    def finish(self) -> WrittenIndex:
+        """Write the end; ``PartialSnapshot.finish`` syncs it."""
+        return self._writer.finish()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._unsynced += len(data)
+        if self._unsynced >= WRITTEN_BYTES_MAX:
+            # a sync of all of it at once would hold up those of the log
+            self._file.sync()
+            self._unsynced = 0

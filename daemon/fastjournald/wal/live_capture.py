@@ -37,7 +37,7 @@ _KEPT_ENTRIES_MAX = 1 << 20
 _ABSENT = EntryState.ABSENT
 
 
-class Run(NamedTuple):
+class CapturedRun(NamedTuple):
     """Entries of one segment, as ``LiveIndexWriter.add_run`` takes them."""
 
     segment: int
@@ -77,10 +77,10 @@ class LiveCapture:
         """Entries of that part to which it has."""
         self._taken: set[Entry] = set()
         """Entries that the walk has to leave out: they were taken before, and still stand."""
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, CapturedRun] = {}
         self._kept = 0
         """Entries in these."""
-        self._full: list[Run] = []
+        self._full: list[CapturedRun] = []
         self.entries = 0
         """Entries taken so far."""
 
@@ -113,7 +113,7 @@ class LiveCapture:
                 self._take(entry)
             walked.add(entry)
 
-    def take_runs(self) -> list[Run]:
+    def take_runs(self) -> list[CapturedRun]:
         """Take over runs that are to be written: full ones, and behind the walk all."""
         if self.walked or self._kept >= _KEPT_ENTRIES_MAX:
             self._full += self._runs.values()
@@ -155,7 +155,7 @@ class LiveCapture:
             return False
         run = self._runs.get(segment)
         if run is None:
-            run = self._runs[segment] = Run(segment, array("Q"), {})
+            run = self._runs[segment] = CapturedRun(segment, array("Q"), {})
         offset = position & OFFSET_MASK
         run.offsets.append(offset)
         job_id = entry.job_id
