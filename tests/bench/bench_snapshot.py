@@ -1,27 +1,39 @@
 """How long a snapshot takes, and writes beside it, by the number of segments.
 
     python -m tests.bench.bench_snapshot [SEGMENTS ...]
+    python -m tests.bench.bench_snapshot --entries N
 
 For each number (default: 10, 200, 2,000) a log of that many segments of 16 KiB is made, on a disk.
 Then writes go on at a steady 5,000 a second over two connections in windows of 25, while a third
 asks for a snapshot now and then. Reported are the time from the request to its reply, and the
 latency of the writes that were due within 100 ms from a request on, beside that of all others.
+
+With ``--entries`` the live index of so many jobs with a URI is measured, a tenth of which are
+leased. Snapshots are taken of an idle daemon, and while two connections keep it busy: they SET jobs
+that take the URIs of others, NEXT leases, and DELETE ends leases. Reported are the seconds of a
+snapshot, the requests during snapshots and between them, by the second and by the second of the daemon's
+processor, which other load on the machine does not change; the longest turns of the event loop by
+its histogram; and by how much the memory of the idle daemon grew.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import statistics
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
-from tests.bench.paced import Latencies, Paced
+from tests.bench.paced import SUCCESS_BYTES, Latencies, Paced
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.page_contents import get_page
 from tests.integration.raw_client import RawClient, build
 
 SEGMENTS_DEFAULT = (10, 200, 2000)
@@ -35,6 +47,11 @@ CONNECTIONS = 2
 FILL_WINDOW = 64
 """Records of 300 bytes in a window: more than a segment, so that each window is one."""
 DIRECTORY = "/var/tmp"
+INDEXES = 3
+BUSY_WINDOW = 64
+BESIDE_SECONDS = 3.0
+URIS = 50_000
+"""URIs of the jobs of busy connections: each is taken again soon."""
 
 
 def windows(count: int, size: int, prefix: bytes) -> list[bytes]:
@@ -116,10 +133,207 @@ def snapshots(daemon: DaemonProcess, asking: RawClient) -> None:
     )
 
 
+# --- live index ---------------------------------------------------------------------------------
+
+
+class Busy:
+    """A connection that sends windows of requests one behind the other, and counts the replies."""
+
+    def __init__(self, address: str, number: int) -> None:
+        self.done = 0
+        """Replies so far."""
+        self._client = RawClient(address)
+        self._number = number
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        client, at = self._client, 0
+        while not self._ends.is_set():
+            sets = [
+                encode_request(
+                    job(
+                        b"busy:1:0:%d/%d" % (self._number, at + n),
+                        (at + n) * 7 % URIS + self._number * URIS,
+                    )
+                )
+                for n in range(BUSY_WINDOW)
+            ]
+            at += BUSY_WINDOW
+            client.socket.sendall(b"".join(sets))
+            self._receive(BUSY_WINDOW)
+            leased = client.ask(build(Function.NEXT, b"busy", count=BUSY_WINDOW))
+            self.done += 1
+            ends = [
+                encode_request(
+                    build(Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=leased.timeout)
+                )
+                for pair in leased.pairs or ()
+            ]
+            client.socket.sendall(b"".join(ends))
+            self._receive(len(ends))
+
+    def _receive(self, number: int) -> None:
+        left = number * SUCCESS_BYTES
+        while left:
+            left -= len(self._client.socket.recv(left))
+        self.done += number
+
+
+def job(key: bytes, uri: int) -> Request:
+    """Build the SET of a job."""
+    return build(
+        Function.SET, key, b"v" * 100, uri=b"https://example.org/%d" % uri, flags=Flag.PERSIST
+    )
+
+
+def measure_index(entries: int) -> None:
+    """Print what the live index of so many entries costs."""
+    with tempfile.TemporaryDirectory(dir=DIRECTORY) as name:
+        options = ("--http", "127.0.0.1:0", "--cmdlog-clean-int", "0", "--cmdlog-sync", "os")
+        with (
+            DaemonProcess(Path(name), *options, own_interpreter=True) as daemon,
+            RawClient(daemon.address) as asking,
+        ):
+            for first in range(0, entries, FILL_WINDOW):
+                numbers = range(first, min(first + FILL_WINDOW, entries))
+                asking.send(*(job(b"fill:1:0:%d" % n, CONNECTIONS * URIS + n) for n in numbers))
+                left = len(numbers) * SUCCESS_BYTES
+                while left:
+                    left -= len(asking.socket.recv(left))
+            for _ in range(entries // 10_000):
+                asking.ask(build(Function.NEXT, b"fill", count=1000, timeout=3_600_000_000))
+            snapshots_of(daemon, asking, entries)
+
+
+def snapshots_of(daemon: DaemonProcess, asking: RawClient, entries: int) -> None:
+    """Take snapshots of an idle daemon, and of a busy one."""
+    resident = memory_of(daemon)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        reply = asking.ask(build(Function.SNAPSHOT, count=1))
+        assert not reply.error, reply.error
+        return time.perf_counter() - began
+
+    peaks: list[int] = []
+    before = turns(daemon)
+    idle = [sampled(daemon, seconds, peaks) for _ in range(INDEXES)]
+    print(f"{entries} entries, idle: {text_of(idle)} s, turns {longest(before, turns(daemon))}")
+    growth = (max(peaks) - resident) / entries
+    print(f"memory: {resident >> 20} MiB, grew by at most {growth:.1f} bytes an entry")
+    busy = [Busy(daemon.address, number) for number in range(CONNECTIONS)]
+    time.sleep(2)
+    taken, beside, during = [], list[Rate](), list[Rate]()
+    turns_beside, turns_during = list[str](), list[str]()
+    for _ in range(INDEXES):
+        before = turns(daemon)
+        beside.append(rate_of(daemon, busy, lambda: time.sleep(BESIDE_SECONDS)))
+        between = turns(daemon)
+        during.append(rate_of(daemon, busy, lambda: taken.append(seconds())))
+        turns_beside.append(longest(before, between))
+        turns_during.append(longest(between, turns(daemon)))
+    print(f"busy: {text_of(taken)} s")
+    for name, rates, lengths in (
+        ("between", beside, turns_beside),
+        ("during", during, turns_during),
+    ):
+        print(
+            f"{name}: {text_of([rate.by_second for rate in rates])} requests a second, "
+            f"{text_of([rate.by_processor for rate in rates])} a second of the processor; "
+            f"turns {', '.join(lengths)}"
+        )
+    for each in busy:
+        each.stop()
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+class Rate(NamedTuple):
+    """Requests of busy connections."""
+
+    by_second: float
+    by_processor: float
+    """By the second of the daemon's processor."""
+
+
+def rate_of(daemon: DaemonProcess, busy: list[Busy], do: Callable[[], object]) -> Rate:
+    """Return the rate of the requests while something is done."""
+    done, began, used = sum(each.done for each in busy), time.perf_counter(), processor(daemon)
+    do()
+    number = sum(each.done for each in busy) - done
+    return Rate(number / (time.perf_counter() - began), number / (processor(daemon) - used))
+
+
+def processor(daemon: DaemonProcess) -> float:
+    """Return the seconds of a processor that the daemon has used."""
+    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sampled(daemon: DaemonProcess, ask: Callable[[], float], peaks: list[int]) -> float:
+    """Call it, and note the largest memory of the daemon meanwhile."""
+    ends = threading.Event()
+
+    def look() -> None:
+        while not ends.wait(0.02):
+            peaks.append(memory_of(daemon))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        return ask()
+    finally:
+        ends.set()
+        thread.join()
+
+
+def memory_of(daemon: DaemonProcess) -> int:
+    """Return the resident memory of the daemon in bytes."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) << 10
+
+
+def turns(daemon: DaemonProcess) -> dict[float, int]:
+    """Return how many turns of the event loop took at most so many seconds."""
+    found = re.findall(
+        r'fastjournal_turn_seconds_bucket\{le="([0-9.e-]+)"\} ([0-9.e+]+)',
+        get_page(daemon, "/metrics")[1],
+    )
+    return {float(bound): int(float(number)) for bound, number in found}
+
+
+def longest(before: dict[float, int], after: dict[float, int]) -> str:
+    """Tell how many turns were longer than some milliseconds, between two looks."""
+    bounds, total = sorted(after), max(after.values()) - max(before.values())
+    told = []
+    for bound in bounds:
+        longer = total - (after[bound] - before[bound])
+        if 0.004 < bound < 0.2 and longer:
+            told.append(f"{longer} over {bound * 1000:.1f} ms")
+    return f"({', '.join(told) or 'none over 4.1 ms'} of {total})"
+
+
+def text_of(figures: list[float]) -> str:
+    """Tell the median, and from where to where figures go."""
+    middle = statistics.median(figures)
+    return f"{middle:.4g} ({min(figures):.4g} to {max(figures):.4g})"
+
+
 def _three(found: Latencies) -> str:
     return ", ".join(f"{found.at(share):.1f}" for share in (0.5, 0.99, 1))
 
 
 if __name__ == "__main__":
-    for argument in [int(text) for text in sys.argv[1:]] or SEGMENTS_DEFAULT:
-        measure(argument)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("segments", nargs="*", type=int)
+    parser.add_argument("--entries", type=int)
+    asked = parser.parse_args()
+    if asked.entries:
+        measure_index(asked.entries)
+    for number in asked.segments or (() if asked.entries else SEGMENTS_DEFAULT):
+        measure(number)

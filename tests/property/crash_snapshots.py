@@ -7,16 +7,20 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.live_index import LiveIndexWriter
 from fastjournal.cmdlog.snapshot import (
+    PartialSnapshot,
+    begin_snapshot,
     list_snapshots,
     prune_snapshots,
     remove_partial_snapshots,
-    take_snapshot,
     verify_snapshot,
 )
+from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
+from tests.door.engine import Store
+from tests.property.live_indexes import assert_live_index
 
 SNAPSHOTS = "/snapshots"
 
@@ -28,6 +32,23 @@ class Taken(NamedTuple):
     state: object
     """State of the daemon at the instant of the snapshot."""
     contents: dict[str, bytes]
+
+
+class Asked(NamedTuple):
+    """State of the daemon at the instant of a snapshot."""
+
+    at: int
+    state: object
+
+
+class _Taking:
+    """A snapshot that is being taken."""
+
+    def __init__(self, partial: PartialSnapshot, store: Store, asked: Asked) -> None:
+        self.partial = partial
+        self.store = store
+        self.asked = asked
+        self.index: LiveIndexWriter | None = None
 
 
 class Snapshots:
@@ -43,26 +64,73 @@ class Snapshots:
         self._draw = draw
         self._taken: dict[str, Taken] = {}
         self._may_be_gone: set[str] = set()
+        self._taking: _Taking | None = None
         self.verified = 0
         """Snapshots that were found whole after a crash."""
+        self.indexed = 0
+        """Entries in the live indexes of these."""
         self.restored = 0
         """Those of which a daemon was started on a copy."""
 
-    def take(
-        self, disk: SimulatedDisk, sealed: list[SegmentInfo], now: int, at: int, state: object
+    def begin(
+        self, disk: SimulatedDisk, store: Store, writer: LogWriter, now: int, asked: Asked
     ) -> None:
-        """Take one, and perhaps remove old ones; that may fail, which ends nothing.
+        """Link the segments, and begin to take the live index, where no snapshot is being taken.
 
         Args:
             disk: Where log and snapshots are.
-            sealed: All segments of the log.
+            store: Entries, as the log has them.
+            writer: The log, whose active segment was sealed just now.
             now: The present.
-            at: An instant.
-            state: State of the daemon, at that instant.
+            asked: What the snapshot has.
         """
+        if self._taking is not None or store.journal.usage.replaced:
+            return
+        sealed = list(writer.sealed)
         with suppress(LogFailedError):
-            path = take_snapshot(disk, self._log, SNAPSHOTS, sealed, now)
-            self._taken[path] = Taken(at, state, contents(disk.kill(), path))
+            partial = begin_snapshot(disk, self._log, SNAPSHOTS, sealed, now)
+            self._taking = _Taking(partial, store, asked)
+            try:
+                file = partial.create_live_index()
+                self._taking.index = LiveIndexWriter(file.write, now, sealed)
+            except LogFailedError:
+                self._give_up(self._taking)
+                return
+            store.begin_capture(writer.next_number)
+
+    def go_on(self, disk: SimulatedDisk) -> None:
+        """Go on with the snapshot that is being taken, which may fail; that ends nothing."""
+        taking = self._taking
+        if taking is None or taking.index is None:
+            return
+        capture = taking.store.capture
+        assert capture is not None
+        try:
+            for _ in range(self._draw.choice((1, 20, 100))):
+                if not capture.walked:
+                    capture.step(1)
+            for run in capture.take_runs():
+                taking.index.add_run(*run)
+            if not capture.walked:
+                return
+            path = taking.partial.finish(taking.index.finish())
+        except LogFailedError:
+            self._give_up(taking)
+            return
+        self._end()
+        self._taken[path] = Taken(*taking.asked, contents(disk.kill(), path))
+        self._remove_old(disk)
+
+    def _give_up(self, taking: _Taking) -> None:
+        taking.partial.remove()
+        self._end()
+
+    def _end(self) -> None:
+        if self._taking is not None:
+            self._taking.store.end_capture()
+        self._taking = None
+
+    def _remove_old(self, disk: SimulatedDisk) -> None:
         if self._draw.random() < 0.3:
             keep = self._draw.randint(1, 3)
             with suppress(LogFailedError):
@@ -79,10 +147,13 @@ class Snapshots:
             disk: The disk as the crash left it; it does not fail.
             restore: Starts a daemon on the log of a disk, and returns its state at an instant.
         """
+        self._end()
         found = list_snapshots(disk, SNAPSHOTS)
         for path in found:
-            verify_snapshot(disk, path)
+            manifest = verify_snapshot(disk, path)
             self.verified += 1
+            if manifest.live is not None:
+                self.indexed += assert_live_index(disk, path)
             taken = self._taken.get(path)
             if taken is None:
                 continue

@@ -41,7 +41,7 @@ from tests.door.tables import Entry, Unreadable
 from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_archive import ARCHIVE, CrashedArchive
 from tests.property.crash_requests import VOLATILE_URI, draw_request
-from tests.property.crash_snapshots import Snapshots
+from tests.property.crash_snapshots import Asked, Snapshots
 from tests.property.subject import SECOND, START
 
 LOG = "/log"
@@ -402,6 +402,7 @@ class CrashingDaemon:
         """Commit, roll or take a snapshot, perhaps; return whether anything was done."""
         if self.archive is not None and self.draw.random() < 0.2:
             self.archive.work()
+        self.snapshots.go_on(self.disk)
         chance = self.draw.random()
         if chance < 0.25:
             self.commit()
@@ -410,9 +411,9 @@ class CrashingDaemon:
             self.acknowledge()
             if chance >= 0.27 and not (self.steps and self.steps[-1].moved):
                 self.clock.instant_us += 1
-                sealed, latest = list(self.writer.sealed), self.latest
-                state = self.state(latest)
-                self.snapshots.take(self.disk, sealed, self.clock.instant_us, latest, state)
+                asked = Asked(self.latest, self.state(self.latest))
+                store, now = self.engine.store, self.clock.instant_us
+                self.snapshots.begin(self.disk, store, self.writer, now, asked)
         else:
             return False
         return True

@@ -8,7 +8,7 @@ from typing import Any
 from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
-from fastjournal.cmdlog.live_index import LiveChanges, LiveIndex, LiveIndexWriter
+from fastjournal.cmdlog.live_index import LIVE_NAME, LiveChanges, LiveIndex, LiveIndexWriter
 from fastjournal.cmdlog.recovery import workq_jobs
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
@@ -115,6 +115,17 @@ def replayed(sealed: list[SegmentInfo], files: dict[int, bytes]) -> Rows:
 def fields_of(job: ReplayedEntry) -> dict[str, Any]:
     """Return what an entry is."""
     return {name: getattr(job, name) for name in (*CHANGED, "value", "value_type", "job_id")}
+
+
+def assert_live_index(disk: SimulatedDisk, path: str) -> int:
+    """Assert that the live index of a snapshot says what replay of it gives; return its entries."""
+    recovered = recover(disk.kill(), path, now_us=1)
+    sealed = [*recovered.sealed, *filter(None, [recovered.active])]
+    files = {info.number: disk.read(f"{path}/{info.name}") for info in sealed}
+    found = indexed(disk.read(f"{path}/{LIVE_NAME}"), files)
+    expected = replayed(sealed, files)
+    assert found == expected, differences(found, expected)
+    return len(found)
 
 
 def differences(found: Rows, expected: Rows) -> str:

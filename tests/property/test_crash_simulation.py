@@ -118,6 +118,7 @@ def test_crash_keeps_acknowledged_changes_and_leaves_no_half_ones(group: int) ->
     daemons = [run(seed) for seed in range(group, SEEDS, GROUPS)]
     assert len(daemons) >= SEEDS // GROUPS
     assert sum(daemon.moved_ends for daemon in daemons) > 0, "suspensions met leases"
+    assert sum(daemon.snapshots.indexed for daemon in daemons) > 0, "snapshots have entries"
 
 
 def test_crash_that_loses_unsynced_sectors_stops_the_start_or_harms_nothing() -> None:

@@ -9,12 +9,11 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.live_index import LIVE_NAME
-from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import list_snapshots, verify_snapshot
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
 from tests.door.places import patch_module
-from tests.property.live_indexes import Rows, indexed, replayed
+from tests.property.live_indexes import assert_live_index
 from tests.property.subject import request
 from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 
@@ -86,15 +85,6 @@ async def test_snapshot_taken_after_the_clock_was_set_back_stays_and_those_befor
             verify_snapshot(fixture.disk, third)
 
 
-def rows_of(disk: SimulatedDisk, path: str) -> tuple[Rows, Rows]:
-    """Return the live entries of a snapshot, as its live index and as replay of it has them."""
-    verify_snapshot(disk, path)
-    found = recover(disk.kill(), path, now_us=1)
-    sealed = [*found.sealed, *filter(None, [found.active])]
-    files = {info.number: disk.read(f"{path}/{info.name}") for info in sealed}
-    return indexed(disk.read(f"{path}/{LIVE_NAME}"), files), replayed(sealed, files)
-
-
 async def test_snapshot_has_the_entries_of_its_instant_while_clients_change_all_of_them() -> None:
     fixture = ServerFixture()
     number, rounds = 300, 3
@@ -125,9 +115,8 @@ async def test_snapshot_has_the_entries_of_its_instant_while_clients_change_all_
     paths = list_snapshots(fixture.disk, SNAPSHOTS)
     assert len(paths) == rounds
     for path in paths:
-        found, expected = rows_of(fixture.disk, path)
-        assert found == expected
-        assert found
+        verify_snapshot(fixture.disk, path)
+        assert assert_live_index(fixture.disk, path) > 0
 
 
 async def test_snapshot_ends_with_an_error_where_the_daemon_stops_while_its_index_is_written(
