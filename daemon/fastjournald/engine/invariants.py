@@ -222,5 +222,6 @@ def _check_journal(store: Store, entries: list[Entry]) -> None:
     assert sum(live.values()) == records.live_bytes
     for job_id, amended in records.amended.items():
         assert amended.job_id == job_id
+        assert amended.extra is not NOTHING
         assert store.find(amended.key) is amended
     assert records.superseded.keys() <= records.amended.keys()

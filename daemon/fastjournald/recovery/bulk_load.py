@@ -21,8 +21,8 @@ from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Cold, Entry, Extra
 from fastjournald.tables.entry_states import LOAD, EntryState
-from fastjournald.wal.entry_records import SEGMENT_SHIFT
 from fastjournald.wal.journal import Journal
+from fastjournald.wal.live_capture import SEGMENT_SHIFT
 
 _TIMESTAMP_DIGITS = 16
 """Length of the instant in a canonical key."""

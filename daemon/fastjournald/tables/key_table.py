@@ -153,9 +153,10 @@ class KeyTable:
         """Return the number of the part in which a key is, from 0 to ``PARTS`` - 1."""
         return hash(key) & 255
 
-    def part(self, number: int) -> list[Entry]:
-        """Return the entry of each key of a part: one with several keys there more than once."""
-        return list(self._shards[number].values())
+    def part(self, number: int) -> tuple[list[bytes], list[Entry]]:
+        """Return all keys of a part, and the entry under each."""
+        shard = self._shards[number]
+        return list(shard), list(shard.values())
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield all keys and their entries, in no particular order."""

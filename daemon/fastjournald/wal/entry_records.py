@@ -9,12 +9,9 @@ from __future__ import annotations
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, pack_record, unpack_record
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournald.tables.entry import Entry
-from fastjournald.wal.live_capture import LiveCapture
+from fastjournald.tables.entry import NOTHING, Entry
+from fastjournald.wal.live_capture import SEGMENT_SHIFT, LiveCapture
 from fastjournald.wal.segment_usage import SegmentUsage
-
-SEGMENT_SHIFT = OFFSET_BITS - 8
-"""From a position without its last byte to the segment."""
 
 
 class EntryRecords:
@@ -93,6 +90,9 @@ class EntryRecords:
 
     def amend(self, entry: Entry) -> bytes:
         """Note that another record tells of an entry; return the id of its job."""
+        if entry.extra is NOTHING:
+            # so few entries have to be looked up in ``amended``
+            entry.own_times()
         job_id = entry.job_id
         self.amended[job_id] = entry
         return job_id

@@ -20,9 +20,9 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_facts, unpack_record
-from fastjournal.cmdlog.format.segments import OFFSET_BITS, OFFSET_MASK
+from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.live_index import LiveChanges
-from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.key_table import PARTS, KeyTable
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
@@ -35,6 +35,9 @@ _KEPT_ENTRIES_MAX = 1 << 20
 """So many entries are kept, 8 bytes each, where they are of so many segments that no run is full"""
 
 _ABSENT = EntryState.ABSENT
+SEGMENT_SHIFT = OFFSET_BITS - 8
+"""From a position without its last byte to the segment."""
+_HIGH_OFFSET_MASK = (1 << SEGMENT_SHIFT) - 1
 
 
 class CapturedRun(NamedTuple):
@@ -71,18 +74,20 @@ class LiveCapture:
         self._next_segment = next_segment
         self._part = -1
         """Number of the part of the key table in which the walk is."""
+        self._keys_ahead: list[bytes] = []
+        """Keys of that part to which the walk has not come."""
         self._ahead: list[Entry] = []
-        """Entries of that part to which the walk has not come."""
+        """The entries that stood under them when the walk came to that part."""
         self._walked: set[Entry] = set()
         """Entries of that part to which it has."""
         self._taken: set[Entry] = set()
         """Entries that the walk has to leave out: they were taken before, and still stand."""
         self._runs: dict[int, CapturedRun] = {}
         self._kept = 0
-        """Entries in these."""
+        """Entries that were added to these since all were taken over, and perhaps some more."""
         self._full: list[CapturedRun] = []
         self.entries = 0
-        """Entries taken so far."""
+        """Entries in the runs that were taken over so far."""
 
     @property
     def walked(self) -> bool:
@@ -92,26 +97,27 @@ class LiveCapture:
     # --- the walk -------------------------------------------------------------------------------
 
     def step(self, number: int) -> None:
-        """Walk over so many entries."""
+        """Walk over so many keys."""
         if not self._ahead:
             self._part += 1
             self._walked.clear()
             if self.walked:
                 return
-            self._ahead = self._keys.part(self._part)
-        entries = self._ahead[-number:]
-        del self._ahead[-number:]
-        part, part_of = self._part, self._keys.part_of
-        taken, walked = self._taken, self._walked
-        for entry in entries:
-            # each under its primary key, and gone are those that went since this part was begun
-            if entry.run is None or entry.state == _ABSENT or part_of(entry.key) != part:
-                continue
-            if entry in taken:
-                taken.discard(entry)
-            elif entry not in walked:
+            self._keys_ahead, self._ahead = self._keys.part(self._part)
+        keys, entries = self._keys_ahead[-number:], self._ahead[-number:]
+        del self._keys_ahead[-number:], self._ahead[-number:]
+        # each under its primary key
+        found = [entry for key, entry in zip(keys, entries, strict=True) if key == entry.key]
+        self._walked.update(found)
+        if self._taken:
+            there = found
+            found = [entry for entry in there if entry not in self._taken]
+            self._taken.difference_update(there)
+        for entry in found:
+            # one that went since the walk came to this part is absent
+            if entry.run is not None and entry.state != _ABSENT:
                 self._take(entry)
-            walked.add(entry)
+        self._kept += len(found)
 
     def take_runs(self) -> list[CapturedRun]:
         """Take over runs that are to be written: full ones, and behind the walk all."""
@@ -120,6 +126,7 @@ class LiveCapture:
             self._runs.clear()
             self._kept = 0
         runs, self._full = self._full, []
+        self.entries += sum(len(run.offsets) for run in runs)
         return runs
 
     # --- copy on write --------------------------------------------------------------------------
@@ -128,6 +135,7 @@ class LiveCapture:
         """An entry is about to change."""
         if entry.run is not None and not self._is_taken(entry) and self._take(entry):
             self._taken.add(entry)
+            self._kept += 1
 
     def take_renamed(self, entry: Entry) -> None:
         """An entry is about to get another primary key: the walk may come to it, or come again."""
@@ -148,24 +156,24 @@ class LiveCapture:
 
     def _take(self, entry: Entry) -> bool:
         """Take an entry as it is; return whether it was live."""
+        # a microsecond for each entry is a second for a million (tests.bench.bench_snapshot)
         high, low, _ = unpack_record(entry.facts, FACTS_BYTES)
-        position = high << 8 | low
-        segment = position >> OFFSET_BITS
+        segment = high >> SEGMENT_SHIFT
         if segment >= self._next_segment:
             return False
         run = self._runs.get(segment)
         if run is None:
             run = self._runs[segment] = CapturedRun(segment, array("Q"), {})
-        offset = position & OFFSET_MASK
-        run.offsets.append(offset)
-        job_id = entry.job_id
-        if job_id in self._amended:
-            run.changes[offset] = self._changes(entry, job_id)
-        self._kept += 1
-        self.entries += 1
-        if len(run.offsets) >= RUN_ENTRIES or len(run.changes) >= RUN_CHANGES:
+        _, offsets, changes = run
+        offset = (high & _HIGH_OFFSET_MASK) << 8 | low
+        offsets.append(offset)
+        if entry.extra is not NOTHING and (job_id := entry.job_id) in self._amended:
+            changes[offset] = self._changes(entry, job_id)
+            if len(changes) >= RUN_CHANGES:
+                self._full.append(self._runs.pop(segment))
+                return True
+        if len(offsets) >= RUN_ENTRIES:
             self._full.append(self._runs.pop(segment))
-            self._kept -= len(run.offsets)
         return True
 
     def _changes(self, entry: Entry, job_id: bytes) -> LiveChanges:
