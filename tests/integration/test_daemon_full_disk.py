@@ -371,3 +371,26 @@ def test_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk:
             assert client.ask(set_request(b"a:1:0:y")).code == ""
         assert daemon.stop() == 0
     assert "event=snapshot-failed" in daemon.said()
+
+
+def test_snapshot_whose_index_would_take_the_reserve_fails_and_the_daemon_goes_on(
+    disk: Path,
+) -> None:
+    with DaemonProcess(disk, "--min-free-bytes", str(MIB)) as daemon:
+        with RawClient(daemon.address) as client:
+            for first in range(0, 30_000, 1000):
+                client.send(*(set_request(b"a:1:0:%d" % (first + n)) for n in range(1000)))
+                assert set(codes(client.reply() for _ in range(1000))) == {""}
+            # 8 bytes for each entry
+            fill(disk / "filler", MIB + 100_000)
+            reply = client.ask(build(Function.SNAPSHOT))
+            assert reply.code == "not-persisted"
+            assert "there is no room for the live index" in reply.error
+            assert list((daemon.log_path / "snapshots").iterdir()) == []
+            assert client.ask(set_request(b"a:1:0:y")).code == ""
+            (disk / "filler").unlink()
+            reply = client.ask(build(Function.SNAPSHOT))
+            assert reply.pairs
+            verify_snapshot(OsDisk(), os.fsdecode(reply.pairs[0].value))
+        assert daemon.stop() == 0
+    assert "event=read-only" not in daemon.said()

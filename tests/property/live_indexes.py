@@ -7,11 +7,13 @@ from typing import Any
 
 from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
+from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position, segment_name
 from fastjournal.cmdlog.live_index import LIVE_NAME, LiveChanges, LiveIndex, LiveIndexWriter
 from fastjournal.cmdlog.recovery import workq_jobs
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
+from fastjournal.cmdlog.snapshot import read_manifest
+from fastjournal.disk import Disk
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.engine import Store
 
@@ -36,7 +38,6 @@ class TakenIndex:
         self, store: Store, sealed: list[SegmentInfo], files: list[bytes], next_segment: int
     ) -> None:
         self.files = {info.number: data for info, data in zip(sealed, files, strict=True)}
-        self._sealed = sealed
         self._store = store
         self._written: list[bytes] = []
         self._writer = LiveIndexWriter(self._written.append, 1, sealed)
@@ -61,7 +62,7 @@ class TakenIndex:
 
     def check(self) -> Rows:
         """Finish it, and assert that it says what the replay of the segments says; return that."""
-        found, expected = indexed(self.finish(), self.files), replayed(self._sealed, self.files)
+        found, expected = indexed(self.finish(), self.files), replayed(self.files)
         assert found == expected, differences(found, expected)
         return found
 
@@ -101,12 +102,12 @@ def entry_of(data: bytes, offset: int, position: int) -> ReplayedEntry:
     return replayed_entry(unpack_envelope(record.payload), record.job_id, position, end)
 
 
-def replayed(sealed: list[SegmentInfo], files: dict[int, bytes]) -> Rows:
+def replayed(files: dict[int, bytes]) -> Rows:
     """Return the rows of the replay of these segments."""
     disk = SimulatedDisk()
     disk.mkdir(LOG)
-    for info in sealed:
-        disk.create(f"{LOG}/{info.name}").write(files[info.number])
+    for number, data in files.items():
+        disk.create(f"{LOG}/{segment_name(number)}").write(data)
     found = recover(disk, LOG, now_us=1)
     assert not found.diagnostics
     return {job.position: fields_of(job) for job in found.state.jobs.values()}
@@ -117,13 +118,12 @@ def fields_of(job: ReplayedEntry) -> dict[str, Any]:
     return {name: getattr(job, name) for name in (*CHANGED, "value", "value_type", "job_id")}
 
 
-def assert_live_index(disk: SimulatedDisk, path: str) -> int:
+def assert_live_index(disk: Disk, path: str) -> int:
     """Assert that the live index of a snapshot says what replay of it gives; return its entries."""
-    recovered = recover(disk.kill(), path, now_us=1)
-    sealed = [*recovered.sealed, *filter(None, [recovered.active])]
-    files = {info.number: disk.read(f"{path}/{info.name}") for info in sealed}
+    segments = read_manifest(disk, path).segments
+    files = {one.number: disk.read(f"{path}/{one.name}") for one in segments}
     found = indexed(disk.read(f"{path}/{LIVE_NAME}"), files)
-    expected = replayed(sealed, files)
+    expected = replayed(files)
     assert found == expected, differences(found, expected)
     return len(found)
 
