@@ -82,7 +82,7 @@ class Snapshots:
             store: Entries, as the log has them.
             writer: The log, whose active segment was sealed just now.
             now: The present.
-            asked: What the snapshot has.
+            asked: State that the snapshot has.
         """
         if self._taking is not None or store.journal.usage.replaced:
             return

@@ -61,6 +61,16 @@ def log_metrics(runtime: Runtime, gauges: Mapping[str, int]) -> Iterator[Metric]
         "Bytes that compaction freed.",
         counters.compaction_freed_bytes,
     )
+    yield GaugeMetricFamily(
+        "fastjournal_snapshot_entries",
+        "Live entries of the last snapshot; 0: none was taken since the start.",
+        counters.snapshot_entries,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_snapshot_seconds",
+        "Duration of the last snapshot, from its request on.",
+        counters.snapshot_seconds,
+    )
 
 
 def _disk_space(runtime: Runtime) -> Iterator[Metric]:

@@ -44,7 +44,7 @@ SLICE_SECONDS = 0.0005
 STEP_ENTRIES = 128
 """Entries between two looks at the clock."""
 
-OTHERS_SHARE = 12
+OTHERS_SHARE = 16
 """So many times as long as a slice takes, others have their turn behind it, if they did anything
 since the slice before. They keep nine tenths of their rate so, with what it costs to catch entries
 before they change."""
@@ -258,9 +258,8 @@ class Snapshots:
 
 def _walk(capture: LiveCapture) -> float:
     """Walk over entries for the time of a slice; return how long it was."""
-    began = perf_counter()
-    used = 0.0
-    while used < SLICE_SECONDS and not capture.walked:
+    began, used = perf_counter(), 0.0
+    while not capture.walked and used < SLICE_SECONDS:
         capture.step(STEP_ENTRIES)
         used = perf_counter() - began
     return used

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_facts, unpack_record
+from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, SEGMENT, unpack_facts, unpack_record
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.live_index import LiveChanges
 from fastjournald.tables.entry import NOTHING, Entry
@@ -71,7 +71,7 @@ class LiveCapture:
         self._amended = amended
         self._trimmed = trimmed
         self._superseded = superseded
-        self._next_segment = next_segment
+        self._next = next_segment.to_bytes(4, "big")
         self._part = -1
         """Number of the part of the key table in which the walk is."""
         self._keys_ahead: list[bytes] = []
@@ -115,7 +115,11 @@ class LiveCapture:
             self._taken.difference_update(there)
         for entry in found:
             # one that went since the walk came to this part is absent
-            if entry.run is not None and entry.state != _ABSENT:
+            if (
+                entry.run is not None
+                and entry.state != _ABSENT
+                and entry.facts[SEGMENT] < self._next
+            ):
                 self._take(entry)
         self._kept += len(found)
 
@@ -133,20 +137,27 @@ class LiveCapture:
 
     def take(self, entry: Entry) -> None:
         """An entry is about to change."""
-        if entry.run is not None and not self._is_taken(entry) and self._take(entry):
+        # under load most of those that change are newer
+        if (
+            entry.facts[SEGMENT] < self._next
+            and entry.run is not None
+            and not self._is_taken(entry)
+        ):
+            self._take(entry)
             self._taken.add(entry)
             self._kept += 1
 
     def take_renamed(self, entry: Entry) -> None:
         """An entry is about to get another primary key: the walk may come to it, or come again."""
         self.take(entry)
-        if entry.run is not None:
+        if entry.run is not None and entry.facts[SEGMENT] < self._next:
             self._taken.add(entry)
 
     def take_gone(self, entry: Entry) -> None:
         """The record of an entry is about to be dead."""
         self.take(entry)
-        self._taken.discard(entry)
+        if self._taken:
+            self._taken.discard(entry)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -154,13 +165,11 @@ class LiveCapture:
         part = self._keys.part_of(entry.key)
         return part < self._part or entry in self._walked or entry in self._taken
 
-    def _take(self, entry: Entry) -> bool:
-        """Take an entry as it is; return whether it was live."""
+    def _take(self, entry: Entry) -> None:
+        """Take an entry as it is, which was live."""
         # a microsecond for each entry is a second for a million (tests.bench.bench_snapshot)
         high, low, _ = unpack_record(entry.facts, FACTS_BYTES)
         segment = high >> SEGMENT_SHIFT
-        if segment >= self._next_segment:
-            return False
         run = self._runs.get(segment)
         if run is None:
             run = self._runs[segment] = CapturedRun(segment, array("Q"), {})
@@ -169,12 +178,8 @@ class LiveCapture:
         offsets.append(offset)
         if entry.extra is not NOTHING and (job_id := entry.job_id) in self._amended:
             changes[offset] = self._changes(entry, job_id)
-            if len(changes) >= RUN_CHANGES:
-                self._full.append(self._runs.pop(segment))
-                return True
-        if len(offsets) >= RUN_ENTRIES:
+        if len(offsets) >= RUN_ENTRIES or len(changes) >= RUN_CHANGES:
             self._full.append(self._runs.pop(segment))
-        return True
 
     def _changes(self, entry: Entry, job_id: bytes) -> LiveChanges:
         _, not_before, arrival, timestamp, created, value_type = unpack_facts(entry.facts)

@@ -22,6 +22,8 @@ ORDER_BYTES = 17
 """The part of them that says which entry is next."""
 FACTS_BYTES = _FACTS.size
 """Without the facts of its record."""
+SEGMENT = slice(FACTS_BYTES, FACTS_BYTES + 4)
+"""Place of the segment of its record."""
 PRIORITY_AT = 0
 ARRIVAL_AT = 9
 SERIAL = slice(ARRIVAL_AT + 2, ARRIVAL_AT + 8)
