@@ -61,9 +61,6 @@ def main() -> None:
         if not isinstance(generator, random.SystemRandom):
             generator.seed()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if "duckdb" in sys.modules:
-        # it complains at the end of objects that nobody has collected
-        atexit.register(gc.unfreeze)
     try:
         status = program()
     except SystemExit as ending:

@@ -32,7 +32,7 @@ from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.recovery.inspect_log import inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
-from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS, LiveEntry
+from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS, LiveEntry
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000

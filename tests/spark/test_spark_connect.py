@@ -109,6 +109,6 @@ def test_connect_client_has_the_views_and_errors_of_the_data_source(
     assert found["view"] == found["records"]
     assert found["schemas"] == [["time", "timestamp"], ["key", "string"]]
     assert found["other"] == ["value"]
-    assert "under Spark Connect" in found["entries in sql"]
+    assert found["entries in sql"] == len(live)
     assert "there is no option mdoe" in found["misspelt"]
     assert found["missing"].startswith(f"{tmp_path}/no-log does not exist")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 import fastjournal.spark
@@ -23,13 +22,14 @@ from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.cluster.java_errors import translating_workers
-from fastjournal.spark.live_entries import entries_view
-from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.live_entries import entry_parts
+from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import INSTANTS
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.java_machine import CODEGEN_MODE, JavaMachine
+from tests.spark.live_snapshots import take_live_snapshot
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 if TYPE_CHECKING:
@@ -125,37 +125,37 @@ def jobs_of(spark: SparkSession, group: str) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
-def test_entries_view_loads_without_a_job_and_reads_each_segment_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_entries_view_loads_without_a_job_and_reads_places_of_a_live_index(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    # so many bytes a shard that components go over shards
-    monkeypatch.setattr(entries_view, "PARTITION_BYTES", 8_000)
-    write_random_log(tmp_path, 3, segments=3, records=80)
-    expected = as_told(replayed(tmp_path))
-    names = ("adaptive.enabled", "shuffle.partitions")
-    before = [spark.conf.get(f"spark.sql.{name}") for name in names]
-    read_facts = spark.sparkContext.accumulator(0)
-    send = entries_view.send_facts
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        read_facts.add(1)
-        return send(*arguments, **options)
-
-    monkeypatch.setattr(entries_view, "send_facts", counted)
-    # the function is sent with the module's own code, so that the count is of the workers
-    cloudpickle.register_pickle_by_value(entries_view)
-    spark.sparkContext.setJobGroup("laziness", "")
-    try:
-        frame = read(spark, tmp_path, "entries", instants="us")
-        assert jobs_of(spark, "laziness") == 0
-        assert [spark.conf.get(f"spark.sql.{name}") for name in names] == before
-        assert rows_of(frame) == expected
-        assert jobs_of(spark, "laziness") > 0
+    log = tmp_path / "log"
+    write_random_log(log, 3, segments=3, records=80)
+    expected = as_told(replayed(log))
+    snapshot = take_live_snapshot(log, tmp_path / "snapshots", run_entries=7)
+    for directory in (log, snapshot):
+        spark.sparkContext.setJobGroup(str(directory), "")
+        try:
+            frame = read(spark, directory, "entries", instants="us")
+            assert jobs_of(spark, str(directory)) == 0
+            assert rows_of(frame) == expected
+            assert jobs_of(spark, str(directory)) == 1
+        finally:
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
         assert frame.count() == len(expected)
-    finally:
-        cloudpickle.unregister_pickle_by_value(entries_view)
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    assert read_facts.value == 3
+        assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
+
+
+def test_entries_view_has_a_partition_for_some_bytes_of_a_snapshot(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write_random_log(log, 3, segments=6, records=80)
+    snapshot = str(take_live_snapshot(log, tmp_path / "snapshots"))
+    assert len(entry_parts.find_parts(snapshot)) == 1
+    size = (log / segment_name(2)).stat().st_size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry_parts, "PART_BYTES", size // 2)
+        pieces = [part.pieces for part in entry_parts.find_parts(snapshot)]
+    assert len(pieces) > 9
+    assert len(entry_parts.find_parts(str(log))) == 1
 
 
 def test_entries_view_reads_the_columns_of_a_schema(spark: SparkSession, tmp_path: Path) -> None:
@@ -166,13 +166,10 @@ def test_entries_view_reads_the_columns_of_a_schema(spark: SparkSession, tmp_pat
     reader = spark.read.format("fastjournal").option("view", "entries").schema("id STRING")
     frame = reader.load(str(tmp_path))
     assert sorted(row.id for row in frame.collect()) == list("01234")
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert plan.count("MapInArrow") > 2
-    assert "value" not in plan
-    assert "value" in read(spark, tmp_path, "entries")._jdf.queryExecution().toString()
+    assert frame.columns == ["id"]
 
 
-def test_entries_view_is_a_temporary_view_of_sql(spark: SparkSession, tmp_path: Path) -> None:
+def test_entries_view_is_a_view_and_a_table_of_sql(spark: SparkSession, tmp_path: Path) -> None:
     write_random_log(tmp_path, 4, segments=2, records=40)
     options = f"OPTIONS (path '{tmp_path}', VIEW 'entries', instants 'us')"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW live USING fastjournal {options}")
@@ -184,12 +181,14 @@ def test_entries_view_is_a_temporary_view_of_sql(spark: SparkSession, tmp_path: 
             spark.sql(f"CREATE TEMPORARY VIEW live USING fastjournal {options}")
     finally:
         spark.catalog.dropTempView("live")
-    # no plan stands behind a table of the catalog
     for columns in ("", "(id STRING)"):
-        with pytest.raises(Exception, match=r"by a plan of Spark.* CREATE TEMPORARY VIEW"):
-            spark.sql(f"CREATE TABLE live {columns} USING fastjournal {options}")
-        assert not spark.catalog.tableExists("live")
-    assert replayed(tmp_path)
+        spark.sql(f"CREATE TABLE live {columns} USING fastjournal {options}")
+        try:
+            found = spark.sql("SELECT id FROM live").collect()
+        finally:
+            spark.sql("DROP TABLE live")
+        expected = [row[6] for row in replayed(tmp_path)]
+        assert sorted(map(str, (row.id for row in found))) == sorted(map(str, expected))
 
 
 def test_table_of_sql_has_the_views_events_and_spool(spark: SparkSession, tmp_path: Path) -> None:

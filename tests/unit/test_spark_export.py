@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,24 +24,17 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark.execution import duckdb_engine, sorted_runs
-from fastjournal.spark.export import domain_runs, local_entries, snapshot_export
+from fastjournal.spark.export import entry_sort, snapshot_export
 from fastjournal.spark.export.snapshot_export import export_snapshot
-from fastjournal.spark.live_entries import replay_runs
+from fastjournal.spark.live_entries import entry_parts
+from fastjournal.spark.live_entries.entry_parts import find_parts, reading
+from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.live_snapshots import take_live_snapshot
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
-TRACED = tuple(
-    module.__file__
-    for module in (
-        snapshot_export,
-        local_entries,
-        duckdb_engine,
-        domain_runs,
-        replay_runs,
-        sorted_runs,
-    )
-)
+TRACED = tuple(module.__file__ for module in (snapshot_export, entry_sort, entry_parts))
+ALL = entry_sort.DomainRange((), 1, 1, None, "")
 TAKEN_US = 1_795_165_406_070_796
 
 
@@ -54,7 +49,21 @@ def snapshot_of(log: Path, where: Path) -> Path:
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     write_random_log(tmp_path / "log", 11, segments=5, records=80)
-    return snapshot_of(tmp_path / "log", tmp_path / "snapshots")
+    return take_live_snapshot(tmp_path / "log", tmp_path / "snapshots", taken_us=TAKEN_US)
+
+
+def damage_an_entry(snapshot: Path) -> Path:
+    """Change a byte of the record of a live entry, and return its segment."""
+    path = snapshot / "000000003.log"
+    (part,) = find_parts(str(snapshot))
+    assert part.live is not None
+    with reading(LogDirectory(snapshot).files, str(snapshot / "LIVE")) as read:
+        offset = part.live.read_records(read, 3).offsets[0]
+    data = bytearray(path.read_bytes())
+    data[offset + 30] ^= 0x55
+    path.unlink()
+    path.write_bytes(data)
+    return path
 
 
 def exported(destination: Path) -> list[tuple[Any, ...]]:
@@ -73,7 +82,9 @@ def test_export_that_is_interrupted_leaves_nothing_half_done(
         # the same entries each time, without their computation
         export_snapshot(snapshot, tmp_path / "whole", processes=1)
         batches = pq.read_table(tmp_path / "whole").to_batches()
-        monkeypatch.setattr(snapshot_export, "sorted_entries", lambda *_, **__: iter(batches))
+        monkeypatch.setattr(snapshot_export, "write_part", lambda *_: [])
+        monkeypatch.setattr(snapshot_export, "read_range", lambda _: iter(batches))
+        monkeypatch.setattr(snapshot_export, "find_ranges", lambda _: [ALL])
     writes = ("write", "finish", "_put", "_put_manifest")
     lines_left = 0
 
@@ -89,7 +100,7 @@ def test_export_that_is_interrupted_leaves_nothing_half_done(
         return trace
 
     interrupted = 0
-    for number in range(1, 100_000, 1 if dense else 149):
+    for number in range(1, 100_000, 1 if dense else 53):
         lines_left = number
         sys.settrace(trace)
         try:
@@ -108,7 +119,10 @@ def test_export_that_is_interrupted_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_export_equals_the_replay(processes: int, snapshot: Path, tmp_path: Path) -> None:
+def test_export_equals_the_replay(
+    processes: int, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_parts, "PART_BYTES", 1000)
     steps: list[tuple[int, int]] = []
     manifest = export_snapshot(
         snapshot,
@@ -126,33 +140,21 @@ def test_export_equals_the_replay(processes: int, snapshot: Path, tmp_path: Path
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_export_without_room_for_its_sort_says_what_to_change(
-    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(duckdb_engine, "MEMORY_MIB", 1)
-    with pytest.raises(
-        LogFailedError, match=r"cannot sort the entries: .* \(set TMPDIR to "
-    ) as told:
-        export_snapshot(snapshot, tmp_path / "out", processes=1)
-    assert len(str(told.value).splitlines()) == 1
-    assert list(tmp_path.glob("out/*")) == []
-
-
+@pytest.mark.parametrize("call", ["new_file", "open_file"])
 def test_export_on_a_full_temporary_disk_names_the_temporary_directory(
-    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    for name in ("write_facts", "write_entries", "write_replayed", "write_replay"):
-        with monkeypatch.context() as patch:
-            patch.setattr(local_entries.export_tasks, name, full)
-            told = rf"{scratch}/.*: cannot sort the entries: .*No space left .*set TMPDIR to "
-            with pytest.raises(LogFailedError, match=told):
-                export_snapshot(snapshot, tmp_path / "out", processes=1, scratch=scratch)
-        assert list(tmp_path.glob("out/*")) == list(scratch.iterdir()) == []
+    monkeypatch.setattr(pa.ipc, call, full)
+    told = rf"{scratch}/.*: cannot sort the entries: .*No space left .*set TMPDIR to "
+    with pytest.raises(LogFailedError, match=told) as caught:
+        export_snapshot(snapshot, tmp_path / "out", processes=1, scratch=scratch)
+    assert len(str(caught.value).splitlines()) == 1
+    assert list(tmp_path.glob("out/*")) == list(scratch.iterdir()) == []
 
 
 def test_export_whose_process_is_killed_says_what_to_change(snapshot: Path, tmp_path: Path) -> None:
@@ -194,6 +196,8 @@ def test_export_begins_another_file_behind_the_bytes_that_an_object_store_can_re
     out = tmp_path / "out"
     monkeypatch.setattr(snapshot_export, "ROW_GROUP_ROWS", 4)
     monkeypatch.setattr(snapshot_export, "FILE_BYTES", 3000)
+    for name in ("GROUP_BYTES", "RANGE_BYTES"):
+        monkeypatch.setattr(entry_sort, name, 500)
     files = export_snapshot(snapshot, out).files
     stem = f"entries-{snapshot.name}"
     names = [
@@ -287,10 +291,7 @@ def test_export_is_on_the_disk_before_its_success_is(
 def test_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    damaged = snapshot / "000000003.log"
-    data = bytearray(damaged.read_bytes())
-    data[100] ^= 1
-    damaged.write_bytes(data)
+    damage_an_entry(snapshot)
     with pytest.raises(LogCorruptError, match=r"000000003.log at offset \d+"):
         export_snapshot(snapshot, tmp_path / "out")
     after = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("[!_]*")}
@@ -338,10 +339,7 @@ def test_export_refuses_a_snapshot_that_is_not_whole(snapshot: Path, tmp_path: P
 def test_export_of_a_damaged_snapshot_advises_what_it_can_do_and_leaves_no_directory(
     parents: str, snapshot: Path, tmp_path: Path
 ) -> None:
-    path = snapshot / "000000003.log"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x55
-    path.write_bytes(data)
+    path = damage_an_entry(snapshot)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(LogCorruptError) as damaged:
         export_snapshot(snapshot, tmp_path / parents)
@@ -378,9 +376,41 @@ def test_export_beside_a_manifest_of_another_program_is_no_export_into_a_snapsho
 def test_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "000000001.log").write_bytes(bytes(SegmentBuilder()))
+    for snapshot in (
+        snapshot_of(tmp_path / "log", tmp_path / "old"),
+        take_live_snapshot(tmp_path / "log", tmp_path / "snapshots"),
+    ):
+        assert export_snapshot(snapshot, tmp_path / "out").rows == 0
+        assert exported(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_export_of_a_snapshot_without_a_live_index_replays_it(
+    processes: int, tmp_path: Path
+) -> None:
+    write_random_log(tmp_path / "log", 12, segments=3, records=60)
     snapshot = snapshot_of(tmp_path / "log", tmp_path / "snapshots")
-    assert export_snapshot(snapshot, tmp_path / "out").rows == 0
-    assert exported(tmp_path / "out") == []
+    export_snapshot(snapshot, tmp_path / "out", processes=processes)
+    assert exported(tmp_path / "out") == replayed(snapshot)
+
+
+@pytest.mark.parametrize("harm", ["missing", "torn", "other", "version"])
+def test_export_of_a_snapshot_with_a_bad_live_index_leaves_nothing(
+    harm: str, snapshot: Path, tmp_path: Path
+) -> None:
+    live = snapshot / "LIVE"
+    data = live.read_bytes()
+    live.unlink()
+    if harm == "other":
+        write_random_log(tmp_path / "log 2", 12, segments=2)
+        shutil.copy(take_live_snapshot(tmp_path / "log 2", tmp_path / "others") / "LIVE", live)
+    elif harm != "missing":
+        live.write_bytes(data[:-1] if harm == "torn" else data[:7] + b"\2" + data[8:])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(LogCorruptError, match=f"{live}: .*live index") as caught:
+        export_snapshot(snapshot, tmp_path / "out")
+    assert caught.value.hint == "export another snapshot, or restore the file"
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_export_needs_neither_spark_nor_trio() -> None:

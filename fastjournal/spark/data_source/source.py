@@ -37,7 +37,9 @@ from fastjournal.spark.history.event_rows import EVENT_COLUMNS
 from fastjournal.spark.history.event_stream import EventsStream
 from fastjournal.spark.history.events_reader import EventsReader
 from fastjournal.spark.history.file_history import history_files
-from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.entries_reader import EntriesReader
+from fastjournal.spark.live_entries.entry_parts import find_index
+from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
 from fastjournal.spark.query.paths import (
     check_journal,
     check_spool,
@@ -85,13 +87,11 @@ class FastjournalSource(DataSource):
         self.check_directories(stream=True)
         schema = view_schema(self._columns, self._checked)
         if self._checked.is_table:
-            if self._checked.view == "entries" and self._checked.foreign is None:
-                raise no_plan()
             keep_options(schema, self._checked.given)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the view ``records``, or of a view of a foreign journal."""
+        """Return the reader of a view."""
         columns = self.check_schema(schema)
         options = self._checked
         directories = self.check_directories()
@@ -104,7 +104,7 @@ class FastjournalSource(DataSource):
         if options.view == "events":
             return EventsReader(directories, columns, permissive=options.permissive)
         if options.view == "entries":
-            raise no_plan()
+            return EntriesReader(directories, columns, permissive=options.permissive)
         return RecordsReader(
             directories,
             columns,
@@ -173,6 +173,8 @@ class FastjournalSource(DataSource):
                 history_files(directory, permissive=True)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
+            elif self._checked.view == "entries":
+                find_index(open_log(directory))
             elif not stream or newest_snapshot(directory) is None:
                 open_log(directory)
         return found
@@ -197,15 +199,6 @@ class FastjournalSource(DataSource):
     def _columns(self) -> Sequence[HasKind]:
         options = self._checked
         return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
-
-
-def no_plan() -> BadRequestError:
-    """Return the error for the view ``entries`` of a table, or of a session without its plan."""
-    return BadRequestError(
-        "the view entries is computed by a plan of Spark, which a data source alone cannot return",
-        hint="after fastjournal.spark.register(spark) use spark.read.format(...).load(...) "
-        "or CREATE TEMPORARY VIEW; under Spark Connect load(...) and createTempView",
-    )
 
 
 def _read_only() -> BadRequestError:

@@ -31,6 +31,11 @@ class Here(Executor):
         return done
 
 
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 @contextmanager
 def process_pool(processes: int) -> Iterator[Executor]:
     """Give an executor for the block.

@@ -1,7 +1,7 @@
 """Export of a snapshot: its live entries as Parquet, without Spark or Java.
 
     DESTINATION/entries-<snapshot>.parquet    zstd, sorted by domain, about 1 M rows a row group
-    DESTINATION/entries-<snapshot>-2.parquet  what is behind 4 GiB of the file before
+    DESTINATION/entries-<snapshot>-2.parquet  the domains behind those, of a large snapshot
     DESTINATION/_manifest.json                which snapshot, which files
     DESTINATION/_SUCCESS                      empty; written last
 
@@ -21,18 +21,22 @@ old ``_SUCCESS`` was removed, when the manifest names all, and before and behind
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
-Memory does not grow with the snapshot, but with the largest group of entries that share keys, URIs
-or links: see ``fastjournal.spark.export.local_entries``.
+Processes read the entries of parts of the snapshot (``live_entries.entry_parts``), sort them by
+domain (``export.entry_sort``), and write a file of neighbouring domains each. Memory does not grow
+with the snapshot, but where it has no live index: then one process replays it, as a daemon that
+starts.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from itertools import chain
-from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -40,10 +44,22 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from fastjournal.cmdlog.snapshot import Manifest
-from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.execution.duckdb_engine import processors
-from fastjournal.spark.export.local_entries import sorted_entries
-from fastjournal.spark.live_entries.partition_replay import ENTRY_ARROW_SCHEMA
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark.execution.process_pool import process_pool, processors
+from fastjournal.spark.export.entry_sort import (
+    DomainRange,
+    RunGroup,
+    find_ranges,
+    read_range,
+    write_runs,
+)
+from fastjournal.spark.live_entries.entry_parts import (
+    EntryPart,
+    find_index,
+    parts_of_index,
+    read_part,
+)
+from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.storage.files import (
     LogDirectory,
     check_outside_snapshots,
@@ -61,12 +77,21 @@ ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 256 * 1024 * 1024
 """Before compression; a row group of large values ends here, so that memory stays bounded."""
 FILE_BYTES = 4 * 1024 * 1024 * 1024
-"""A file ends behind so many bytes: S3 renames by a copy, and copies no object above 5 GiB."""
+"""Most bytes of the entries of a file: S3 renames by a copy, and copies no object above 5 GiB."""
 PART_BYTES = 48 * 1024 * 1024
 """A snapshot of no more bytes is exported in this process."""
 
 MANIFEST_NAME = "_manifest.json"
 SUCCESS_NAME = "_SUCCESS"
+_FEW_VALUES = (
+    "domain", "priority", "state", "value_type", "ttl", "attempts", "worked_on_until", "superseded",
+    "reason", "segment",
+)  # fmt: skip
+"""Columns that are written with a dictionary."""
+_PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": list(_FEW_VALUES)}
+_BEHIND = 2
+"""Tasks for each process that wait or run, and files."""
+_Found = TypeVar("_Found")
 _FORMAT = "fastjournal-export"
 _VERSION = 1
 
@@ -115,9 +140,9 @@ def export_snapshot(
         snapshot: Path or URI of the snapshot's directory.
         destination: Path or URI of a directory; it is created, or holds an earlier export.
         on_progress: Called with what has been done and what there is to do, in bytes.
-        processes: Processes that decode; None: one for each processor, for a snapshot larger than
-            ``PART_BYTES``. More than one need a main module that can be imported.
-        scratch: Local directory for temporary files, about twice the snapshot; None: the
+        processes: Processes that read and write; None: one for each processor, for a snapshot
+            larger than ``PART_BYTES``. More than one need a main module that can be imported.
+        scratch: Local directory for temporary files, about as large as the entries; None: the
             system's.
 
     Raises:
@@ -141,20 +166,71 @@ def export_snapshot(
         target.cleaned_up(),
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
         tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
+        _translating_end(),
+        process_pool(processes) as pool,
     ):
-        batches = sorted_entries(
-            source,
-            snapshot,
-            Path(directory),
-            processes=processes,
-            on_bytes=progress.add,
-        )
-        name = f"entries-{source.path.rpartition('/')[2]}"
-        files = target.write(name, batches)
+        parts = parts_of_index(os.fspath(snapshot), source.segments, find_index(source))
+        waiting = _BEHIND * processes if processes > 1 else 0
+        tasks = [(write_part, part, f"{directory}/runs-{at}") for at, part in enumerate(parts)]
+        groups: list[RunGroup] = []
+        for part, found in zip(parts, _in_turn(pool, waiting, tasks), strict=True):
+            groups += found
+            progress.add(part.bytes)
+        stem = f"entries-{source.path.rpartition('/')[2]}"
+        shares = share_out(find_ranges(groups), processes)
+        files = []
+        for file in target.write(pool, waiting, stem, shares):
+            files.append(file)
+            progress.add(source.manifest.bytes // len(shares))
         manifest = _describe(source, source.manifest, files)
         target.finish(manifest)
     progress.finish()
     return manifest
+
+
+def write_part(part: EntryPart, path: str) -> list[RunGroup]:
+    """Write the entries of a part of the snapshot as sorted runs."""
+    return write_runs(path, read_part(part, ENTRY_ARROW_SCHEMA.names, permissive=False))
+
+
+def share_out(ranges: Sequence[DomainRange], processes: int) -> list[list[DomainRange]]:
+    """Return the ranges of each file, one file at least: a few files for each process."""
+    rows, size = (sum(column) for column in ((r.rows for r in ranges), (r.bytes for r in ranges)))
+    groups = max(rows // ROW_GROUP_ROWS, size // ROW_GROUP_BYTES)
+    files = max(min(groups, _BEHIND * processes), -(-size // FILE_BYTES), 1)
+    found: list[list[DomainRange]] = [[]]
+    done = 0
+    for one in ranges:
+        if done * files >= len(found) * size and found[-1]:
+            found.append([])
+        found[-1].append(one)
+        done += one.bytes
+    return found
+
+
+def _in_turn(
+    pool: Executor, waiting: int, tasks: Iterable[tuple[Callable[..., _Found], *tuple[Any, ...]]]
+) -> Iterator[_Found]:
+    """Run tasks, a bounded number at once; yield their results in order."""
+    running: deque[Future[_Found]] = deque()
+    for task, *arguments in tasks:
+        running.append(pool.submit(task, *arguments))
+        if len(running) > waiting:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
+@contextmanager
+def _translating_end() -> Iterator[None]:
+    """Raise the end of a process in the block as a ``LogFailedError``."""
+    try:
+        yield
+    except BrokenExecutor as error:
+        raise LogFailedError(
+            "a process of the export was ended from outside",
+            hint="free memory, or call fastjournal.spark.export_snapshot with processes=1",
+        ) from error
 
 
 @contextmanager
@@ -168,7 +244,7 @@ def _advising() -> Iterator[None]:
 
 
 class _ExportProgress:
-    """Bytes read, twice each: for the facts of records, and for entries."""
+    """Bytes of the snapshot, twice each: entries are read and sorted, and written."""
 
     def __init__(self, size: int, tell: Callable[[int, int], None] | None) -> None:
         self._all = 2 * size
@@ -190,6 +266,7 @@ class _Target:
     def __init__(
         self, destination: str | os.PathLike[str], file_mode: int, directory_mode: int
     ) -> None:
+        self._destination = os.fspath(destination)
         self._files, self._path = resolve(destination)
         check_outside_snapshots(self._files, self._path)
         self._file_mode, self._directory_mode = file_mode, directory_mode
@@ -242,21 +319,22 @@ class _Target:
                         self._files.delete_dir(path)
             raise
 
-    def write(self, stem: str, batches: Iterator[pa.RecordBatch]) -> list[ExportedFile]:
-        """Write the Parquet files, one at least, under temporary names."""
+    def write(
+        self, pool: Executor, waiting: int, stem: str, shares: Sequence[Sequence[DomainRange]]
+    ) -> Iterator[ExportedFile]:
+        """Write the Parquet files under temporary names, and yield each that is there."""
         with translating("write", self._path):
             self._created = list(self._missing())
             create_directory(self._files, self._path, self._directory_mode)
             for old in self._rest:
                 self._files.delete_file(f"{self._path}/{old}")
-        groups = _row_groups(batches)
-        found = [self._write_file(f"{stem}.parquet", groups)]
-        # only a row group that is there begins another file
-        for group in groups:
-            rest = chain(iter((group,)), groups)
-            del group
-            found.append(self._write_file(f"{stem}-{len(found) + 1}.parquet", rest))
-        return found
+        tasks = []
+        for number, share in enumerate(shares, 1):
+            name = f"{stem}.parquet" if number == 1 else f"{stem}-{number}.parquet"
+            path = f"{self._path}/{_TEMPORARY}{name}"
+            self._temporary.append(path)
+            tasks.append((write_file, self._destination, path, name, self._file_mode, share))
+        yield from _in_turn(pool, waiting, tasks)
 
     def _missing(self) -> Iterator[str]:
         """Yield the directories that are not there, the innermost first."""
@@ -264,28 +342,6 @@ class _Target:
         while path and self._files.get_file_info(path).type == pa.fs.FileType.NotFound:
             yield path
             path = path.rpartition("/")[0]
-
-    def _write_file(self, name: str, groups: Iterator[pa.Table]) -> ExportedFile:
-        """Write row groups up to the bytes of a file."""
-        rows = 0
-        path = f"{self._path}/{_TEMPORARY}{name}"
-        with translating("write", path):
-            self._temporary.append(path)
-            create_file(self._files, path, self._file_mode)
-            with (
-                self._files.open_output_stream(path, compression=None) as sink,
-                pa.parquet.ParquetWriter(sink, ENTRY_ARROW_SCHEMA, compression="zstd") as writer,
-            ):
-                for table in groups:
-                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                    rows += table.num_rows
-                    # while the next one is gathered, this one need not be in memory
-                    del table
-                    if sink.tell() >= FILE_BYTES:
-                        break
-            sync(self._files, path)
-            size = self._files.get_file_info(path).size
-        return ExportedFile(name, size, rows)
 
     def finish(self, manifest: ExportManifest) -> None:
         """Put everything in its place, ``_SUCCESS`` last."""
@@ -324,6 +380,37 @@ class _Target:
 
 
 _TEMPORARY = "_temporary-"
+
+
+def write_file(
+    destination: str, path: str, name: str, mode: int, ranges: Sequence[DomainRange]
+) -> ExportedFile:
+    """Write a Parquet file of the entries of some ranges, in order.
+
+    Args:
+        destination: Path or URI of its directory.
+        path: Its path on that file system, under its temporary name.
+        name: Its name.
+        mode: Mode that it may have at most.
+        ranges: Ranges of the entries.
+    """
+    files, _ = resolve(destination)
+    rows = 0
+    batches = chain.from_iterable(map(read_range, ranges))
+    with translating("write", path):
+        create_file(files, path, mode)
+        with (
+            files.open_output_stream(path, compression=None) as sink,
+            pa.parquet.ParquetWriter(sink, ENTRY_ARROW_SCHEMA, **_PARQUET) as writer,
+        ):
+            for table in _row_groups(batches):
+                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                rows += table.num_rows
+                # while the next one is gathered, this one need not be in memory
+                del table
+        sync(files, path)
+        size = files.get_file_info(path).size
+    return ExportedFile(name, size, rows)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -1,119 +1,217 @@
-"""Fetch of the records that make entries, by their offsets, from their segment.
+"""Fetch of live entries: the records at given places of a segment, decoded column by column.
 
-Second stage of the view ``entries`` and of the export: ``live_entries.plan`` says which
-records. Values are read only here, and only those of records that are chosen. No pyspark here.
+Only these records are read, in pieces of ``CHUNK_BYTES``, and each one's checksum is checked. An
+entry that later records changed, and one of a rare form, is decoded by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from fastjournal.cmdlog.format.layout import CRC_BYTES, SIMPLE_BODY_BYTES, TIME_BYTES
+from fastjournal.cmdlog.live_index import LiveChanges, LiveRecords, ReadBytes
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.byte_arrays import (
+    END_BYTES,
     ByteStrings,
     Integers,
-    Numbers,
+    Mask,
     Offsets,
     SegmentBytes,
 )
-from fastjournal.spark.decoding.rows import decode_row, read_bytes
+from fastjournal.spark.decoding.rows import decode_row
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
-from fastjournal.spark.decoding.vectorised.decode import RecordArrays
-from fastjournal.spark.decoding.vectorised.frames import Frames, valid_frames
-from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
-from fastjournal.spark.live_entries.facts import Arrivals, serial_numbers
-from fastjournal.spark.live_entries.partition_replay import ENTRY_ARROW_SCHEMA, PartReplay, to_batch
-from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile
-
-REPLAYED_SCHEMA = pa.schema(
-    [
-        ("label", pa.int64()),
-        ("segment", pa.int32()),
-        ("offset", pa.int64()),
-        ("raw", pa.binary()),
-        ("token", pa.binary()),
-        ("ours", pa.bool_()),
-        ("serial", pa.int64()),
-        ("doubt", pa.int32()),
-    ]
+from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
+from fastjournal.spark.decoding.vectorised.frames import Frames
+from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN
+from fastjournal.spark.live_entries.entry_rows import (
+    ENTRY_ARROW_SCHEMA,
+    LiveEntry,
+    entry_column,
+    live_entry,
 )
-"""Records to replay. ``serial``: serial number of a job of workq's own."""
+from fastjournal.spark.storage.files import SegmentFile
+
+READABLE_SCHEMA = ENTRY_ARROW_SCHEMA.append(pa.field(CORRUPT_COLUMN.name, CORRUPT_COLUMN.arrow))
+_LAST_RECORD_BYTES = 4096
+"""Bytes read of the last record of a piece, before its size is known."""
 _STATES = pa.array(["waiting", "worked_on", "buried"])
-_RAW = ("segment", "offset", "_raw", "_token", "_ours", "_doubt")
-
-
-class Base(NamedTuple):
-    """Serial numbers before a segment, see ``facts.serial_numbers``."""
-
-    earlier: int = 0
-    ahead: int = 0
-
-
-# --- records that are entries as they stand -------------------------------------------------------
+_HINT = "read another snapshot; option mode=permissive leaves out what cannot be read"
 
 
 def read_entries(
-    files: Any, segment: SegmentFile, offsets: Offsets, names: Sequence[str]
+    read: ReadBytes,
+    segment: SegmentFile,
+    records: LiveRecords,
+    names: Sequence[str],
+    *,
+    permissive: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of records that need no replay.
+    """Yield the entries that records at some places of a segment carry.
 
     Args:
-        files: The pyarrow file system that the segment is on.
+        read: Takes offset and size; returns so many bytes of the segment, or fewer at its end.
         segment: Which one.
-        offsets: Those of the records, ascending.
-        names: Columns to build, from ``partition_replay.ENTRY_COLUMNS``.
+        records: The places, and changes by later records.
+        names: Columns to build, of ``READABLE_SCHEMA``; one at least.
+        permissive: A damaged record becomes a row with ``_corrupt``; otherwise it ends the reading.
 
     Raises:
-        LogCorruptError: The segment is another one by now.
-        LogFailedError: It cannot be read.
+        LogCorruptError: A record is damaged, or carries no entry, where not ``permissive``.
+        LogFailedError: The segment cannot be read.
     """
-    if not len(offsets):
-        return
-    data = read_bytes(files, segment)
-    arrays = SegmentBytes(data)
-    start, body, end = _choose(valid_frames(data, arrays), offsets, segment)
-    for part in parts_of(start):
-        records = RecordArrays(arrays, start[part], body[part], end[part])
-        records.decode(contents=True, operations=True)
-        irregular = records.irregular.copy()
-        batch = entry_columns(Chunk(records, segment.number), names)
-        if irregular.any():
-            batch = batch.filter(pa.array(~irregular))
-            yield _by_replay(data, segment, records, np.flatnonzero(irregular), names)
-        if len(batch):
-            yield batch
+    offsets = np.asarray(records.offsets, np.int64)
+    changed = np.sort(np.fromiter(records.changes, np.int64, len(records.changes)))
+    for part in parts_of(offsets):
+        piece = _Piece(read, segment, offsets[part])
+        if piece.damage and not permissive:
+            raise piece.damage[0]
+        yield from piece.batches(records.changes, changed, names)
+        for error in piece.damage:
+            if not permissive:
+                raise error
+            yield damage_row(names, segment.number, error)
 
 
-def _choose(frames: Frames, offsets: Offsets, segment: SegmentFile) -> Frames:
-    """Return the frames of the records at these offsets."""
-    index = np.searchsorted(frames.start, offsets)
-    if (
-        not len(frames.start)
-        or not (frames.start[np.minimum(index, len(frames.start) - 1)] == offsets).all()
-    ):
-        raise LogCorruptError(
-            "the segment was replaced while it was read", path=segment.path, hint=LOG_IN_USE
-        )
-    return Frames(frames.start[index], frames.body[index], frames.end[index])
+def damage_row(names: Sequence[str], segment: int | None, error: LogCorruptError) -> pa.RecordBatch:
+    """Return the row of damage, of mode permissive."""
+    error.hint = None
+    told = {"segment": segment, "offset": error.offset, CORRUPT_COLUMN.name: str(error)}
+    fields = [READABLE_SCHEMA.field(name) for name in names]
+    arrays = [pa.array([told.get(field.name)], field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def entry_columns(chunk: Chunk, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the columns of records that are entries as they stand.
+class _Piece:
+    """Records at places side by side, read together.
 
     Args:
-        chunk: The records.
-        names: Columns to build, from ``partition_replay.ENTRY_COLUMNS``.
+        read: Reads the segment.
+        segment: Which one.
+        offsets: The places, ascending; few enough for ``CHUNK_BYTES``.
     """
-    schema = pa.schema([ENTRY_ARROW_SCHEMA.field(name) for name in names])
-    columns = [
-        _state(chunk) if name == "state" else VECTOR_COLUMNS[name].array(chunk) for name in names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def __init__(self, read: ReadBytes, segment: SegmentFile, offsets: Offsets) -> None:
+        self._segment = segment
+        self._first = int(offsets[0])
+        self._data = _read_records(read, self._first, int(offsets[-1]))
+        self._arrays = SegmentBytes(self._data)
+        self.damage: list[LogCorruptError] = []
+        """Errors of the records that cannot be read."""
+        frames, valid = _frames_at(self._data, self._arrays, offsets - self._first)
+        for offset in offsets[~valid].tolist():
+            self._add_damage(offset, "the record of a live entry is damaged")
+        self._frames = Frames(*(column[valid] for column in frames))
+
+    def _add_damage(self, offset: int, why: str) -> None:
+        path = self._segment.path
+        self.damage.append(LogCorruptError(why, path=path, offset=offset, hint=_HINT))
+
+    def batches(
+        self, changes: Mapping[int, LiveChanges], changed: Offsets, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the entries: those that their records alone tell, then the others.
+
+        Args:
+            changes: Changes by offset.
+            changed: The offsets of these, ascending.
+            names: Columns to build.
+        """
+        start, body, end = self._frames
+        if not len(start):
+            return
+        last_field = max(map(_last_field, names))
+        records = RecordArrays(self._arrays, start, body, end, last_field)
+        records.decode(contents=last_field >= 0, operations=False)
+        single = records.irregular | _are_in(start + self._first, changed)
+        if last_field >= 0:
+            carries = single.copy()
+            carries[records.entries.rows] = True
+            single |= ~carries
+        fields = [READABLE_SCHEMA.field(name) for name in names]
+        schema = pa.schema(fields)
+        if not single.all():
+            chunk = Chunk(records, self._segment.number)
+            columns = [self._column(name, chunk) for name in names]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield batch.filter(pa.array(~single)) if single.any() else batch
+        found = list(self._single(np.flatnonzero(single), changes))
+        if found:
+            columns = [
+                pa.nulls(len(found), field.type)
+                if field.name == CORRUPT_COLUMN.name
+                else entry_column(field.name, found)
+                for field in fields
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _column(self, name: str, chunk: Chunk) -> pa.Array:
+        if name == "offset":
+            return pa.array(chunk.arrays.start + self._first)
+        if name == "state":
+            return _state(chunk)
+        if name == CORRUPT_COLUMN.name:
+            return pa.nulls(len(chunk.arrays), CORRUPT_COLUMN.arrow)
+        return VECTOR_COLUMNS[name].array(chunk)
+
+    def _single(self, rows: Offsets, changes: Mapping[int, LiveChanges]) -> Iterator[LiveEntry]:
+        """Yield entries that are decoded one by one."""
+        start, body, end = (column[rows].tolist() for column in self._frames)
+        for at, inner, behind in zip(start, body, end, strict=True):
+            offset = at + self._first
+            try:
+                row = decode_row(self._data, self._segment, at, inner, behind + CRC_BYTES)
+                row.offset = offset
+                yield live_entry(row, changes.get(offset))
+            except LogCorruptError as error:
+                self._add_damage(offset, error.message)
+
+
+def _last_field(name: str) -> int:
+    """Return the number of the last field of envelopes that a column needs."""
+    if name == "state":
+        return ENVELOPE_FIELDS.index("reason")
+    return VECTOR_COLUMNS[name].last_field if name in VECTOR_COLUMNS else -1
+
+
+def _are_in(offsets: Offsets, chosen: Offsets) -> Mask:
+    """Return which offsets are among others, which ascend."""
+    if not len(chosen):
+        return np.zeros(len(offsets), np.bool_)
+    index = np.minimum(np.searchsorted(chosen, offsets), len(chosen) - 1)
+    found: Mask = chosen[index] == offsets
+    return found
+
+
+def _read_records(read: ReadBytes, first: int, last: int) -> bytes:
+    """Return the bytes from the first record to behind the last one, and ``END_BYTES`` zeros."""
+    data = read(first, last - first + _LAST_RECORD_BYTES)
+    head = SegmentBytes(data[last - first :] + bytes(END_BYTES))
+    size = head.uvarints(np.array([TIME_BYTES]))
+    missing = int(size.end[0]) + int(size.numbers[0]) + CRC_BYTES - _LAST_RECORD_BYTES
+    rest = b""
+    if size.valid[0] and len(data) == last - first + _LAST_RECORD_BYTES and missing > 0:
+        rest = read(first + len(data), missing)
+    return b"".join((data, rest, bytes(END_BYTES)))
+
+
+def _frames_at(data: bytes, arrays: SegmentBytes, start: Offsets) -> tuple[Frames, Mask]:
+    """Return the frames of records, and whether each is one whose checksum is right."""
+    size = arrays.uvarints(start + TIME_BYTES)
+    stop = len(data) - END_BYTES
+    valid = size.valid & (size.numbers >= SIMPLE_BODY_BYTES) & (size.numbers <= stop)
+    end = size.end + np.where(valid, size.numbers, 0).astype(np.int64)
+    valid &= end + CRC_BYTES <= stop
+    crc32c = google_crc32c.value
+    spans = zip(start[valid].tolist(), end[valid].tolist(), strict=True)
+    found = np.array([crc32c(data[at:behind]) for at, behind in spans], np.uint32)
+    valid[valid] = found == arrays.unsigned32(end[valid])
+    return Frames(start, size.end, end), valid
 
 
 def _state(chunk: Chunk) -> pa.Array:
@@ -126,70 +224,3 @@ def _state(chunk: Chunk) -> pa.Array:
     if isinstance(token, Integers):
         state[token.numbers > 0] = 1
     return _STATES.take(chunk.numbers(entries.rows, state, entries.valid, "long"))
-
-
-def _by_replay(
-    data: bytes, segment: SegmentFile, records: RecordArrays, chosen: Offsets, names: Sequence[str]
-) -> pa.RecordBatch:
-    """Return the entries of records of rare forms."""
-    replay = PartReplay()
-    for index in chosen:
-        start, behind = int(records.start[index]), int(records.behind[index])
-        row = decode_row(data, segment, start, int(records.body[index]), behind)
-        replay.feed(segment.number, start, row.raw, token=None, ours=True)
-    return to_batch(list(replay.finish())).select(names)
-
-
-# --- records to replay ----------------------------------------------------------------------------
-
-
-def read_replayed(
-    files: Any,
-    segment: SegmentFile,
-    offsets: Offsets,
-    labels: Numbers,
-    base: Base,
-    *,
-    permissive: bool,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records at these offsets with their labels, as ``REPLAYED_SCHEMA``.
-
-    Args:
-        files: The pyarrow file system that the segment is on.
-        segment: Which one.
-        offsets: Those of the records, ascending.
-        labels: Those of the records.
-        base: Serial numbers before the segment.
-        permissive: Damage is passed over.
-
-    Raises:
-        LogCorruptError: Damage, where not ``permissive``; or the segment is another one by now.
-        LogFailedError: It cannot be read.
-    """
-    arrivals = Arrivals()
-    found = 0
-    names = (*_RAW, "foreign", "arrival")
-    for batch in read_batches(files, segment, names, permissive=permissive):
-        is_foreign, numbers, leads = arrivals.number(batch)
-        places = batch.column("offset").to_numpy()
-        index = np.searchsorted(offsets, places)
-        chosen = np.flatnonzero(offsets[np.minimum(index, len(offsets) - 1)] == places)
-        if not len(chosen):
-            continue
-        found += len(chosen)
-        serial = serial_numbers(numbers, leads, base.earlier, base.ahead)
-        batch = batch.append_column("serial", pa.array(serial, mask=~is_foreign))
-        batch = batch.append_column("label", pa.array(_labels_at(labels, index, chosen)))
-        columns = ("label", *_RAW[:2], "_raw", "_token", "_ours", "serial", "_doubt")
-        rows = batch.select(columns).take(pa.array(chosen))
-        yield pa.RecordBatch.from_arrays(rows.columns, schema=REPLAYED_SCHEMA)
-    if found < len(offsets):
-        raise LogCorruptError(
-            "the segment was replaced while it was read", path=segment.path, hint=LOG_IN_USE
-        )
-
-
-def _labels_at(labels: Numbers, index: Offsets, chosen: Offsets) -> Numbers:
-    found = np.zeros(len(index), np.int64)
-    found[chosen] = labels[index[chosen]]
-    return found

@@ -12,7 +12,7 @@ from fastjournal.spark.cluster.java_errors import translating_output
 from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.execution.process_pool import run_apart
 from fastjournal.spark.export.snapshot_export import PART_BYTES, export_snapshot
-from fastjournal.spark.live_entries.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
 from fastjournal.spark.nightly import history_jobs, state_jobs
 from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.inputs import Night

@@ -16,7 +16,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogLockedError
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.java_errors import translating_start
-from fastjournal.spark.execution.duckdb_engine import processors
+from fastjournal.spark.execution.process_pool import processors
 from fastjournal.spark.history.days import checked_day, last_ended_day
 from fastjournal.spark.nightly.day_store import checked_output
 from fastjournal.spark.nightly.inputs import (

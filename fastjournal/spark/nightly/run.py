@@ -27,8 +27,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
-from fastjournal.spark.execution.duckdb_engine import processors
-from fastjournal.spark.execution.process_pool import process_pool
+from fastjournal.spark.execution.process_pool import process_pool, processors
 from fastjournal.spark.export.snapshot_export import PART_BYTES
 from fastjournal.spark.history.days import begin_us, days_to_prune, stale_days, trend_days
 from fastjournal.spark.history.event_table import EventTable

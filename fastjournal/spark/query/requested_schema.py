@@ -8,7 +8,7 @@ says so: UTF-8, other bytes as ``\\\\xNN``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -71,19 +71,6 @@ class RequestedColumn(NamedTuple):
     type: str
     """Spark's name of the type that is asked for."""
     nullable: bool = True
-
-    @property
-    def sql(self) -> str:
-        """Expression that makes it of the column of the view."""
-        source = f"`{self.source}`"
-        if self.kind == "instant" and self.type == "timestamp":
-            bounds = f"{source} > 0 AND {source} < {TIMESTAMPS.stop}"
-            source = f"CASE WHEN {bounds} THEN timestamp_micros({source}) END"
-        elif self.kind == "instant":
-            source = f"nullif({source}, 0)"
-        # a user names it by columnNameOfCorruptRecord
-        name = self.name.replace("`", "``")
-        return f"{source} AS `{name}`"
 
 
 def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
@@ -150,26 +137,13 @@ def cast_batch(batch: pa.RecordBatch, columns: Sequence[RequestedColumn]) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def cast_texts(
-    batches: Iterable[pa.RecordBatch], columns: Sequence[RequestedColumn]
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the columns of a view with bytes as text where that is asked for."""
-    texts = {column.source for column in columns if is_text_of_bytes(column)}
-    for batch in batches:
-        arrays = [
-            as_text(batch.column(name)) if name in texts else batch.column(name)
-            for name in batch.schema.names
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
-
-
-def is_text_of_bytes(column: RequestedColumn) -> bool:
+def _is_text_of_bytes(column: RequestedColumn) -> bool:
     """Whether a column of bytes is asked for as STRING."""
     return column.kind == "bytes" and column.type == "string"
 
 
 def _cast(array: pa.Array, column: RequestedColumn) -> pa.Array:
-    if is_text_of_bytes(column):
+    if _is_text_of_bytes(column):
         return as_text(array)
     if column.kind == "time":
         return array.cast(_ARROW[column.type])

@@ -14,6 +14,7 @@ import pyarrow.fs
 
 from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
+from fastjournal.cmdlog.live_index import LIVE_NAME
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.snapshot import (
@@ -65,10 +66,13 @@ class LogDirectory:
         """An archive that a daemon writes; a copy may lack the state."""
         self.archived: dict[ArchivedSegment, int] = {}
         """Files of an archive, and their sizes in bytes; also shorter versions of segments."""
+        self.live_bytes: int | None = None
+        """Size of the live index; None: there is none."""
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
         self.has_archive_state = STATE_NAME in sizes
+        self.live_bytes = sizes.get(LIVE_NAME)
         # else a daemon has started on a copy of a snapshot: it is a log again
         if MANIFEST_NAME in sizes and APPEND_LOCK not in sizes:
             self.manifest = self._read_manifest()
