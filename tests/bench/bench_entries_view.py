@@ -1,13 +1,10 @@
-"""Spark view entries of a snapshot: records a processor second, wall time and memory.
+"""Spark view entries of a snapshot or a log: records a processor second, wall time and memory.
 
-    python -m tests.bench.bench_entries_view [RECORDS] [DIRECTORY] [--links LINKS]
-        [--component ENTRIES] [--ended] [--master MASTER]
+    python -m tests.bench.bench_entries_view [RECORDS] [DIRECTORY] [--links LINKS] [--log]
+        [--master MASTER]
 
-The snapshot of ``bench_export``, or with ``--links`` one of entries with two links each, so of 1.5
-records a link: in components of so many entries, each names a link of the one before. With
-``--ended`` each entry is completed before the next one of its component comes, but for the last
-one: as a daemon writes them, where a key stands for one entry at a time; without, all are live, as
-only damage leaves them.
+The snapshot of ``bench_export``, or with ``--links`` one of entries with two links each, which
+other records gave them: 1.5 records a link. With ``--log`` its log, which one process replays.
 
 ``local[2]``, and 1 GiB of heap, which is Spark's default. The session has run one job. Then
 ``load``, ``count`` and a write of all columns to nowhere: processor time of Java and of Python's
@@ -24,24 +21,25 @@ import os
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
+import google_crc32c
 from pyspark.sql import DataFrame
 
 from fastjournal.cmdlog.format.operation_records import Link
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
-from fastjournal.cmdlog.snapshot import take_snapshot
-from fastjournal.disk import OsDisk
+from fastjournal.cmdlog.live_index import LiveChanges
 from fastjournal.spark import start_session
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.bench.bench_export import (
     GROUP_LIVE,
     GROUP_RECORDS,
     SEGMENT_BYTES,
+    finish_snapshot,
     memory_of,
     write_snapshot,
 )
@@ -53,61 +51,45 @@ ENTRY_BYTES = 540
 """About the bytes of an entry with its links."""
 
 
-class Shape(NamedTuple):
-    """Shape of a log of links."""
-
-    links: int
-    component: int
-    """Entries that are connected by links."""
-    ended: bool
-    """Whether each one is completed before the next one comes."""
-
-    @property
-    def entries(self) -> int:
-        """Return the number of entries."""
-        return self.links // LINKS
-
-    @property
-    def records(self) -> int:
-        """Return the number of records, but for those of the segments."""
-        ends = self.entries - -(-self.entries // self.component) if self.ended else 0
-        return self.entries + self.links + ends
-
-
-def write_linked_segment(directory: str, number: int, first: int, stop: int, shape: Shape) -> int:
-    """Write a segment with these entries and their links; return its size."""
+def write_linked_segment(
+    directory: str, number: int, first: int, stop: int
+) -> tuple[SegmentInfo, array[int], dict[int, LiveChanges]]:
+    """Write a segment with these entries and their links; return its facts and live records."""
     builder = SegmentBuilder(
         number - 1, now_us=START_US + number * 100_000_000, ids_from=number << 32
     )
+    changes: dict[int, LiveChanges] = {}
     for serial in range(first, stop):
         builder.now_us += 100
-        key = b"host%03d.example:128:%016d:%d" % (serial % 200, builder.now_us, serial)
+        now, offset = builder.now_us, len(builder.data)
+        key = b"host%03d.example:128:%016d:%d" % (serial % 200, now, serial)
         uri = b"https://host.example/some/page/%d" % serial
         job = builder.entry(key, uri=uri, value=bytes(100), arrival=serial)
-        component, place = divmod(serial, shape.component)
-        for link in range(place, place + LINKS):
-            builder.operation(Link(job, b"link/%d/%d" % (component, link)))
-        if shape.ended and place + 1 < shape.component and serial + 1 < shape.entries:
-            builder.complete(job, key)
-    (Path(directory) / segment_name(number)).write_bytes(bytes(builder))
-    return len(builder.data)
+        links = [b"link/%d/%d" % (serial, link) for link in range(LINKS)]
+        for link in links:
+            builder.operation(Link(job, link))
+        changes[offset] = LiveChanges(
+            key, uri, links, not_before=0, timestamp=now, created=now, modified=now, expires=0,
+            ttl=0, arrival=serial, attempts=0, token=0, superseded=0,
+        )  # fmt: skip
+    data = bytes(builder)
+    (Path(directory) / segment_name(number)).write_bytes(data)
+    crc32c = google_crc32c.value(data)
+    info = SegmentInfo(number, len(data), crc32c, None, None, len(builder.offsets))
+    return info, array("Q", changes), changes
 
 
-def write_linked_snapshot(directory: Path, shape: Shape) -> Path:
-    """Write a log of links; return its snapshot."""
+def write_linked_snapshot(directory: Path, links: int) -> Path:
+    """Write a log of entries with so many links; return its snapshot."""
     log = directory / "log"
     log.mkdir()
-    each = SEGMENT_BYTES // ENTRY_BYTES
+    each, entries = SEGMENT_BYTES // ENTRY_BYTES, links // LINKS
     with ProcessPoolExecutor() as pool:
         tasks = [
-            pool.submit(
-                write_linked_segment, str(log), n, first, min(first + each, shape.entries), shape
-            )
-            for n, first in enumerate(range(0, shape.entries, each), 1)
+            pool.submit(write_linked_segment, str(log), n, first, min(first + each, entries))
+            for n, first in enumerate(range(0, entries, each), 1)
         ]
-        infos = [SegmentInfo(n, t.result(), 0, None, None, 0) for n, t in enumerate(tasks, 1)]
-    snapshots = directory / "snapshots"
-    return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
+        return finish_snapshot(directory, (task.result() for task in tasks))
 
 
 class Kind(StrEnum):
@@ -165,15 +147,16 @@ class Memory:
         self._ended.set()
 
 
-def main(records: int, directory: Path, shape: Shape, master: str) -> None:
-    """Print what the view of a snapshot of so many records, or of this shape, takes."""
+def main(records: int, directory: Path, links: int, master: str, *, of_log: bool) -> None:
+    """Print what the view of so many records, or of so many links, takes."""
     found = sorted((directory / "snapshots").glob("*Z"))
     if found:
         snapshot = found[0]
-    elif shape.links:
-        snapshot = write_linked_snapshot(directory, shape)
+    elif links:
+        snapshot = write_linked_snapshot(directory, links)
     else:
         snapshot = write_snapshot(directory, records)
+    place = directory / "log" if of_log else snapshot
     size = sum(path.stat().st_size for path in snapshot.glob("*.log"))
     spark = start_session(master)
     spark.range(1).mapInArrow(lambda batches: batches, "id BIGINT").collect()
@@ -188,13 +171,13 @@ def main(records: int, directory: Path, shape: Shape, master: str) -> None:
 
     before = processor_seconds()
     frame = measured(
-        "load", lambda: spark.read.format("fastjournal").load(str(snapshot), view="entries")
+        "load", lambda: spark.read.format("fastjournal").load(str(place), view="entries")
     )
     assert isinstance(frame, DataFrame)
     rows = measured("count", frame.count)
     spent = processor_seconds() - before
     assert isinstance(rows, int)
-    written = shape.records if shape.links else rows // GROUP_LIVE * GROUP_RECORDS
+    written = rows * (1 + LINKS) if links else rows // GROUP_LIVE * GROUP_RECORDS
     print(f"{size / 1e6:,.0f} MB, {written:,} records, {rows:,} live entries: ", end="")
     print(f"{written / spent:,.0f} records a processor second")
     measured("write", lambda: frame.write.format("noop").mode("overwrite").save())
@@ -209,13 +192,11 @@ if __name__ == "__main__":
     parser.add_argument("records", nargs="?", type=int, default=300_000)
     parser.add_argument("directory", nargs="?", type=Path)
     parser.add_argument("--links", type=int, default=0)
-    parser.add_argument("--component", type=int, default=200)
-    parser.add_argument("--ended", action="store_true")
+    parser.add_argument("--log", action="store_true")
     parser.add_argument("--master", default="local[2]")
     told = parser.parse_args()
-    wanted = Shape(told.links, told.component, told.ended)
     if told.directory is not None:
-        main(told.records, told.directory, wanted, told.master)
+        main(told.records, told.directory, told.links, told.master, of_log=told.log)
     else:
         with tempfile.TemporaryDirectory() as made:
-            main(told.records, Path(made), wanted, told.master)
+            main(told.records, Path(made), told.links, told.master, of_log=told.log)

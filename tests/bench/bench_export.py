@@ -4,8 +4,8 @@
 
 A snapshot as the daemon writes it, in segments of 64 MiB: of twelve records seven are entries with
 a URI and 100 bytes; two of the entries are leased and completed, one is replaced through its URI,
-four are live. The memory is the largest sum over the processes of the export, sampled; pages that
-they share count once (PSS).
+four are live, and the snapshot names them. The memory is the largest sum over the processes of the
+export, sampled; pages that they share count once (PSS).
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+import google_crc32c
 
 from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.envelope import pack
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
-from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.cmdlog.live_index import RUN_ENTRIES_MAX, LiveChanges, LiveIndexWriter
+from fastjournal.cmdlog.snapshot import begin_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
@@ -45,8 +49,9 @@ if __name__ == "__main__":
 """
 
 
-def write_segment(directory: str, number: int, groups: int) -> SegmentInfo:
-    """Write one segment with so many groups of records; return its facts."""
+def write_segment(directory: str, number: int, groups: int) -> tuple[SegmentInfo, array[int]]:
+    """Write one segment with so many groups of records; return its facts and its live records."""
+    live: array[int] = array("Q")
     draw = random.Random(number)
     builder = SegmentBuilder(
         number - 1, now_us=START_US + number * 100_000_000, ids_from=number << 32
@@ -61,9 +66,11 @@ def write_segment(directory: str, number: int, groups: int) -> SegmentInfo:
             key = b"host%03d.example:128:%016d:%d" % (draw.randrange(DOMAINS), now, serial)
             # the last one takes the URI of the first one
             uri = b"https://host.example/some/page/%d" % (serial - index if index == 6 else serial)
-            fields = (key, uri, [], 1, bytes(100), now, now, now, serial, now)
+            fields: tuple[object, ...] = (key, uri, [], 1, bytes(100), now, now, now, serial, now)
             job = builder.job_id()
             record = encode_job(Command.SCHEDULE, moment, job, head, pack(fields), moment, moment)
+            if index >= GROUP_ENTRIES - GROUP_LIVE:
+                live.append(len(builder.data))
             builder.record(record)
             entries.append((job, key))
         builder.complete(*entries[0], how=REPLACED + 1)
@@ -74,7 +81,8 @@ def write_segment(directory: str, number: int, groups: int) -> SegmentInfo:
             builder.complete(job, key)
     data = bytes(builder)
     (Path(directory) / segment_name(number)).write_bytes(data)
-    return SegmentInfo(number, len(data), 0, None, None, len(builder.offsets))
+    crc32c = google_crc32c.value(data)
+    return SegmentInfo(number, len(data), crc32c, None, None, len(builder.offsets)), live
 
 
 def write_snapshot(directory: Path, records: int) -> Path:
@@ -86,9 +94,26 @@ def write_snapshot(directory: Path, records: int) -> Path:
     count = max(round(records / GROUP_RECORDS / groups), 1)
     with ProcessPoolExecutor() as pool:
         tasks = [pool.submit(write_segment, str(log), n, groups) for n in range(1, count + 1)]
-        infos = [task.result() for task in tasks]
-    snapshots = directory / "snapshots"
-    return Path(take_snapshot(OsDisk(), str(log), str(snapshots), infos, START_US))
+        found = [task.result() for task in tasks]
+    return finish_snapshot(directory, [(info, live, {}) for info, live in found])
+
+
+def finish_snapshot(
+    directory: Path, segments: Iterable[tuple[SegmentInfo, array[int], dict[int, LiveChanges]]]
+) -> Path:
+    """Take a snapshot of segments, whose live records and their changes are given."""
+    segments = list(segments)
+    infos = [info for info, _, _ in segments]
+    log, snapshots = str(directory / "log"), str(directory / "snapshots")
+    partial = begin_snapshot(OsDisk(), log, snapshots, infos, START_US)
+    writer = LiveIndexWriter(partial.create_live_index().write, START_US, infos)
+    for info, live, changes in segments:
+        for first in range(0, len(live), RUN_ENTRIES_MAX):
+            offsets = live[first : first + RUN_ENTRIES_MAX]
+            writer.add_run(
+                info.number, offsets, {at: changes[at] for at in offsets if at in changes}
+            )
+    return Path(partial.finish(writer.finish()))
 
 
 _SYSCALL = ctypes.CDLL(None).syscall
