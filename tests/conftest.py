@@ -73,10 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the fork servers, after all tests, and free the modules that were kept from collection.
-
-    DuckDB's binding reports all objects that an interpreter leaves as leaks, a page of them.
-    """
+    """End the fork servers, after all tests, and free the modules that were kept from collection."""
     close_fork_servers()
     gc.unfreeze()
 

@@ -201,7 +201,7 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - whatever it is, it is told, and the process ends
         traceback.print_exc()
         status = 1
-    # not to the end of the interpreter: what is imported is not collected, and DuckDB says so
+    # not to the end of the interpreter: what is imported is not collected
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

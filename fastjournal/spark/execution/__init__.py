@@ -1,1 +1,1 @@
-"""Execution: tasks on cores and executors, and relations beyond memory (DuckDB, sort, shards)."""
+"""Execution: tasks in processes of this machine, and in executors of Spark."""

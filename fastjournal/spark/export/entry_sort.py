@@ -1,4 +1,4 @@
-"""External sort of entries by domain: sorted runs on a local disk, and ranges of domains of these.
+"""External merge sort of entries by domain: sorted runs on a local disk, and ranges of domains.
 
 A task writes the entries of a part of the log as *runs*, each sorted by domain, in *groups* of few
 rows whose first and last domain are known (``write_runs``). From these follow *ranges* of domains
@@ -37,7 +37,7 @@ class RunGroup(NamedTuple):
 
     path: str
     number: int
-    """Of the record batch in the file."""
+    """Number of the record batch in the file."""
     rows: int
     bytes: int
     first: str

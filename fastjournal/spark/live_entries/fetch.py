@@ -68,7 +68,7 @@ def read_entries(
     offsets = np.asarray(records.offsets, np.int64)
     changed = np.sort(np.fromiter(records.changes, np.int64, len(records.changes)))
     for part in parts_of(offsets):
-        piece = _Piece(read, segment, offsets[part])
+        piece = _RecordPiece(read, segment, offsets[part])
         if piece.damage and not permissive:
             raise piece.damage[0]
         yield from piece.batches(records.changes, changed, names)
@@ -87,7 +87,7 @@ def damage_row(names: Sequence[str], segment: int | None, error: LogCorruptError
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-class _Piece:
+class _RecordPiece:
     """Records at places side by side, read together.
 
     Args:
