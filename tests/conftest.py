@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the fork servers, after all tests, and free the modules that were kept from collection."""
+    """End the fork servers behind all tests, and free modules that were kept from collection."""
     close_fork_servers()
     gc.unfreeze()
 
