@@ -21,6 +21,8 @@ from fastjournal.errors import LogCorruptError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_MASK, Flag, Function
 from fastjournal.protocol.messages import Request
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.logs import SegmentBuilder
 from tests.door.engine import DeliveredJobs, DeliveringReply, LongMatches, Missing, Scan
 from tests.door.places import patch_module
 from tests.door.tables import Entry
@@ -54,6 +56,8 @@ class Session:
             tombstone_ttl=self.draw.choice((2, 3600)),
             memory_limit=seed % 4 > 1,
         )
+        if seed % 5 == 0:
+            self.begin_with_workq()
         choices = Choices(
             START, DURATIONS, restarts=seed % 2 == 0, listens=False, functions=FUNCTIONS
         )
@@ -63,6 +67,22 @@ class Session:
         self.taken: TakenIndex | None = None
         self.seen: Counter[str] = Counter()
         """Entries in the indexes, by what they have, and other things that happened."""
+
+    def begin_with_workq(self) -> None:
+        """Begin with a segment that workq has written."""
+        log, segment = self.log, SegmentBuilder(None)
+        segment.now_us = START - SECOND
+        for number in range(6):
+            segment.foreign(
+                self.draw.choice((b"a", b"b")),
+                b"job %d" % number,
+                priority=number - 3,
+                ttl_ms=3_600_000,
+            )
+        log.disk = SimulatedDisk()
+        log.disk.mkdir(LOG)
+        log.disk.create(f"{LOG}/000000001.log").write(bytes(segment))
+        log.start()
 
     def run(self) -> None:
         """Play the session; each index that is taken is held against replay."""
