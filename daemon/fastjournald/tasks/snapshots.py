@@ -116,7 +116,7 @@ class Snapshots:
         runtime = self._runtime
         store = runtime.engine.store
         began = perf_counter()
-        self._stop_at = math.inf
+        self._stop_at, self._work = math.inf, store.work
         try:
             async with runtime.segments_free:
                 await runtime.commit.wait_settled(runtime.writer.appended)
