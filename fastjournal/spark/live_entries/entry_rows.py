@@ -17,12 +17,23 @@ from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES, cut, text
 
 
-class LiveEntry(NamedTuple):
-    """A live entry, and where the record that carries it stands."""
+class LiveEntry:
+    """A live entry, and where the record that carries it stands.
 
-    job: ReplayedEntry
-    segment: int
-    offset: int
+    Args:
+        job: The entry.
+        segment: Number of the segment.
+        offset: Where the record begins there.
+    """
+
+    __slots__ = ("job", "offset", "parts", "segment")
+
+    def __init__(self, job: ReplayedEntry, segment: int, offset: int) -> None:
+        self.job = job
+        self.segment = segment
+        self.offset = offset
+        self.parts = parse_journal_key(job.key)
+        """Parts of its key; None: it is a plain one."""
 
 
 def live_entry(row: RecordRow, changes: LiveChanges | None) -> LiveEntry:
@@ -82,9 +93,8 @@ def _instant(name: str) -> Callable[[LiveEntry], Any]:
     return lambda found: cut(getattr(found.job, name))
 
 
-def _id(found: LiveEntry) -> str | None:
-    parts = parse_journal_key(found.job.key)
-    return None if parts is None else text(parts.id)
+def _text_of_part(name: str) -> Callable[[LiveEntry], str | None]:
+    return lambda found: None if found.parts is None else text(getattr(found.parts, name))
 
 
 def _state(found: LiveEntry) -> str:
@@ -97,10 +107,10 @@ ENTRY_COLUMNS = (
     EntryColumn("key", "bytes", _of("key")),
     EntryColumn("uri", "bytes", _of("uri")),
     EntryColumn("links", "list", _of("links")),
-    EntryColumn("domain", "text", lambda f: None if f.job.domain is None else text(f.job.domain)),
-    EntryColumn("priority", "int", lambda f: None if f.job.domain is None else f.job.priority),
+    EntryColumn("domain", "text", _text_of_part("domain")),
+    EntryColumn("priority", "int", lambda f: None if f.parts is None else f.parts.priority),
     EntryColumn("not_before", "long", _instant("not_before")),
-    EntryColumn("id", "text", _id),
+    EntryColumn("id", "text", _text_of_part("id")),
     EntryColumn("state", "text", _state),
     EntryColumn("value_type", "int", _of("value_type")),
     EntryColumn("value", "bytes", _of("value")),
