@@ -16,7 +16,7 @@ import pyarrow as pa
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.kestrel_files import list_queues
-from fastjournal.spark.data_source import foreign_reader
+from fastjournal.spark.data_source import row_views
 from fastjournal.spark.data_source.source import FastjournalSource
 
 CORPUS = Path(__file__).parent.parent / "format" / "data"
@@ -37,7 +37,7 @@ def rows(name: str, **options: str) -> list[dict[str, Any]]:
 
 
 def test_entries_view_has_the_jobs_of_beanstalkd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_reader, "BATCH_ROWS", 10)
+    monkeypatch.setattr(row_views, "BATCH_ROWS", 10)
     jobs = json.loads((CORPUS / "beanstalkd" / "killed.json").read_text())["after_restart"]
     found = {row["id"]: row for row in rows("beanstalkd/killed", view="entries")}
     assert set(found) == {f"beanstalkd-{number}" for number in jobs}
@@ -64,7 +64,7 @@ def test_reader_of_a_journal_has_the_same_rows_in_one_partition_and_in_many(
 ) -> None:
     whole = rows(name, view=view, mode="permissive")
     assert count_partitions(name, view) == 1
-    monkeypatch.setattr(foreign_reader, "PARTITION_BYTES", 1)
+    monkeypatch.setattr(row_views, "PARTITION_BYTES", 1)
     parts = rows(name, view=view, mode="permissive")
     # each partition ends with its damage
     assert sorted(parts, key=repr) == sorted(whole, key=repr)
@@ -82,10 +82,10 @@ def test_reader_of_a_journal_has_the_same_rows_in_one_partition_and_in_many(
 
 def test_partition_of_a_journal_has_queues_up_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [(name, size) for name, size in zip("abcdefg", (5, 5, 1, 20, 0, 3, 8), strict=True)]
-    monkeypatch.setattr(foreign_reader, "PARTITION_BYTES", 10)
-    found = foreign_reader._side_by_side(sizes)
+    monkeypatch.setattr(row_views, "PARTITION_BYTES", 10)
+    found = row_views._side_by_side(sizes)
     assert [sorted(part) for part in found] == [["a", "b"], ["c"], ["d"], ["e", "f"], ["g"]]
-    assert foreign_reader._side_by_side([]) == []
+    assert row_views._side_by_side([]) == []
 
 
 def test_views_have_damage_of_a_link_that_leads_nowhere(

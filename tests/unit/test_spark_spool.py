@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.protocol import Function, Request, encode_request
-from fastjournal.spark.data_source import spool_view
+from fastjournal.spark.data_source import row_views
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spool import DeadDirectory, Reason, Spool, list_slots
 from fastjournal.spool.format import encode_record
@@ -34,7 +34,7 @@ def frame_of(key: bytes) -> bytes:
 def test_spool_view_has_pending_dead_and_suspect_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_view, "BATCH_ROWS", 2)
+    monkeypatch.setattr(row_views, "BATCH_ROWS", 2)
     with Spool(tmp_path) as spool:
         for number in range(5):
             spool.append(

@@ -30,8 +30,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.data_source.foreign_reader import FOREIGN_COLUMNS, ForeignReader
-from fastjournal.spark.data_source.spool_view import SPOOL_COLUMNS, SpoolReader
+from fastjournal.spark.data_source.row_views import (
+    FOREIGN_COLUMNS,
+    SPOOL_COLUMNS,
+    ForeignReader,
+    SpoolReader,
+)
 from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
 from fastjournal.spark.history.event_stream import EventsStream

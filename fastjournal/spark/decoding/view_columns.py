@@ -82,7 +82,7 @@ class Column(NamedTuple):
 
     name: str
     kind: str
-    value: Callable[[RecordRow], Any]
+    value: Callable[[Any], Any]
 
     @property
     def arrow(self) -> pa.DataType:
@@ -118,7 +118,7 @@ def sql_schema(columns: Sequence[HasKind]) -> str:
     return ", ".join(f"`{column.name}` {_SQL[column.kind]}" for column in columns)
 
 
-def to_batch(rows: Sequence[RecordRow], columns: Sequence[Column]) -> pa.RecordBatch:
+def to_batch(rows: Sequence[Any], columns: Sequence[Column]) -> pa.RecordBatch:
     """Return rows as an Arrow batch."""
     arrays = [
         pa.array([column.value(row) for row in rows], type=column.arrow) for column in columns
