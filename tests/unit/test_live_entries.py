@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastjournal.spark.decoding.record_columns import READABLE
 
 from fastjournal.cmdlog.format.operation_records import Link, Pause, Resize
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import RecordRow
+from fastjournal.spark.decoding.view_columns import READABLE
 from fastjournal.spark.live_entries import entry_parts, log_replay
 from fastjournal.spark.live_entries.entry_parts import find_parts, read_part
 from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
@@ -229,6 +229,6 @@ def test_snapshot_of_an_earlier_release_is_replayed(tmp_path: Path) -> None:
 
 
 def test_record_of_a_pause_tells_its_domain_and_its_end() -> None:
-    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77))
+    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77, again=False))
     told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
     assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}

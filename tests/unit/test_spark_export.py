@@ -19,7 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
@@ -54,11 +54,12 @@ def snapshot(tmp_path: Path) -> Path:
 
 def damage_an_entry(snapshot: Path) -> Path:
     """Change a byte of the record of a live entry, and return its segment."""
-    path = snapshot / "000000003.log"
     (part,) = find_parts(str(snapshot))
     assert part.live is not None
     with reading(LogDirectory(snapshot).files, str(snapshot / "LIVE")) as read:
-        offset = part.live.read_records(read, 3).offsets[0]
+        found = {number: part.live.read_records(read, number).offsets for number in range(1, 6)}
+    number, offset = next((number, offsets[0]) for number, offsets in found.items() if offsets)
+    path = snapshot / segment_name(number)
     data = bytearray(path.read_bytes())
     data[offset + 30] ^= 0x55
     path.unlink()
@@ -195,7 +196,7 @@ def test_export_begins_another_file_behind_the_bytes_that_an_object_store_can_re
 ) -> None:
     out = tmp_path / "out"
     monkeypatch.setattr(snapshot_export, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(snapshot_export, "FILE_BYTES", 3000)
+    monkeypatch.setattr(snapshot_export, "FILE_BYTES", 1500)
     for name in ("GROUP_BYTES", "RANGE_BYTES"):
         monkeypatch.setattr(entry_sort, name, 500)
     files = export_snapshot(snapshot, out).files
@@ -291,8 +292,8 @@ def test_export_is_on_the_disk_before_its_success_is(
 def test_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    damage_an_entry(snapshot)
-    with pytest.raises(LogCorruptError, match=r"000000003.log at offset \d+"):
+    path = damage_an_entry(snapshot)
+    with pytest.raises(LogCorruptError, match=rf"{path.name} at offset \d+"):
         export_snapshot(snapshot, tmp_path / "out")
     after = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("[!_]*")}
     assert after.items() <= before.items()

@@ -56,6 +56,10 @@ _RUN_BYTES = 300
 """Room for an entry of a run, with its changes: keys are long rarely."""
 
 
+class _NoRoomError(LogFailedError):
+    """The live index would take of the bytes that are kept free."""
+
+
 class _StoppedError(Exception):
     """The daemon stops."""
 
@@ -134,7 +138,9 @@ class Snapshots:
             try:
                 path = await self._complete(snapshot, capture, segments, now)
             except LogFailedError as error:
-                self._failed(reply, ErrorCode.NOT_PERSISTED, error)
+                no_room = isinstance(error, _NoRoomError)
+                code = ErrorCode.READ_ONLY if no_room else ErrorCode.NOT_PERSISTED
+                self._failed(reply, code, error)
                 return None
             except _StoppedError as error:
                 self._failed(reply, ErrorCode.SHUTTING_DOWN, error)
@@ -210,13 +216,13 @@ class Snapshots:
         """Leave min-free-bytes of the disk to the log.
 
         Raises:
-            LogFailedError: A run would take of it.
+            _NoRoomError: A run would take of it.
         """
         runtime = self._runtime
         directory = runtime.config.snapshot_directory
         size = _RUN_BYTES * len(run.changes) + 8 * len(run.offsets)
         if room_bytes(runtime, runtime.disk.free_space(directory)) < size:
-            raise LogFailedError(
+            raise _NoRoomError(
                 "there is no room for the live index: less than min-free-bytes would be free",
                 path=directory,
                 hint="free some space on this file system, or remove old snapshots",

@@ -247,12 +247,7 @@ class LeaseJournal:
                     self._store_again(entry, now)
                 if type(extra) is not Extra:
                     extra = entry.own()
-                if extra.due:
-                    due = extra.due
-                else:
-                    if extra.changed:
-                        due = extra.changed
-                    due = max(due, not_before)
+                due = extra.due or max(extra.changed or due, not_before)
                 packed = pack_due(due, serial)
                 if extra.attempts:
                     first_ones = False
@@ -276,12 +271,10 @@ class LeaseJournal:
             job_ids.append(run)
         assert domain is not None, "there is one entry at least"
         domains += (domain.name, count)
-        attempts = b""
-        if not first_ones:
-            attempts = bytes([entry.extra.leased[ATTEMPT_AT] for entry in entries])
+        numbers = [] if first_ones else [each.extra.leased[ATTEMPT_AT] for each in entries]
         lease = Lease(
             *(len(entries), token, False, attempts_max),
-            *(b"".join(dues), bytes(priorities), attempts),
+            *(b"".join(dues), bytes(priorities), bytes(numbers)),
             domains,
             0,
         )

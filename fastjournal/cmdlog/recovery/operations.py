@@ -96,7 +96,9 @@ def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -
         state.rename(job, change.key, change.timestamp, time, change.old)
     elif isinstance(change, Value | Resize):
         if isinstance(change, Value):
-            job.value = change.value
+            # also of a value that stays on the disk
+            job.value, more.cold_bytes = change.value, 0
+            state.trimmed.pop(job.job_id, None)
         else:
             before = more.cold_bytes or len(job.value)
             trimmed = state.trimmed

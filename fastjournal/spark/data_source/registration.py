@@ -131,7 +131,7 @@ def register(spark: SparkSession) -> None:
     if getattr(type(spark), _MARK, False):
         return
     session: Any = type(spark)
-    # that of Spark Connect leaves all checks to its server
+    # a session of Spark Connect leaves all checks to its server
     if isinstance(spark.read, DataFrameReader):
         spark.__class__ = _with_views(session)
 
