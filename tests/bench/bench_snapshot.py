@@ -47,7 +47,7 @@ CONNECTIONS = 2
 FILL_WINDOW = 64
 """Records of 300 bytes in a window: more than a segment, so that each window is one."""
 DIRECTORY = "/var/tmp"
-INDEXES = 3
+INDEXES = 2
 INDEX_SECONDS_MAX = 1800.0
 BUSY_WINDOW = 64
 BESIDE_SECONDS = 4.0

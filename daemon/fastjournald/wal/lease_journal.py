@@ -90,6 +90,9 @@ class LeaseJournal:
         entries = [entry for entry in entries if entry.run is not None]
         if not entries and not delivered:
             return
+        if self._records.capture is not None:
+            for entry in entries:
+                self._records.capture.take(entry)
         encode = self._encode
         parts: list[bytes] = []
         if touched or delivered:
@@ -226,9 +229,6 @@ class LeaseJournal:
         self, parts: list[bytes], entries: list[Entry], token: int, attempts_max: int, now: int
     ) -> None:
         """Append these parts, the lease, and an attempt of each entry."""
-        if self._records.capture is not None:
-            for entry in entries:
-                self._records.capture.take(entry)
         amended, nothing = self._records.amended, NOTHING
         first = FIRST_ATTEMPT + _pack_u64(now)[START_AT:]
         job_ids: list[bytes] = []
