@@ -1,1 +1,1 @@
-"""Java and the cluster: what a Spark session needs before its start, and the errors of Java."""
+"""Java: what a Spark session needs before its start, and the errors of Java and of executors."""

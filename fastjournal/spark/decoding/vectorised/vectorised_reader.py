@@ -1,6 +1,6 @@
 """Vectorised reader of one segment: runs of valid records in chunks, each an Arrow batch.
 
-Damage, and records of rare forms, go through the record by record reader
+Damage, and records of rare forms, go through the decoder of single records
 (``fastjournal.spark.decoding.rows``).
 
 The reader looks at no more of a record than the asked-for columns need. So a record whose checksum
