@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastjournal.spark.data_source.registration import entries, register
     from fastjournal.spark.export.snapshot_export import export_snapshot
-    from fastjournal.spark.history.events_view import events
-    from fastjournal.spark.history.file_history import event_span
+    from fastjournal.spark.history.events_view import event_span, events
     from fastjournal.spark.session import start_session
 
 __all__ = ["entries", "event_span", "events", "export_snapshot", "register", "start_session"]
@@ -25,7 +24,7 @@ __all__ = ["entries", "event_span", "events", "export_snapshot", "register", "st
 # No module here has one of these names: once imported, it would stand in the place of the function.
 _HOMES = {
     "entries": "data_source.registration",
-    "event_span": "history.file_history",
+    "event_span": "history.events_view",
     "events": "history.events_view",
     "export_snapshot": "export.snapshot_export",
     "register": "data_source.registration",

@@ -82,6 +82,8 @@ SMALL_OPTIONS = {
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SETTINGS = {
+    # the default, INT96, wraps instants behind the year 2262, and has no statistics
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

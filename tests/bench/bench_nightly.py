@@ -44,9 +44,10 @@ DOMAINS = 200
 EXTRACT = """
 import sys
 from fastjournal.disk import OsDisk
-from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.history.archive_taking import take_archive
+from fastjournal.spark.history.event_files import open_events
 if __name__ == "__main__":
-    print(EventTable(OsDisk(), sys.argv[2] + "/events").update(sys.argv[1]))
+    print(take_archive(OsDisk(), sys.argv[1], open_events(sys.argv[2])[1]))
 """
 
 

@@ -47,7 +47,7 @@ PRELOADED: dict[str, tuple[str, ...]] = {
     "fj-forwarder": ("anyio._backends._trio",),
     "fj-cli": ("fj_cli.*", "fastjournal.client.sync"),
     "fj-nightly": (
-        "fastjournal.spark.nightly.preparation",
+        "fastjournal.spark.nightly.run",
         "fastjournal.spark.data_source.registration",
     ),
 }

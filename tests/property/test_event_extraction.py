@@ -19,6 +19,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.spark.history.event_rows import (
     EVENT_SCHEMA,
     POPPED,
+    UNDELIVERED,
     EventKind,
     EventRow,
     event_batch,
@@ -104,6 +105,11 @@ def check_columns(events: list[EventRow]) -> None:
         if event.event in (EventKind.SET, EventKind.KICKED, EventKind.RENAMED):
             assert event.key is not None
         assert event.domain in ("a", "b")
+        writes = event.event in (EventKind.SET, EventKind.KICKED) or event.reason == UNDELIVERED
+        assert (event.value_bytes is not None) == writes
+        assert event.uri is None or writes
+        if event.event in (EventKind.LEASED, EventKind.EXTENDED, EventKind.FAILED):
+            assert event.key is None
         if event.event == EventKind.LEASED:
             assert event.lease_start == event.time
             assert event.wait_us is not None

@@ -1,22 +1,31 @@
-"""Event table in an object store that loses requests, or their replies, in any night."""
+"""Event files in an object store that loses requests, or their replies, in any night."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from fastjournal.errors import LogFailedError, LogLockedError
-from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.execution.process_pool import Here
+from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK, take_segments
+from fastjournal.spark.history.event_files import EventDirectory
+from tests.property.event_archives import (
+    EVENTS,
+    archived,
+    counts_of,
+    gaps,
+    more,
+    rows_of,
+    take,
+    waiting,
+)
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 
-EVENTS = "bucket/events"
 OPERATIONS = 400
 
 
@@ -32,6 +41,9 @@ class LosingStore:
     def read(self, path: str) -> bytes:
         self._request()
         return self.objects[path]
+
+    def tail(self, path: str, size: int) -> bytes:
+        return self.read(path)[-size:]
 
     def names(self, path: str) -> list[str]:
         return sorted({name.partition("/")[0] for name in self.walk(path)})
@@ -54,11 +66,11 @@ class LosingStore:
             self.objects.pop(path, None)
         self._fail(fails)
 
-    def settle(self, paths: Iterable[str]) -> None:
-        """Nothing to do: a store has no cache."""
-
     def remove_empty(self, path: str) -> None:
         assert self.walk(path) == []
+
+    def each(self, function: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
+        return [function(one) for one in given]
 
     def _request(self) -> None:
         self._fail(self._fails())
@@ -84,58 +96,77 @@ class StoreNights:
         """Take the archive; at a failure the next night takes what is left."""
         run.log.flush()
         self.store.is_done = self.draw.random() < 0.5
-        self.store.fails_in = self.draw.randint(1, 60)
+        self.store.fails_in = self.draw.randint(1, 20)
         try:
-            self.table(run).update(ARCHIVE, parallel=self.draw.choice((1, 4)))
+            take(run.log.disk, files=self.store, parallel=self.draw.choice((1, 4)))
         except LogFailedError:
             self.failed += 1
         self.store.fails_in = 0
 
-    def table(self, run: LedgerRun) -> EventTable:
-        return EventTable(run.log.disk, EVENTS, files=self.store, segments_a_commit=2)
 
-    def rows(self, path: str) -> list[dict[str, object]]:
-        data = pa.BufferReader(self.store.objects[path])
-        found: list[dict[str, object]] = pa.parquet.read_table(data).to_pylist()
-        return found
-
-
-def test_event_table_in_a_store_that_loses_requests_has_each_event_once() -> None:
+def test_event_files_in_a_store_that_loses_requests_have_each_event_once() -> None:
     failed = 0
     for seed in range(4):
         ledger, nights = EventLedger(seed), StoreNights(seed)
         run = LedgerRun(ledger, OPERATIONS, nights.read)
         run.run()
         run.archive_sealed()
-        table = nights.table(run)
-        table.update(ARCHIVE)
-        found = Counter(
-            (path.removeprefix(f"{EVENTS}/day=").partition("/")[0], str(row["event"]))
-            for path in table.files
-            for row in nights.rows(path)
-        )
-        assert found == {(day, str(kind)): count for (day, kind), count in ledger.counts.items()}
-        written = [one for one in nights.store.objects if "/day=" in one]
-        assert sorted(written) == sorted(table.files), "nothing is beside what the commits name"
-        assert [name for name in run.log.disk.listdir(ARCHIVE) if name.endswith(".log")] == []
+        take(run.log.disk, files=nights.store)
+        events = EventDirectory(nights.store, EVENTS)
+        truth = {(day, str(kind)): count for (day, kind), count in ledger.counts.items()}
+        assert counts_of(events) == truth
+        written = sorted(f"{EVENTS}/{file.path}" for file in events.listed())
+        assert sorted(nights.store.objects) == written, "nothing is beside the files of segments"
+        assert waiting(run.log.disk) == []
+        assert gaps(events, run.log.disk) == []
         failed += nights.failed
     assert failed > 4
 
 
-def test_event_table_of_two_writers_refuses_the_commit_of_the_slower_one() -> None:
-    ledger, nights = EventLedger(1), StoreNights(1)
-    run = LedgerRun(ledger, 0, nights.read)
-    run.log.fill(3, key=b"a:1:0:%d")
-    run.log.roll()
-    run.archive_sealed()
-    slower = nights.table(run)
-    (name,) = [name for name in run.log.disk.listdir(ARCHIVE) if name.endswith(".log")]
-    data = run.log.disk.read(f"{ARCHIVE}/{name}")
-    assert nights.table(run).update(ARCHIVE) == 3
-    # the slower one has listed the archive before
-    with closing(run.log.disk.create(f"{ARCHIVE}/{name}")) as file:
-        file.write(data)
-    with pytest.raises(LogLockedError, match="has written _commits/000000001"):
-        slower.update(ARCHIVE)
-    assert [segment.rows for segment in nights.table(run).taken] == [3]
-    assert run.log.disk.exists(f"{ARCHIVE}/{name}"), "it unlinks nothing"
+class OvertakenStore(LosingStore):
+    """Object store in memory; behind the nth request of its user something else happens."""
+
+    def __init__(self, objects: dict[str, bytes], number: int, happens: Callable[[], object]):
+        super().__init__()
+        self.objects = objects
+        self._left = number
+        self._happens = happens
+
+    def _fails(self) -> bool:
+        self._left -= 1
+        if self._left == 0:
+            self._happens()
+        return super()._fails()
+
+
+def test_event_files_of_a_run_that_another_one_overtakes_anywhere_have_each_event_once() -> None:
+    for number in range(1, 40):
+        run, _ = archived(3)
+        disk, store = run.log.disk, LosingStore()
+
+        def next_run(run: LedgerRun = run, store: LosingStore = store) -> None:
+            more(run, 1)
+            take_segments(run.log.disk, ARCHIVE, EventDirectory(store, EVENTS), Here(), 1)
+
+        overtaken = OvertakenStore(store.objects, number, next_run)
+        take_segments(disk, ARCHIVE, EventDirectory(overtaken, EVENTS), Here(), 1)
+        events = EventDirectory(store, EVENTS)
+        numbers = sorted(row["segment"] for row in rows_of(events))
+        if overtaken._left > 0:
+            break
+        assert numbers == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4], number
+        assert gaps(events) == []
+        assert waiting(disk) == []
+    assert number > 5
+
+
+def test_archive_that_a_run_takes_is_refused_to_another_pipeline() -> None:
+    run, paths = archived(3)
+    disk = run.log.disk
+    with (
+        closing(disk.lock(f"{ARCHIVE}/{ARCHIVE_LOCK}")),
+        pytest.raises(LogLockedError, match="another fj-nightly takes the segments"),
+    ):
+        take(disk, files=LosingStore())
+    assert waiting(disk) == paths
+    assert take(disk) == 9

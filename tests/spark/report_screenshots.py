@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.spark.nightly.day_store import DayStore
-from fastjournal.spark.nightly.inputs import Night
+from fastjournal.spark.nightly.preparation import Night
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_OPTIONS, start_session
 from fj_cli.demo.history import DAYS, HistoryLedger, Simulation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.spark.nightly.history_jobs import KINDS
+from fastjournal.spark.nightly.analysis_jobs import KINDS
 from fastjournal.spark.nightly.report.diagnosis import diagnose
 from fastjournal.spark.nightly.report.figures import Figures
 from fastjournal.spark.nightly.report.report_page import render

@@ -10,17 +10,16 @@ import sys
 import tarfile
 import venv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pyspark
 
 import fastjournal
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
-from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.testing.logs import SegmentBuilder
+from tests.property.event_archives import events_on, rows_of
 from tests.property.event_ledger import EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.spark.java_machine import JavaMachine
@@ -30,7 +29,8 @@ import json, os, sys
 import fastjournal.spark
 from fastjournal.disk import OsDisk
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
-from fastjournal.spark.history.event_table import EventTable
+from fastjournal.spark.history.archive_taking import take_archive
+from fastjournal.spark.history.event_files import open_events
 from fastjournal.spark.session import SMALL_OPTIONS
 
 options = {
@@ -55,10 +55,10 @@ told["packages"] = sorted(set(spark.sparkContext.parallelize(range(8), 8).map(wh
 reader = spark.read.format("fastjournal").schema("id STRING")
 told["rows"] = reader.load(sys.argv[1]).count()
 told["entries"] = [row.id for row in reader.load(sys.argv[1], view="entries").collect()]
-table = EventTable(OsDisk(), sys.argv[3])
 tasks = ClusterTasks(spark)
-told["events"] = table.update(sys.argv[2], tasks, parallel=tasks.parallel)
-told["shards"] = [commit.shards for commit in table.commits]
+told["parallel"] = tasks.parallel
+events = open_events(sys.argv[3])[1]
+told["events"] = take_archive(OsDisk(), sys.argv[2], events, tasks, parallel=tasks.parallel)
 spark.stop()
 print(json.dumps(told))
 """
@@ -76,8 +76,8 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(
     run = LedgerRun(EventLedger(5), 150, lambda _: None)
     run.run()
     write_archive(archived, run)
-    here = EventTable(OsDisk(), str(tmp_path / "here"))
-    assert here.update(str(archived)) == run.ledger.counts.total()
+    here = events_on(OsDisk(), str(tmp_path / "here"))
+    assert take_archive(OsDisk(), str(archived), here) == run.ledger.counts.total()
     write_archive(archived, run)
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
@@ -112,26 +112,16 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(
     assert told["rows"] == 2
     assert told["entries"] == ["x"]
     # executors have taken the archive, with the rows that one process finds
-    assert told["shards"] == [2]
+    assert told["parallel"] == 2
     assert told["events"] == run.ledger.counts.total()
     assert list(archived.glob("*.log")) == []
-    assert rows_of(EventTable(OsDisk(), table)) == rows_of(here)
+    assert rows_of(events_on(OsDisk(), table)) == rows_of(here)
 
 
 def write_archive(archive: Path, run: LedgerRun) -> None:
     archive.mkdir(exist_ok=True)
     for name, data in run.kept.items():
         (archive / name).write_bytes(data)
-
-
-def rows_of(table: EventTable) -> list[dict[str, Any]]:
-    """Return the rows of a table in the order of the records."""
-    found = [
-        (path.partition("segment=")[2][:9], row["offset"], str(row["event"]), row)
-        for path in table.files
-        for row in pq.read_table(path, partitioning=None).to_pylist()
-    ]
-    return [row for *_, row in sorted(found, key=lambda one: one[:3])]
 
 
 def test_session_starts_where_the_path_of_the_package_has_a_blank(tmp_path: Path) -> None:

@@ -13,25 +13,37 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import google_crc32c
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import ArrowInvalid
 
 import fastjournal.spark
 from fastjournal.client import SyncClient
+from fastjournal.cmdlog.archive_format import (
+    FORMAT,
+    VERSION,
+    ArchivedSegment,
+    ArchiveState,
+    Gap,
+    write_state,
+)
 from fastjournal.cmdlog.snapshot import MANIFEST_NAME
+from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
 from fastjournal.keys import build_journal_key
-from fastjournal.spark.history.commits import MissingSegments, decode_commit
+from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.spark.history.days import begin_us
-from fastjournal.spark.nightly import history_jobs, state_jobs
-from fastjournal.spark.nightly.day_reports import NightOutcome
+from fastjournal.spark.history.event_files import open_events
+from fastjournal.spark.nightly import analysis_jobs
+from fastjournal.spark.nightly.analysis_jobs import BACKLOG_NUMBERS
 from fastjournal.spark.nightly.day_store import DayState, DayStore
-from fastjournal.spark.nightly.inputs import Night
+from fastjournal.spark.nightly.preparation import Night
 from fastjournal.spark.nightly.report.texts import count, duration, share
 from fastjournal.spark.nightly.report.texts import instant as instant_text
-from fastjournal.spark.nightly.run import run_night
-from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
+from fastjournal.spark.nightly.run import NightOutcome, run_night
+from fastjournal.testing.logs import SegmentBuilder
 from fj_cli.demo.history import ERROR, SLOW_US, HistoryLedger
 from fj_cli.demo.page_changes import load_changes
 from tests.integration.browser import CHROMIUM
@@ -123,7 +135,7 @@ def test_throughput_of_all_days_equals_the_ledger(played: Played) -> None:
     found: Counter[tuple[str, str, str]] = Counter()
     for day, row in days_of(played, "throughput"):
         assert day == str(row["minute"].date())
-        found.update({(day, row["domain"], kind): row[kind] for kind in history_jobs.KINDS})
+        found.update({(day, row["domain"], kind): row[kind] for kind in analysis_jobs.KINDS})
     expected = {key: n for key, n in played.ledger.events.items() if until_midnight(key[0])}
     assert +found == Counter(expected)
     assert {kind for _, _, kind in expected} >= {"set", "replaced", "leased", "lost", "failed"}
@@ -147,7 +159,7 @@ def test_spark_percentiles_of_wait_and_run_times_equal_the_ledger(played: Played
             if own:
                 seen += 1
                 wanted = {
-                    key: percentile(own, share) for key, share in history_jobs.PERCENTILES.items()
+                    key: percentile(own, share) for key, share in analysis_jobs.PERCENTILES.items()
                 }
                 assert {key: row[f"{name}_{key}_us"] for key in wanted} == wanted
                 assert row[f"{name}_max_us"] == max(own)
@@ -165,7 +177,7 @@ def test_attempts_and_failures_equal_the_ledger(played: Played) -> None:
     found = {
         (day, row["domain"], row["attempt"], kind): row[kind]
         for day, row in days_of(played, "attempts")
-        for kind in history_jobs.LEASE_KINDS
+        for kind in analysis_jobs.LEASE_KINDS
         if row[kind]
     }
     assert found == {key: n for key, n in ledger.attempts.items() if until_midnight(key[0])}
@@ -234,8 +246,8 @@ def test_backlog_counts_what_work_on_a_plain_entry_holds_back_as_delayed(
         ("web", 1, b"held", "waiting", 0, 0, 1),
         ("web", 1, b"free", "waiting", 0, 0, 1),
     ]
-    table = state_jobs.journal(spark.createDataFrame(entries, schema), 500)
-    (row,) = state_jobs.backlog(table).collect()
+    table = analysis_jobs.journal(spark.createDataFrame(entries, schema), 500)
+    (row,) = analysis_jobs.backlog(table).collect()
     assert (row["entries"], row["due"], row["delayed"]) == (2, 1, 1)
 
 
@@ -309,7 +321,7 @@ def hours_of_all_domains(played: Played) -> dict[int, dict[str, Any]]:
 
 def times(row: dict[str, Any], name: str) -> list[str]:
     """Return the texts of the percentiles of a row, and of its longest time."""
-    return [duration(row[f"{name}_{key}_us"]) for key in (*history_jobs.PERCENTILES, "max")]
+    return [duration(row[f"{name}_{key}_us"]) for key in (*analysis_jobs.PERCENTILES, "max")]
 
 
 def test_report_in_a_browser_fits_its_screens_and_has_charts_with_marks(
@@ -368,7 +380,7 @@ def test_report_in_a_browser_has_the_figures_of_the_stored_tables(
             domains,
             strict=True,
         ):
-            counts = {kind: count(stored_row[kind]) for kind in history_jobs.KINDS}
+            counts = {kind: count(stored_row[kind]) for kind in analysis_jobs.KINDS}
             assert row[:2] == [stored_row["domain"], counts["leased"]]
             assert row[2:6] == times(stored_row, "wait")
             assert row[6:] == [counts["completed"], *times(stored_row, "run")]
@@ -403,12 +415,12 @@ def test_events_of_days_are_read_from_their_files_on_this_machine(
     assert fastjournal.spark.events(spark, played.output).where("day <> '2026-11-21'").count()
 
 
-def test_events_of_a_place_without_a_table_are_an_error(
+def test_events_of_a_place_without_any_are_an_error(
     spark: SparkSession, played: Played, tmp_path: Path
 ) -> None:
-    (tmp_path / "events" / "_commits").mkdir(parents=True)
+    (tmp_path / "events").mkdir()
     for place in (tmp_path / "gone", tmp_path, f"{played.output}/events", played.snapshot):
-        with pytest.raises(LogFailedError, match=r"events: there is no table of events \(name the"):
+        with pytest.raises(LogFailedError, match=r"events: there are no events \(name the"):
             fastjournal.spark.events(spark, place)
 
 
@@ -437,7 +449,7 @@ def test_run_again_changes_nothing_and_needs_no_spark(played: Played) -> None:
 
 def test_report_is_written_for_each_day_whose_tables_were_computed(played: Played) -> None:
     reports = {path.stem for path in (played.output / "reports").iterdir()}
-    assert reports == {path.stem for path in (played.output / "_days").iterdir()}
+    assert reports == {path.stem for path in (played.output / "days").iterdir()}
     assert len(reports) == DAYS
     older = (played.output / "reports" / "2026-11-18.html").read_text()
     (total,) = (
@@ -458,25 +470,23 @@ def test_report_of_an_older_day_is_written_again_where_a_gap_or_its_events_came_
     output = tmp_path / "out"
     shutil.copytree(played.output, output)
     gap_day, crash_day = date(2026, 11, 18), date(2026, 11, 17)
-    commits = output / "events" / "_commits"
-    last = max(commits.iterdir())
-    commit = decode_commit(last.read_bytes(), str(last))
+    # an archive that names what it has dropped before the first segment
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    first = min(int(path.name[8:17]) for path in (output / "events").glob("*/*"))
     begin = begin_us(gap_day) + 6 * HOUR
-    gap = MissingSegments(900_000, 900_000, begin, begin + 6 * HOUR, "dropped")
-    late = msgspec.structs.replace(
-        commit, number=commit.number + 1, segments=[], gaps=[gap], rows=0
-    )
-    (commits / f"{late.number:09d}.json").write_bytes(msgspec.json.encode(late))
+    gap = Gap(first - 1, first - 1, 1, 9, begin, begin + 6 * HOUR, "dropped")
+    write_state(OsDisk(), str(archive), ArchiveState(FORMAT, VERSION, first, None, (gap,)))
     # the run that computed the tables of this day was killed before it wrote the report
-    description = output / "_days" / f"{crash_day}.json"
+    description = output / "days" / f"{crash_day}.json"
     state = msgspec.json.decode(description.read_bytes(), type=DayState)
-    state.reported = "another"
-    description.write_bytes(msgspec.json.encode(state))
+    description.write_bytes(msgspec.json.encode(msgspec.structs.replace(state, covered=None)))
     reports = sorted((output / "reports").iterdir())
     before = {path.stem: path.read_text() for path in reports}
     (output / "reports" / f"{crash_day}.html").write_text("old figures")
 
-    run_night(start, Night(DAY, DayStore(str(output)), str(output)))
+    night = Night(DAY, DayStore(str(output)), str(output), str(archive))
+    run_night(start, night)
     after = {path.stem: path.read_text() for path in reports}
     assert "gap: dropped" in after[str(gap_day)]
     assert "The data covers 75.0 % of this day" in after[str(gap_day)]
@@ -486,8 +496,56 @@ def test_report_of_an_older_day_is_written_again_where_a_gap_or_its_events_came_
 
     for path in reports:
         path.write_text("as it was")
-    run_night(start, Night(DAY, DayStore(str(output)), str(output)))
+    run_night(start, night)
     assert {path.stem for path in reports if path.read_text() != "as it was"} == {str(DAY)}
+
+    # a segment that no archive names is told by the one behind it, until it comes
+    number = sorted(int(path.name[8:17]) for path in (output / "events").glob("*/*"))[-1] - 1
+    lost = list((output / "events").glob(f"*/segment-{number:09d}-*"))
+    days = {path.parent.name.removeprefix("day=") for path in lost}
+    for come in (False, True):
+        for path in lost:
+            kept = tmp_path / path.parent.name
+            (kept if come else path).rename(path if come else kept)
+        run_night(start, night)
+        told = {path.stem for path in reports if "gap: missing" in path.read_text()}
+        assert bool(told & days) != come
+        assert come or str(DAY) in told
+
+
+def test_run_that_prunes_events_keeps_tables_and_reports_of_their_days(
+    played: Played, tmp_path: Path
+) -> None:
+    def start() -> SparkSession:
+        raise AssertionError("nothing has to be computed")
+
+    output = tmp_path / "out"
+    shutil.copytree(played.output, output)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    state = ArchiveState(FORMAT, VERSION, len(played.ledger.segments) + 1, None, ())
+    write_state(OsDisk(), str(archive), state)
+    night = Night(DAY, DayStore(str(output)), str(output), str(archive), keep_events=2)
+    reports = sorted((output / "reports").iterdir())
+    before = {path.stem: path.read_text() for path in reports}
+    span = fastjournal.spark.event_span(output)
+    assert span is not None
+    for number in range(3):
+        run_night(start, night)
+        days = {path.name for path in (output / "events").iterdir()}
+        assert days == {"day=2026-11-20", "day=2026-11-21", "day=2026-11-22"}
+        # the history of the others is what their reports have shown
+        after = {path.stem: path.read_text() for path in reports}
+        assert {day for day in after if after[day] != before[day]} <= {str(DAY)}
+        kept = fastjournal.spark.event_span(output)
+        assert kept is not None
+        assert (kept.first_us, kept.last_us) == (begin_us(date(2026, 11, 20)), span.last_us)
+        assert kept.gaps == []
+        if number == 1:
+            # a segment of a pruned day is put back: the tables lack nothing of it
+            for info in played.ledger.segments[:1]:
+                name = f"{info.number:09d}-{info.crc32c:08x}.log"
+                os.link(played.output.parent / "log" / info.name, archive / name)
 
 
 def test_run_that_prunes_leaves_the_last_days_and_computes_no_older_ones(played: Played) -> None:
@@ -499,7 +557,7 @@ def test_run_that_prunes_leaves_the_last_days_and_computes_no_older_ones(played:
         run_night(start, night)
         left = {path.name for path in (played.output / "hours").iterdir()}
         assert left == {"dt=2026-11-20", "dt=2026-11-21"}
-        assert len(list((played.output / "_days").iterdir())) == 2
+        assert len(list((played.output / "days").iterdir())) == 2
 
 
 @pytest.fixture(scope="module")
@@ -642,7 +700,7 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(
     )
     assert (done.returncode, done.stdout) == (74, ""), done.stderr
     (said,) = done.stderr.splitlines()
-    assert said.startswith(f"fj-nightly: {output}/_staging/")
+    assert said.startswith(f"fj-nightly: {output}/staging/")
     assert ": Spark cannot write the table: " in said
     assert str(file) in said
     assert java_machine.said() == "", "of Java"
@@ -668,3 +726,40 @@ def test_archive_of_a_new_daemon_is_taken_on_the_first_night(
         )
     assert (done.returncode, done.stderr, java_machine.said()) == (0, "", "")
     assert pq.read_table(output / "events")["event"].to_pylist() == ["set", "set"]
+
+
+FAR_US = {"2300": 10_413_792_000_000_000, "11476": 300_000_000_000_000_000}
+"""Instants that Python shows and pandas does not, and that neither does."""
+
+
+def test_event_instants_behind_the_years_of_pandas_or_python_are_themselves_or_null(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    segment = SegmentBuilder()
+    for instant in FAR_US.values():
+        segment.entry(b"web:001:%d:x" % instant, not_before=instant)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    data = bytes(segment)
+    (archive / ArchivedSegment(1, google_crc32c.value(data)).name).write_bytes(data)
+    expected = [datetime(2300, 1, 1, tzinfo=UTC), None]
+    view = spark.read.format("fastjournal").option("view", "events").load(str(archive))
+    shown = [row.due for row in view.orderBy("offset").collect()]
+    assert [one and one.replace(tzinfo=UTC) for one in shown] == expected
+    # what Spark writes of a view, and what fj-nightly writes
+    view.write.parquet(str(tmp_path / "written"))
+    take_archive(OsDisk(), str(archive), open_events(str(tmp_path))[1])
+    for place in ("written", "events"):
+        table = pq.read_table(tmp_path / place, partitioning=None).sort_by("offset")
+        assert table["due"].to_pylist() == expected
+    stored = fastjournal.spark.events(spark, tmp_path).orderBy("offset")
+    assert [row.due is None for row in stored.collect()] == [False, True]
+    with (
+        pytest.warns(UserWarning, match="out of bounds"),
+        pytest.raises(ArrowInvalid, match="out of bounds"),
+    ):
+        stored.toPandas()
+    micros = spark.read.format("fastjournal").options(view="events", instants="us")
+    found: Any = micros.load(str(tmp_path)).orderBy("offset").toPandas()
+    assert found["due"][0] == FAR_US["2300"]
+    assert found["due"].isna().tolist() == [False, True]

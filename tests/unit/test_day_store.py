@@ -1,71 +1,97 @@
-"""Store of the nightly tables: a day is the old one or the new one, wherever a run is killed."""
+"""Store of the nightly tables: a description names what is there, wherever a run is killed."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
+import msgspec
+import pyarrow as pa
 import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.nightly import day_store
-from fastjournal.spark.nightly.day_store import DayState, DayStore, checked_output
+from fastjournal.spark.nightly.day_store import (
+    DayState,
+    DayStore,
+    HistoryTables,
+    StateTables,
+    checked_output,
+)
 from fastjournal.spark.nightly.report.figures import TableReader
 from fastjournal.spark.storage.files import hadoop_glob, hadoop_uri, is_s3, pyarrow_uri
+from fastjournal.spark.storage.table_files import StoreFiles
 from tests.users import as_user, changes_users
 
 DAY = date(2026, 11, 20)
-TABLES = [("hours", DAY), ("churn", DAY)]
+TABLES = ("hours", "churn")
+LOCAL = pyarrow.fs.LocalFileSystem()
 
 
 class KilledError(Exception):
     """The process ended here."""
 
 
-def build(store: DayStore, text: str) -> None:
-    """Build the day in the staging tree; one file of each table has another name each time."""
+def build(store: DayStore, text: str, files: int = 2) -> dict[str, HistoryTables]:
+    """Write tables of the day into the staging tree; return what they were computed from."""
     store.begin()
-    for table, _ in TABLES:
-        for name in (f"part-{text}.parquet", "part.parquet"):
-            store.write(f"{table}/dt={DAY}/{name}", text.encode())
-    store.describe(DAY, DayState(text))
+    for table in TABLES:
+        place = f"{store.path}/{store._staging}/{table}/dt={DAY}"
+        store.raw.create_dir(place, recursive=True)
+        for number in range(files):
+            rows = pa.table({"text": [text], "table": [table]})
+            pq.write_table(rows, f"{place}/part-{number}-{text}.parquet", filesystem=store.raw)
+        # Spark leaves these
+        for name in ("_SUCCESS", f".part-0-{text}.parquet.crc"):
+            with store.raw.open_output_stream(f"{place}/{name}") as file:
+                file.write(b"x")
+    return {str(DAY): HistoryTables([text], 1)}
+
+
+def publish(store: DayStore, text: str, files: int = 2) -> None:
+    """Replace the tables of the day."""
+    store.publish(store.states(), build(store, text, files), TABLES)
 
 
 def content(directory: Path) -> set[str]:
-    """Return what readers of the tables see."""
-    return {
-        path.read_text()
-        for table, day in TABLES
-        for path in (directory / table / f"dt={day}").glob("*.parquet")
-    }
+    """Return what readers of Parquet see."""
+    found = set[str]()
+    for table in TABLES:
+        place = directory / table
+        if list(place.glob("*/*")):
+            found |= set(pq.read_table(place)["text"].to_pylist())
+    return found
 
 
-def check_whole(directory: Path, store: DayStore) -> str:
-    """Check that the day is one of its versions in all tables; return which."""
-    (text,) = content(directory)
-    for table, day in TABLES:
-        names = {path.name for path in (directory / table / f"dt={day}").iterdir()}
-        assert names == {f"part-{text}.parquet", "part.parquet"}
-    assert store.states() == {str(DAY): DayState(text)}
-    return text
+def told(store: DayStore) -> set[str]:
+    """Return what is read by the descriptions."""
+    states = store.states()
+    rows = [row for table in TABLES for row in TableReader(store, states).rows(table, [DAY])]
+    return {row["text"] for row in rows}
 
 
 def object_store(directory: Path) -> DayStore:
     """Return a store that takes a directory for one of an object store."""
-    files: Any = pyarrow.fs.SubTreeFileSystem(str(directory.parent), pyarrow.fs.LocalFileSystem())
-    store = DayStore.__new__(DayStore)
-    store.uri, store.files, store._local = f"s3://bucket/{directory.name}", files, False
-    store.path, store.guard = directory.name, lambda: None
+    for name in ("days", "reports"):
+        # an object has no directory that has to be there
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    store = DayStore(str(directory))
+    files: Any = pyarrow.fs.SubTreeFileSystem(str(directory.parent), LOCAL)
+    store.uri, store.path, store.is_local = f"s3://bucket/{directory.name}", directory.name, False
+    set_files(store, files)
+    store._staging = "staging/run"
     return store
+
+
+def set_files(store: DayStore, files: Any) -> None:
+    store.raw, store.files = files, StoreFiles(files)
 
 
 class KillingFiles:
@@ -91,187 +117,147 @@ class KillingFiles:
 
 def test_publication_replaces_all_files_of_a_day(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
-    for text in ("old", "new"):
-        build(store, text)
-        store.publish(TABLES)
-        assert content(tmp_path) == {text}
-        assert store.states() == {str(DAY): DayState(text)}
+    for text, files in (("old", 3), ("new", 2)):
+        publish(store, text, files)
+        assert content(tmp_path) == told(store) == {text}
+        names = {path.name for path in (tmp_path / "hours" / f"dt={DAY}").iterdir()}
+        assert names == {f"hours-{number + 1}.parquet" for number in range(files)}
     store.end()
-    assert {path.name for path in tmp_path.iterdir()} == {"hours", "churn", "_days"}
+    assert {path.name for path in tmp_path.iterdir()} == {"hours", "churn", "days"}
+    assert store.states()[str(DAY)].history.segments == ["new"]
 
 
-def test_publication_that_is_killed_anywhere_is_all_or_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-    for step in range(1, 80):
-        directory = tmp_path / str(step)
-        store = DayStore(str(directory))
-        build(store, "old")
-        store.publish(TABLES)
-        build(store, "new")
-        with monkeypatch.context() as patch:
-            kill_at(patch, step)
-            try:
-                store.publish(TABLES)
-                killed = False
-            except KilledError:
-                killed = True
-        again = DayStore(str(directory))
-        again.begin()
-        outcomes.append(check_whole(directory, again))
-        if not killed:
-            break
-    assert outcomes == sorted(outcomes, reverse=True)
-    assert {"old", "new"} == set(outcomes)
-    assert not killed
-
-
-def test_publication_in_an_object_store_that_is_killed_anywhere_is_all_or_nothing(
+def test_publication_of_the_state_keeps_the_history_and_the_other_way_round(
     tmp_path: Path,
 ) -> None:
-    outcomes = []
+    store = DayStore(str(tmp_path))
+    publish(store, "old")
+    states = store.states()
+    states[str(DAY)] = msgspec.structs.replace(states[str(DAY)], covered=[])
+    store.publish(states, {str(DAY): StateTables("snapshot", 7, 3)}, ["log"])
+    (state,) = store.states().values()
+    assert (state.snapshot, state.taken_us, state.covered) == ("snapshot", 7, None)
+    assert state.files("log") == []
+    assert told(store) == {"old"}
+    publish(store, "new")
+    (state,) = store.states().values()
+    assert (state.snapshot, state.taken_us) == ("snapshot", 7)
+    assert told(store) == {"new"}
+
+
+def test_publication_that_is_killed_anywhere_is_told_by_no_description(tmp_path: Path) -> None:
+    told_by = []
     for step in range(1, 80):
         directory = tmp_path / str(step)
         store = object_store(directory)
-        build(store, "old")
-        store.publish(TABLES)
-        build(store, "new")
-        store.files = KillingFiles(store.files, step)
-        killed = False
+        publish(store, "old")
+        days = build(store, "new")
+        states = store.states()
+        set_files(store, KillingFiles(store.raw, step))
         try:
-            store.publish(TABLES)
+            store.publish(states, days, TABLES)
+            killed = False
         except KilledError:
             killed = True
-        # the run that finishes it is killed, too
-        for left in (3, 5):
-            again = object_store(directory)
-            again.files = KillingFiles(again.files, left)
-            with suppress(KilledError):
-                again.begin()
         again = object_store(directory)
-        again.begin()
-        outcomes.append(check_whole(directory, again))
+        states = again.states()
+        assert told(again) in ({"old"}, set(), {"new"}), "never a part of both"
+        told_by.append("".join(told(again)))
+        # the day is computed again where its tables are not told
+        assert (states[str(DAY)].history is None) == (told_by[-1] == "")
+        publish(again, "new")
+        assert content(directory) == told(again) == {"new"}
+        again.end()
+        assert not (directory / "staging" / "run").exists()
         if not killed:
             break
-    assert outcomes == sorted(outcomes, reverse=True)
-    assert {"old", "new"} == set(outcomes)
     assert not killed
+    assert told_by == sorted(told_by, key=["old", "", "new"].index)
+    assert set(told_by) == {"old", "", "new"}
 
 
-def test_publication_is_recorded_when_all_of_it_is_durable(
+def test_description_names_tables_that_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DayStore(str(tmp_path))
-    build(store, "new")
-    staged = {tmp_path / "_staging", *(tmp_path / "_staging").rglob("*")}
-    synced = set()
+    days = build(store, "new")
+    synced = list[str]()
+    fsync = os.fsync
 
-    def fsync(descriptor: int) -> None:
-        if not (tmp_path / "_publish.json").exists():
-            synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+    def record(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}/"))
+        fsync(descriptor)
 
-    monkeypatch.setattr(day_store.os, "fsync", fsync)
-    store.publish(TABLES)
-    assert len(staged) == 11
-    assert staged <= synced
-
-
-def test_publication_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
-    store = DayStore(str(tmp_path))
-    (tmp_path / "_publish.json").write_text("{")
-    with pytest.raises(LogCorruptError, match=r"_publish.json: not a publication: .*remove it"):
-        store.begin()
-
-
-def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
-    """Kill the process before its nth rename, removal of a tree or move."""
-    left = [step]
-
-    def counted(call: Any) -> Any:
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                raise KilledError
-            return call(*arguments, **options)
-
-        return wrapped
-
-    patch.setattr(day_store.os, "rename", counted(os.rename))
-    patch.setattr(day_store.shutil, "rmtree", counted(shutil.rmtree))
-    patch.setattr(DayStore, "_replace", counted(DayStore._replace))
-    patch.setattr(DayStore, "_sync", counted(DayStore._sync))
+    monkeypatch.setattr(os, "fsync", record)
+    store.publish({}, days, TABLES)
+    last = synced.index("days")
+    for table in TABLES:
+        place = f"{table}/dt={DAY}"
+        for number in range(2):
+            assert f"staging/{place}/part-{number}-new.parquet" in synced[:last]
+        assert place in synced[:last]
+        assert table in synced[:last]
 
 
 def test_publication_of_a_table_without_rows_empties_the_day(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
-    build(store, "old")
-    store.publish(TABLES)
+    publish(store, "old")
     store.begin()
-    store.publish(TABLES)
-    assert content(tmp_path) == set()
+    store.publish(store.states(), {str(DAY): HistoryTables(["none"], 1)}, TABLES)
+    assert content(tmp_path) == told(store) == set()
 
 
 def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
     store = object_store(tmp_path / "out")
     for text in ("old", "new"):
-        build(store, text)
-        store.publish(TABLES)
-        assert content(tmp_path / "out") == {text}
-    store.begin()
-    name = "reports/2026-11-20.html"
-    store.write(name, b"page")
-    store.publish([])
-    assert store.place(name) == f"s3://bucket/out/{name}"
-    assert (tmp_path / "out" / name).read_bytes() == b"page"
-    store.prune(["hours", "churn"], [str(DAY)])
+        publish(store, text)
+        assert content(tmp_path / "out") == told(store) == {text}
+    assert store.put_report(str(DAY), b"page") == f"s3://bucket/out/reports/{DAY}.html"
+    assert (tmp_path / "out" / "reports" / f"{DAY}.html").read_bytes() == b"page"
+    store.prune(TABLES, [str(DAY)])
     assert store.states() == {}
     assert content(tmp_path / "out") == set()
-    assert not (tmp_path / "out/reports/2026-11-20.html").exists()
+    assert not (tmp_path / f"out/reports/{DAY}.html").exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda store: store.prune(["hours", "churn"], [str(DAY)]),
-        lambda store: store.write(f"reports/{DAY}.html", b"stale"),
-        lambda store: store.describe(DAY, DayState("stale")),
-        lambda store: store.end(),
-        lambda store: store.begin(),
-        lambda store: store.publish(TABLES),
-    ],
-    ids=["prune", "write", "describe", "end", "begin", "publish"],
-)
-def test_output_of_a_lost_lock_stays_as_the_next_run_has_it(
-    tmp_path: Path, change: Callable[[DayStore], object]
+def test_second_run_on_a_day_that_another_one_has_written_meanwhile_is_refused(
+    tmp_path: Path,
 ) -> None:
-    def lost() -> None:
-        raise LogLockedError("the lock was lost")
+    slower, faster = object_store(tmp_path / "out"), object_store(tmp_path / "out")
+    faster._staging = "staging/other"
+    publish(faster, "old")
+    states, days = slower.states(), build(slower, "slower")
+    publish(faster, "faster")
+    with pytest.raises(
+        LogLockedError, match=r"another fj-nightly has written this day .*run it ag"
+    ):
+        slower.publish(states, days, TABLES)
+    assert told(faster) == {"faster"}
+    publish(slower, "slower")
+    assert told(faster) == {"slower"}
 
-    suspended, store = DayStore(str(tmp_path)), DayStore(str(tmp_path))
-    build(store, "old")
-    store.publish(TABLES)
-    store.write(f"reports/{DAY}.html", b"page")
-    store.publish([])
-    build(store, "new")
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    suspended.guard = lost
-    with pytest.raises(LogLockedError):
-        change(suspended)
-    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert {path: after.get(path) for path in before} == before
+
+def test_table_that_another_program_has_changed_is_one_sentence(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    publish(store, "old")
+    path = tmp_path / "hours" / f"dt={DAY}" / "hours-1.parquet"
+    pq.write_table(pa.table({"text": ["theirs"]}), path)
+    with pytest.raises(
+        LogCorruptError, match=rf"hours-1.parquet: .*another one than days/{DAY}.json names"
+    ):
+        told(store)
+    (tmp_path / "days" / f"{DAY}.json").unlink()
+    publish(store, "new")
+    assert told(store) == {"new"}
 
 
 def test_pruning_removes_tables_report_and_description(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
-    build(store, "old")
-    store.publish(TABLES)
-    store.begin()
-    store.write(f"reports/{DAY}.html", b"page")
-    store.publish([])
-    store.prune(["hours", "churn"], ["2026-11-19"])
+    publish(store, "old")
+    store.put_report(str(DAY), b"page")
+    store.prune(TABLES, ["2026-11-19"])
     assert content(tmp_path) == {"old"}
-    store.prune(["hours", "churn"], [str(DAY)])
+    store.prune(TABLES, [str(DAY)])
     assert content(tmp_path) == set()
     assert store.states() == {}
     assert list((tmp_path / "reports").iterdir()) == []
@@ -279,9 +265,8 @@ def test_pruning_removes_tables_report_and_description(tmp_path: Path) -> None:
 
 def test_description_that_is_damaged_is_named(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
-    build(store, "old")
-    store.publish(TABLES)
-    (tmp_path / "_days" / f"{DAY}.json").write_text("{")
+    publish(store, "old")
+    (tmp_path / "days" / f"{DAY}.json").write_text("{")
     with pytest.raises(LogCorruptError, match=f"{DAY}.json: not a description of a day: .*remove"):
         store.states()
 
@@ -337,25 +322,24 @@ class UnreachableFiles:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda store: store.prune(["hours", "churn"], [str(DAY)]),
-        lambda store: store.states(),
-        lambda store: store.end(),
-        lambda store: store.begin(),
-        lambda store: store.publish(TABLES),
+        lambda store, days: store.prune(TABLES, [str(DAY)]),
+        lambda store, days: store.states(),
+        lambda store, days: store.end(),
+        lambda store, days: store.begin(),
+        lambda store, days: store.publish({}, days, TABLES),
+        lambda store, days: told(store),
     ],
-    ids=["prune", "states", "end", "begin", "publish"],
+    ids=["prune", "states", "end", "begin", "publish", "read"],
 )
 def test_store_that_is_out_of_reach_in_the_middle_is_a_failure_with_a_path(
-    tmp_path: Path, work: Callable[[DayStore], object]
+    tmp_path: Path, work: Callable[[DayStore, Any], object]
 ) -> None:
     for step in range(1, 100):
         store = object_store(tmp_path / str(step))
-        store.begin()
-        build(store, "old")
-        store.publish(TABLES)
-        build(store, "new")
-        store.files = UnreachableFiles(store.files, step)
-        failed = failure_of(partial(work, store))
+        publish(store, "old")
+        days = build(store, "new")
+        set_files(store, UnreachableFiles(store.raw, step))
+        failed = failure_of(partial(work, store, days))
         if failed is None:
             break
         assert "AWS Error NETWORK_CONNECTION" in failed.message
@@ -373,63 +357,57 @@ def failure_of(work: Callable[[], object]) -> LogFailedError | None:
     return None
 
 
-def test_tables_of_a_store_out_of_reach_are_a_failure_with_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_days_that_are_not_there_cost_no_request_of_a_store(tmp_path: Path) -> None:
     store = object_store(tmp_path / "out")
-    files, store.files = store.files, UnreachableFiles(store.files, 1)
-    with pytest.raises(LogFailedError, match="out/hours: cannot list: AWS Error"):
-        TableReader(store).rows("hours", [DAY])
-
-    def lose(*_: Any, **__: Any) -> None:
-        raise OSError("AWS Error NETWORK_CONNECTION")
-
-    store.files = files
-    (tmp_path / "out" / "hours" / f"dt={DAY}").mkdir(parents=True)
-    monkeypatch.setattr(pyarrow.dataset, "dataset", lose)
-    with pytest.raises(LogFailedError, match=f"out/hours/dt={DAY}: cannot read: AWS Error"):
-        TableReader(store).rows("hours", [DAY])
-
-
-def test_tables_of_days_that_are_not_there_cost_one_request_of_a_store(tmp_path: Path) -> None:
-    store = object_store(tmp_path / "out")
-    store.files = UnreachableFiles(store.files, 2)
-    reader = TableReader(store)
+    set_files(store, UnreachableFiles(store.raw, 1))
+    reader = TableReader(store, {})
     assert reader.rows("hours", [DAY, *(DAY - timedelta(days=ago) for ago in range(28))]) == []
-    assert reader.rows("hours", [DAY]) == []
 
 
 def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").touch()
-    (tmp_path / "_staging").symlink_to("elsewhere")
-    build(store, "new")
-    store.publish(TABLES)
+    (tmp_path / "staging").symlink_to("elsewhere")
+    publish(store, "new")
     assert content(tmp_path) == {"new"}
     assert (tmp_path / "elsewhere" / "file").exists()
 
 
 @changes_users
-def test_staging_tree_of_another_user_is_named() -> None:
+def teststaging_tree_of_another_user_is_named() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
         os.chmod(name, 0o777)
-        Path(name, "_staging", "hours").mkdir(parents=True)
-        Path(name, "_staging", "hours").chmod(0o755)
-        Path(name, "_staging", "hours", "file").touch()
+        Path(name, "staging", "hours").mkdir(parents=True)
+        Path(name, "staging", "hours").chmod(0o755)
+        Path(name, "staging", "hours", "file").touch()
 
         def work() -> None:
-            told = rf"{name}/_staging: cannot remove: .*Permission denied"
+            told = rf"{name}/staging: cannot remove: .*Permission denied"
             with pytest.raises(LogFailedError, match=told):
                 DayStore(name).begin()
 
         assert as_user(65_534, 65_534, work) == 0
 
 
+def test_staging_tree_of_a_store_is_removed_when_nobody_has_written_to_it_for_a_day(
+    tmp_path: Path,
+) -> None:
+    store = object_store(tmp_path / "out")
+    for name, hours in (("killed", 25), ("works", 1)):
+        place = tmp_path / "out" / "staging" / name / "hours"
+        place.mkdir(parents=True)
+        (place / "file").touch()
+        at = store._now.timestamp() - hours * 3600
+        os.utime(place / "file", (at, at))
+    store.begin()
+    assert {path.name for path in (tmp_path / "out" / "staging").iterdir()} == {"works", "run"}
+
+
 def test_descriptions_are_the_files_with_their_ending(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
-    build(store, "new")
-    store.publish(TABLES)
-    (tmp_path / "_days" / f"{DAY}.json~").write_text("{}")
-    (tmp_path / "_days" / "old").mkdir()
+    publish(store, "new")
+    (tmp_path / "days" / f"{DAY}.json~").write_text("{}")
+    (tmp_path / "days" / "old").mkdir()
     assert set(store.states()) == {str(DAY)}
+    assert isinstance(store.states()[str(DAY)], DayState)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import pyarrow as pa
 import pyarrow.fs
 import pytest
 
@@ -29,15 +30,16 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
-from fastjournal.spark.history.coverage import spans
-from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventRow
-from fastjournal.spark.history.event_table import EventTable
-from fastjournal.spark.history.file_history import history_files, read_events
+from fastjournal.spark.history.archive_taking import take_archive
+from fastjournal.spark.history.coverage import gaps_of, spans
+from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventRow
+from fastjournal.spark.history.events_view import history_parts, read_events
 from fastjournal.spark.history.log_history import LogHistory
 from fastjournal.spark.query import paths
 from fastjournal.spark.storage import files as storage_files
 from fastjournal.spark.storage.files import LogDirectory, resolve
 from tests.property.compacted_log import LOG
+from tests.property.event_archives import events_on
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
 from tests.property.subject import SECOND
@@ -82,7 +84,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 def read(directory: Path) -> list[tuple[object, ...]]:
     found = [
         (row["segment"], row["offset"], row["event"], row["key"])
-        for part in history_files(str(directory))
+        for part in history_parts(str(directory))
         for batch in read_events(part)
         for row in batch.to_pylist()
     ]
@@ -138,10 +140,11 @@ def test_span_of_a_log_has_all_times_of_a_clock_that_was_set_back(tmp_path: Path
     assert span is not None
     expected = (start + 24 * 60 * SECOND, start + 30 * 60 * SECOND)
     assert (span.first_us, span.last_us) == expected
-    table = EventTable(OsDisk(), str(tmp_path / "events"))
-    table.update(str(archive))
+    events = events_on(OsDisk(), str(tmp_path))
+    take_archive(OsDisk(), str(archive), events)
     assert event_span(tmp_path / "events") == span
-    (covered,) = spans(table.taken, table.gaps)
+    taken = events.segments()
+    (covered,) = spans(taken, gaps_of(taken))
     assert (covered.first_us, covered.last_us) == expected
 
 
@@ -154,7 +157,7 @@ def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_pat
     for path in kept.archive.iterdir():
         (archive / path.name).write_bytes(path.read_bytes())
     missing = sorted(archive.iterdir())[3]
-    assert EventTable(OsDisk(), str(tmp_path / "out" / "events")).update(str(archive)) > 0
+    take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(tmp_path / "out")))
     assert read(tmp_path / "out") == read(tmp_path / "out" / "events") == told(kept.events)
     assert event_span(tmp_path / "out") == span
     # what was taken and is gone is a gap of the archive alone
@@ -291,7 +294,7 @@ def test_gap_of_a_table_is_a_row_of_the_view_events_in_mode_permissive(
     archive, table = tmp_path / "archive", tmp_path / "out" / "events"
     archive.mkdir()
     copy_archive(kept, archive)[2].unlink()
-    assert EventTable(OsDisk(), str(table)).update(str(archive)) > 0
+    take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(tmp_path / "out")))
     found = view(table, mode="permissive")
     texts = [row["_corrupt"] for row in found if row["_corrupt"]]
     assert texts == [f"{table}: segment 3 is not there"]
@@ -389,5 +392,27 @@ def test_history_of_a_log_with_a_flipped_bit_in_its_last_segment_is_refused(
 
 
 def read_all(directory: Path) -> Iterator[object]:
-    for part in history_files(str(directory)):
+    for part in history_parts(str(directory)):
         yield from read_events(part)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "events.md"
+TYPES = {
+    "TIMESTAMP (us, UTC)": pa.timestamp("us", tz="UTC"),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+}
+
+
+def test_events_page_has_the_columns_and_the_kinds() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before = text[: text.index("## Kinds")]
+    columns = re.findall(r"^\| `(\w+)` \| ([A-Z][^|]+) \|", before, re.MULTILINE)
+    assert [(name, TYPES[kind]) for name, kind in columns] == [
+        (field.name, field.type) for field in EVENT_SCHEMA
+    ]
+    kinds = text[text.index("## Kinds") : text.index("Only records")]
+    first = [line.split("|")[1] for line in kinds.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(first))) == sorted(EventKind)

@@ -10,12 +10,13 @@ import pyarrow.fs
 import pytest
 
 from fastjournal.errors import LogFailedError
-from fastjournal.spark.storage.files import LogDirectory, resolve
-from fastjournal.spark.storage.object_stores import (
+from fastjournal.spark.storage.files import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     RETRY_LIMIT_S,
+    LogDirectory,
     error_text,
+    resolve,
 )
 
 

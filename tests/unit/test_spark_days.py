@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 
-import msgspec
 import pytest
 
 from fastjournal.errors import BadRequestError
-from fastjournal.spark.history.commits import MissingSegments, TakenSegment
 from fastjournal.spark.history.coverage import (
+    MissingSegments,
     Span,
     covered_share,
     extended,
+    gaps_of,
     gaps_on_day,
+    joined,
     on_day,
     spans,
 )
@@ -26,6 +27,7 @@ from fastjournal.spark.history.days import (
     stale_days,
     trend_days,
 )
+from fastjournal.spark.history.event_files import SegmentBefore, SegmentFacts, TakenSegment
 
 MIDNIGHT_US = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = date(2026, 11, 20)
@@ -60,11 +62,15 @@ def test_day_arithmetic_goes_back_and_forth() -> None:
     assert (len(days), days[0], days[-1]) == (28, date(2026, 10, 24), DAY)
 
 
-def test_stale_days_are_those_whose_events_changed() -> None:
-    days = trend_days(DAY)[-4:]
-    sources = {"2026-11-17": "a", "2026-11-18": "b", "2026-11-19": "c"}
-    computed = {"2026-11-17": "a", "2026-11-18": "old", "2026-11-20": "gone"}
-    assert stale_days(days, sources, computed) == days[1:]
+def test_stale_days_are_those_whose_events_came_and_not_those_that_were_pruned() -> None:
+    days = trend_days(DAY)[-5:]
+    sources = {"2026-11-17": ["1-a"], "2026-11-18": ["1-a", "2-b"], "2026-11-19": ["3-d"]}
+    computed = {"2026-11-17": ["1-a"], "2026-11-18": ["1-a"], "2026-11-20": ["4-a"]}
+    assert stale_days(days, sources, computed) == [date(2026, 11, 18), date(2026, 11, 19)]
+    # one of its segments was put back behind the pruning: the others are missing
+    assert stale_days(days, {"2026-11-20": ["5-a"]}, computed) == []
+    # a segment that grew has another checksum
+    assert stale_days(days, {"2026-11-20": ["4-a", "4-b"]}, computed) == [DAY]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +84,49 @@ def test_pruning_keeps_the_last_days_and_those_behind_them(
     assert days_to_prune(present, DAY, keep) == pruned
 
 
-def taken(number: int, first_us: int, last_us: int) -> TakenSegment:
-    return TakenSegment(number, f"{number:08x}", 100, first_us, last_us, 1, [])
+def taken(
+    number: int, first_us: int, last_us: int, before: SegmentBefore | None = None
+) -> TakenSegment:
+    return TakenSegment(SegmentFacts(number, f"{number:08x}", 100, first_us, last_us, before, {}))
+
+
+def test_gap_is_between_segments_or_where_one_is_another_than_the_next_one_tells() -> None:
+    segments = [taken(2, 0, 1), taken(3, 1, 2, SegmentBefore(2, 100, f"{2:08x}"))]
+    assert gaps_of(segments) == []
+    assert gaps_of([]) == []
+    segments += [taken(7, 5, 6, SegmentBefore(6, 100, "00000006"))]
+    assert gaps_of(segments) == [MissingSegments(4, 6, None, None, "missing")]
+    known = [
+        MissingSegments(1, 1, 0, 0, "compacted"),
+        MissingSegments(5, 5, 3, 4, "dropped"),
+        MissingSegments(8, 8, 7, 8, "not-linked"),
+    ]
+    assert gaps_of(segments, known, 9) == [
+        MissingSegments(4, 4, None, None, "missing"),
+        known[1],
+        MissingSegments(6, 6, None, None, "missing"),
+        known[2],
+        MissingSegments(9, 9, None, None, "missing"),
+    ]
+    for before in (SegmentBefore(2, 99, f"{2:08x}"), SegmentBefore(2, 100, "00000000")):
+        found = gaps_of([taken(2, 0, 1), taken(3, 1, 2, before)])
+        assert found == [MissingSegments(2, 2, None, None, "missing")]
+
+
+def test_gaps_of_a_range_of_any_length_take_no_time() -> None:
+    last = 10**9
+    assert gaps_of([taken(1, 0, 1), taken(last, 1, 2)])[0][:2] == (2, last - 1)
+
+
+def test_spans_of_pruned_days_are_joined_as_their_reports_have_shown_them() -> None:
+    begin = begin_us(DAY)
+    shown = [Span(begin - DAY_US, begin, 1, 4), Span(begin - 9, begin, 5, 5, "dropped")]
+    found = [Span(begin, begin + 9, 5, 5, "dropped"), Span(begin + 9, begin + 99, 6, 8)]
+    assert joined([*shown, *found]) == [
+        shown[0],
+        Span(begin - 9, begin + 9, 5, 5, "dropped"),
+        found[1],
+    ]
 
 
 def test_coverage_joins_segments_side_by_side_and_names_gaps() -> None:
@@ -121,7 +168,7 @@ def test_coverage_has_the_time_to_which_the_clock_was_set_back() -> None:
         found = spans([segments[0], behind], [gap])
         assert found[1] == Span(begin + 12 * hour, begin + 2 * DAY_US + hour, 2, 2, "dropped")
         assert covered_share(found, DAY) == 0.0
-        assert on_day(found, DAY)[0] == (begin + 12 * hour, begin + DAY_US, "dropped")
+        assert on_day(found, DAY)[0] == Span(begin + 12 * hour, begin + DAY_US, 2, 2, "dropped")
 
 
 def test_coverage_of_spans_that_overlap_counts_their_time_once() -> None:
@@ -137,7 +184,7 @@ def test_coverage_of_a_segment_that_grew_lacks_the_time_behind_its_taken_part() 
     hour = DAY_US // 24
     segments = [taken(at, begin + (at - 1) * quarter, begin + at * quarter) for at in range(1, 5)]
     # the third is known up to its first hour: it was longer when it was sealed
-    segments[2] = msgspec.structs.replace(segments[2], last_us=begin + 2 * quarter + hour)
+    segments[2] = taken(3, begin + 2 * quarter, begin + 2 * quarter + hour)
     found = spans(segments, [MissingSegments(3, 3, None, None, "missing")])
     gap = Span(begin + 2 * quarter + hour, begin + 3 * quarter, 3, 3, "missing")
     assert found == [Span(begin, begin + DAY_US, 1, 4), gap]

@@ -27,6 +27,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.cluster import java
 from fastjournal.spark.nightly import day_store, fj_nightly, preparation
+from fastjournal.spark.nightly import run as nightly_run
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.users import as_user, changes_users
 
@@ -191,7 +192,7 @@ def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
         raise WorkBeganError
 
     monkeypatch.setattr(fj_nightly, "_snapshot_taker", lambda _: take)
-    monkeypatch.setattr(preparation, "run_night", work)
+    monkeypatch.setattr(nightly_run, "run_night", work)
     options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
     if archives:
         with pytest.raises(WorkBeganError):
@@ -262,7 +263,7 @@ def test_second_run_at_once_is_refused(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with closing(OsDisk().lock(f"{out}/_nightly.lock")):
+    with closing(OsDisk().lock(f"{out}/nightly.lock")):
         code, said = run("--snapshot", snapshot, "--output", str(out))
     assert code == LOCKED
     assert said == f"fj-nightly: {out}: another fj-nightly works here (wait until it has ended)\n"

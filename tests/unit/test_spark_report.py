@@ -19,16 +19,23 @@ from rich.console import Console
 
 from fastjournal.spark.history.coverage import Span
 from fastjournal.spark.history.days import DAY_US, begin_us, trend_days
-from fastjournal.spark.nightly.day_store import DayState, DayStore
-from fastjournal.spark.nightly.history_jobs import KINDS
+from fastjournal.spark.nightly.analysis_jobs import KINDS
+from fastjournal.spark.nightly.day_store import DayState, DayStore, HistoryTables, StateTables
 from fastjournal.spark.nightly.report import charts, texts
 from fastjournal.spark.nightly.report.console import print_report
 from fastjournal.spark.nightly.report.diagnosis import diagnose
-from fastjournal.spark.nightly.report.figures import HOUR_US, LEASE_COUNTS, Figures, load
+from fastjournal.spark.nightly.report.figures import (
+    HOUR_US,
+    LEASE_COUNTS,
+    Figures,
+    TableReader,
+    load,
+)
 from fastjournal.spark.nightly.report.report_page import render
 
 DAY = date(2026, 11, 20)
 DAYS = trend_days(DAY)
+STATE = DayState(state=StateTables("snapshot", begin_us(DAY) + 90_000 * 1_000_000, None))
 SECOND = 1_000_000
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -68,7 +75,7 @@ def build(domain: str = "web", **figures: Any) -> Figures:
     numbers = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 1)
     return Figures(
         day=DAY,
-        state=DayState("x", "snapshot", begin_us(DAY) + 90_000 * SECOND),
+        state=STATE,
         spans=[Span(begin_us(DAYS[0]), begin_us(DAY) + 90_000 * SECOND, 1, 9)],
         days=DAYS,
         totals=days,
@@ -243,7 +250,7 @@ def test_page_escapes_names_and_has_nothing_from_a_network(name: str) -> None:
 
 def test_page_of_a_day_without_history_or_snapshot_says_so() -> None:
     figures = build()
-    figures.state, figures.spans, figures.log = DayState(None), [], []
+    figures.state, figures.spans, figures.log = DayState(), [], []
     for table in (figures.totals, figures.domains, figures.domain_hours, figures.minutes):
         table.clear() if isinstance(table, dict) else None
     for rows in (figures.attempts, figures.failures, figures.churn, figures.backlog, figures.ages):
@@ -303,11 +310,15 @@ def test_figures_of_many_domains_are_sums_and_the_rows_that_are_shown(tmp_path: 
         "attempts": [{"domain": name, "attempt": 1, **counts} for name in names],
     }
     for table, rows in tables.items():
-        (tmp_path / table / f"dt={DAY}").mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / table / f"dt={DAY}" / "part.parquet")
-    state = DayState("x", "snapshot", begin_us(DAY) + 90_000 * SECOND)
+        place = tmp_path / "staging" / table / f"dt={DAY}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), place / "part.parquet")
+    store = DayStore(str(tmp_path))
+    states = dict[str, DayState]()
+    store.publish(states, {str(DAY): HistoryTables([], 1)}, tables)
+    reader = TableReader(store, states)
     empty = {"waiting": None, "count": None, "bytes": None, "unreadable": []}
-    figures = load(DayStore(str(tmp_path)), DAY, state, [], archive=empty, snapshots=empty)
+    figures = load(reader, DAY, STATE, [], archive=empty, snapshots=empty)
     assert (len(figures.domains), figures.domains_in_all) == (50, many)
     assert {row["domain"] for row in figures.backlog} == set(names[-20:])
     assert len(figures.backlog) == 40

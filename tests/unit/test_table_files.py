@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from fastjournal.errors import LogCorruptError
-from fastjournal.spark.history.commits import read_commits
 from fastjournal.spark.storage.table_files import StoreFiles
 
 
@@ -46,20 +44,5 @@ class Store:
 def test_put_that_is_interrupted_leaves_no_part_of_an_object() -> None:
     store: Any = Store()
     with pytest.raises(KeyboardInterrupt):
-        StoreFiles(store).put("bucket/_commits/000000001.json", b"all of it")
-    assert store.objects == {"bucket/_commits/000000001.json": b"all of it"}
-
-
-def test_commit_that_is_empty_says_what_to_do() -> None:
-    class Files:
-        def names(self, path: str) -> list[str]:
-            return ["000000001.json"]
-
-        def read(self, path: str) -> bytes:
-            return b""
-
-    files: Any = Files()
-    with pytest.raises(
-        LogCorruptError, match=r"000000001.json: the commit is empty .*copy it .* last"
-    ):
-        list(read_commits(files, "events/_commits"))
+        StoreFiles(store).put("bucket/days/2026-11-20.json", b"all of it")
+    assert store.objects == {"bucket/days/2026-11-20.json": b"all of it"}

@@ -38,9 +38,8 @@ from fastjournal.spark.data_source.row_views import (
 )
 from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
-from fastjournal.spark.history.event_stream import EventsStream
-from fastjournal.spark.history.events_reader import EventsReader
-from fastjournal.spark.history.file_history import history_files
+from fastjournal.spark.history.events_reader import EventsReader, EventsStream
+from fastjournal.spark.history.events_view import history_parts
 from fastjournal.spark.live_entries.entries_reader import EntriesReader
 from fastjournal.spark.live_entries.entry_parts import find_index
 from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
@@ -174,7 +173,7 @@ class FastjournalSource(DataSource):
                 check_spool(directory)
             elif self._checked.view == "events":
                 # a gap is an error of the reader, or a row of a stream
-                history_files(directory, permissive=True)
+                history_parts(directory, permissive=True)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
             elif self._checked.view == "entries":

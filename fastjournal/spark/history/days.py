@@ -66,16 +66,30 @@ def trend_days(day: date) -> list[date]:
 
 
 def stale_days(
-    days: Iterable[date], sources: Mapping[str, str], computed: Mapping[str, str]
+    days: Iterable[date], sources: Mapping[str, list[str]], computed: Mapping[str, list[str]]
 ) -> list[date]:
     """Return the days whose tables have to be computed.
 
+    Those of a day whose events, or some of them, are gone stay as they are: it was pruned.
+
     Args:
         days: Days that are wanted.
-        sources: Fingerprint of the events of each day that has any.
-        computed: Fingerprint of the events that the tables of each day were computed from.
+        sources: Segments of the events of each day that has any, by number and checksum.
+        computed: Segments of the events that the tables of each day were computed from.
     """
-    return [day for day in days if sources.get(str(day)) != computed.get(str(day))]
+    return [day for day in days if _is_stale(sources.get(str(day), []), computed.get(str(day)))]
+
+
+def _is_stale(source: list[str], computed: list[str] | None) -> bool:
+    if computed is None:
+        return bool(source)
+    return source != computed and not is_pruned(source, computed)
+
+
+def is_pruned(source: list[str], computed: list[str] | None) -> bool:
+    """Whether some of the segments that tables were computed from have no events any more."""
+    numbers = {name.partition("-")[0] for name in source}
+    return any(name.partition("-")[0] not in numbers for name in computed or ())
 
 
 def days_to_prune(present: Iterable[str], day: date, keep: int | None) -> list[str]:

@@ -1,12 +1,13 @@
-"""Rows of the history: one for each event.
+"""Rows of the history: one for each event, and those of one UTC day together.
 
-Columns and their meaning stand in docs/spark.md, "Events".
+Columns, their meaning, and how more of them may be added, stand in docs/events.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, TIMESTAMPS
+from fastjournal.spark.history.days import DAY_US, day_at
 
 BATCH_ROWS = 8192
 """Events that become an Arrow batch together."""
@@ -132,3 +134,49 @@ def with_corrupt(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     none = pa.nulls(batch.num_rows, pa.string())
     return batch.append_column(CORRUPT_COLUMN.name, none)
+
+
+def fitted(table: pa.Table) -> pa.Table:
+    """Return a table of events that this release or another one wrote, with the columns of this.
+
+    A column that it lacks is null; those that only a newer release knows are left out.
+    """
+    for field in EVENT_SCHEMA:
+        if field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(EVENT_SCHEMA.names).cast(EVENT_SCHEMA)
+
+
+class EventDay:
+    """Events of one day, in Arrow as soon as there are many."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._events: list[EventRow] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, event: EventRow) -> None:
+        """Take one more."""
+        self.rows += 1
+        self._events.append(event)
+        if len(self._events) == BATCH_ROWS:
+            self._close_batch()
+
+    def table(self) -> pa.Table:
+        """Return all of them, in their order."""
+        self._close_batch()
+        return pa.Table.from_batches(self._batches)
+
+    def _close_batch(self) -> None:
+        self._batches.append(event_batch(self._events))
+        self._events.clear()
+
+
+def day_of(time: int | None) -> str:
+    """Return the UTC day of an instant in microseconds since the Unix epoch, which may be any."""
+    return _day_name(max(min(time or 0, TIMESTAMPS[-1]), TIMESTAMPS[0]) // DAY_US)
+
+
+@cache
+def _day_name(number: int) -> str:
+    return day_at(number * DAY_US).isoformat()

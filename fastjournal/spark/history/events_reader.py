@@ -1,22 +1,36 @@
-"""Reader of the view ``events`` of the Spark data source."""
+"""Readers of the view ``events``: of all that is there, and of an archive as a stream.
+
+The offsets of the stream are all that it keeps. A record alone tells its event, so it is the stream
+of the records (``records.records_reader``): the same offsets, checks and bounds, and one task for
+each segment. Its tasks yield the events instead. Segments that are missing or damaged
+end the query, or are rows of the column ``_corrupt`` in mode ``permissive``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import google_crc32c
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from fastjournal.spark.history.event_rows import with_corrupt
-from fastjournal.spark.history.file_history import HistoryFile, history_files, read_events
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.decoding.rows import read_bytes
+from fastjournal.spark.history.event_rows import batches_of, corrupt_batch, with_corrupt
+from fastjournal.spark.history.events_view import HistoryPart, history_parts, read_events
+from fastjournal.spark.history.extractor import extract_events
+from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.records.records_reader import Offset, RecordsStream, SpanPartition
+from fastjournal.spark.storage.files import resolve
 
 
 class HistoryPartition(InputPartition):
-    """A part of a history: a whole log is one, a lease may begin in any of its segments."""
+    """A part of a history."""
 
-    def __init__(self, part: HistoryFile) -> None:
-        super().__init__(part.file or part.directory)
+    def __init__(self, part: HistoryPart) -> None:
+        super().__init__(part)
         self.part = part
 
 
@@ -37,7 +51,7 @@ class EventsReader(DataSourceReader):
         self._permissive = permissive
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition for each file of a table, for its gaps, and for each log.
+        """Return one partition for each event file, for their gaps, and for each log.
 
         Raises:
             LogCorruptError: Segments of an archive are missing, in mode ``failfast``.
@@ -45,7 +59,7 @@ class EventsReader(DataSourceReader):
         return [
             HistoryPartition(part)
             for directory in self._directories
-            for part in history_files(directory, permissive=self._permissive)
+            for part in history_parts(directory, permissive=self._permissive)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -56,3 +70,87 @@ class EventsReader(DataSourceReader):
         names = [column.source for column in self._columns]
         for batch in read_events(partition.part):
             yield cast_batch(with_corrupt(batch).select(names), self._columns)
+
+
+# --- stream ---------------------------------------------------------------------------------------
+
+
+class LostPartition(InputPartition):
+    """Texts of what is missing in a batch."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__(0)
+        self.texts = texts
+
+
+class EventsStream(RecordsStream):
+    """Reader of a stream of events.
+
+    Args:
+        directory: The archive.
+        columns: Columns to build, in this order.
+        permissive: Missing and damaged segments become rows.
+        bytes_max: Most bytes of a batch; None: all that are there.
+        cleans: Segments are unlinked when their batch is committed.
+
+    Raises:
+        BadRequestError: The directory is no archive.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        columns: list[RequestedColumn],
+        *,
+        permissive: bool,
+        bytes_max: int | None,
+        cleans: bool,
+    ) -> None:
+        log = open_whole(directory)
+        if log.segments and not log.is_archive:
+            raise BadRequestError(
+                f"{directory} is no archive, and a stream of events reads one",
+                hint="name the daemon's --archive-dir",
+            )
+        super().__init__(
+            directory, columns, permissive=permissive, bytes_max=bytes_max, cleans=cleans
+        )
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return one partition for each segment between two offsets, and one of what is missing.
+
+        Raises:
+            LogCorruptError: A segment is missing, in mode ``failfast``.
+        """
+        if not self._permissive:
+            return super().partitions(start, end)
+        texts = self.faults(start, end)
+        lost = [LostPartition(texts)] if texts else []
+        return [*lost, *self.spans(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a part of a segment."""
+        if isinstance(partition, LostPartition):
+            yield self._cast(corrupt_batch(partition.texts))
+            return
+        assert isinstance(partition, SpanPartition)
+        try:
+            yield from map(self._cast, self._events(partition))
+        except LogCorruptError as error:
+            if not self._permissive:
+                raise
+            yield self._cast(corrupt_batch([str(error)]))
+
+    def _events(self, partition: SpanPartition) -> Iterator[pa.RecordBatch]:
+        segment, span = partition.segment, partition.span
+        data = read_bytes(resolve(self._directory)[0], segment)
+        span.check(data, segment.path)
+        if google_crc32c.value(data) != segment.crc32c:
+            raise LogCorruptError("the segment has another checksum", path=segment.path)
+        whole = msgspec.structs.replace(segment, last=False)
+        # a damaged segment ends this before the first event
+        yield from batches_of(extract_events(data[: span.stop], whole, span.first))
+
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = [column.source for column in self._columns]
+        return cast_batch(with_corrupt(batch).select(names), self._columns)

@@ -19,9 +19,9 @@ import pyarrow.fs
 from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state, gaps_between
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
+from fastjournal.spark.history.coverage import adjoining_gaps, gap_text
 from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.extractor import extract_events, outer_times
-from fastjournal.spark.history.gaps import adjoining_gaps, gap_text
 from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.records.stream_segments import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating

@@ -1,71 +1,105 @@
-"""Store of the nightly tables: days that are replaced as a whole, and pruned.
+"""Store of the nightly tables: days that are replaced, and pruned.
 
-    OUTPUT/hours/dt=2026-11-20/part-*.parquet   rows of one table and UTC day; so are the others
-    OUTPUT/reports/2026-11-20.html              report of a day
-    OUTPUT/_days/2026-11-20.json                what the tables of a day were computed from
-    OUTPUT/_staging/...                         the same tree while it is built
-    OUTPUT/_publish.json                        there while the staging tree takes its place
+    OUTPUT/hours/dt=2026-11-20/hours-1.parquet   one file for each table and UTC day; of entries,
+                                                 and where a cluster writes, there may be more
+    OUTPUT/reports/2026-11-20.html               report of a day
+    OUTPUT/days/2026-11-20.json                  what the tables of a day were computed from, and
+                                                 their files with checksums; the last of the day
+    OUTPUT/staging/...                           tables while Spark writes them
 
-A run builds everything in the staging tree. Then it writes ``_publish.json`` and moves tables and
-descriptions into place. A crash before that leaves a tree that the next run removes. A
-crash behind it is finished by the next run before anything else. So each day is the old one or the
-new one in the end, in all tables. Reports are made from tables in place, so they come in a second
-publication, with descriptions that say what they show. Readers see each table of a day replaced by
-two renames on this machine, and file by file in an object store.
+A description counts for what it names. It loses the tables that are to be replaced before the first
+of them is, and names the new ones when all of them are durably in place. So a run that was killed
+anywhere leaves a day of which those tables are computed again. A reader of Parquet sees the file of
+each table and day replaced at once; what reads by the descriptions never sees a mixture.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
-from datetime import date
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
+import google_crc32c
 import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.spark.history.coverage import Span
 from fastjournal.spark.storage.files import (
     below,
     check_outside_snapshots,
     pyarrow_uri,
-    read_file,
     resolve,
+    sync,
     translating,
 )
-from fastjournal.spark.storage.table_files import StoreFiles
+from fastjournal.spark.storage.table_files import open_files
+from fastjournal.versioned_json import Crc32cDigits
 
-STAGING = "_staging"
-_PUBLISH = "_publish.json"
-_PROBE = "_probe"
+STAGING = "staging"
+_PROBE = "probe"
 REPORTS = "reports"
-DAYS = "_days"
+DAYS = "days"
+_CHUNK_BYTES = 1 << 24
+_OLD = timedelta(days=1)
+"""Age of staging trees that killed runs have left in a store: no run takes so long."""
 
 
-class DayState(msgspec.Struct):
-    """Description of the tables of one day."""
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file of a table."""
 
-    source: str | None
-    """Fingerprint of the events that they were computed from; None: there were none."""
-    snapshot: str | None = None
-    """Snapshot that the tables of the state were computed from; None: there are none."""
-    taken_us: int | None = None
-    """Instant of that snapshot, in microseconds since the Unix epoch."""
-    sealed: int | None = None
+    name: str
+    bytes: int
+    crc32c: Crc32cDigits
+
+
+class HistoryTables(msgspec.Struct, frozen=True):
+    """Tables of a day that were computed from its events."""
+
+    segments: list[str]
+    """Segments of the files of events, by number and checksum."""
+    jobs: int
+    """Version of the jobs."""
+    tables: dict[str, list[StoredFile]] = msgspec.field(default_factory=dict)
+
+
+class StateTables(msgspec.Struct, frozen=True):
+    """Tables of a day that were computed from a snapshot behind it."""
+
+    snapshot: str
+    taken_us: int
+    """Instant of the snapshot, in microseconds since the Unix epoch."""
+    sealed: int | None
     """Number of its last segment, if the history has it too."""
-    reported: str | None = None
-    """Fingerprint of what the report of the day shows; None: it is not known, or there is none."""
+    tables: dict[str, list[StoredFile]] = msgspec.field(default_factory=dict)
 
 
-class _Publish(msgspec.Struct):
-    """Moves from the staging tree, whose paths are the same in the output."""
+class DayState(msgspec.Struct, frozen=True):
+    """Description of one day."""
 
-    paths: dict[str, list[str]]
-    """Names in each directory, so that a run that finishes the moves knows what is moved already;
-    a file has none."""
+    history: HistoryTables | None = None
+    state: StateTables | None = None
+    covered: list[Span] | None = None
+    """Spans and gaps of the day that its report shows; None: there is none of these tables."""
+
+    @property
+    def snapshot(self) -> str | None:
+        """Snapshot of the tables of the state."""
+        return None if self.state is None else self.state.snapshot
+
+    @property
+    def taken_us(self) -> int | None:
+        """Instant of that snapshot, in microseconds since the Unix epoch."""
+        return None if self.state is None else self.state.taken_us
+
+    def files(self, table: str) -> list[StoredFile]:
+        """Return the files of a table."""
+        parts = [part.tables for part in (self.history, self.state) if part is not None]
+        return [file for part in parts for file in part.get(table, ())]
 
 
 class DayStore:
@@ -82,79 +116,41 @@ class DayStore:
     def __init__(self, output: str) -> None:
         uri = pyarrow_uri(output)
         self.uri = uri.rstrip("/") or uri
-        self.guard: Callable[[], None] = lambda: None
-        """Raises ``LogLockedError`` where the lock of the output was lost; asked before changes."""
-        self.files, self.path = resolve(self.uri)
-        check_outside_snapshots(self.files, self.path)
-        self._local = isinstance(self.files, pa.fs.LocalFileSystem)
+        self.raw, self.path = resolve(self.uri)
+        check_outside_snapshots(self.raw, self.path)
+        self.is_local = isinstance(self.raw, pa.fs.LocalFileSystem)
+        self.files, _ = open_files(self.uri)
+        # in a store runs do not exclude each other
+        self._staging = STAGING if self.is_local else f"{STAGING}/{uuid.uuid4().hex}"
+        self._known: dict[str, bytes] = {}
+        """Descriptions as this run knows them."""
         with translating("write", self.path):
-            self.files.create_dir(self.path, recursive=True)
-            probe = f"{self.path}/{_PROBE}"
-            with self.files.open_output_stream(probe) as file:
-                file.write(b"fj-nightly")
-            self.files.delete_file(probe)
+            self.raw.create_dir(self.path, recursive=True)
+        probe = f"{self.path}/{_PROBE}"
+        self.files.put(probe, b"fj-nightly")
+        with translating("read", probe):
+            self._now = self.raw.get_file_info(probe).mtime
+            """Instant of the begin, by the clock of the store."""
+        self.files.delete(probe)
 
     def staged(self, name: str) -> str:
         """Return the path or URI of a table, or of one day of it, while it is built."""
-        return below(self.uri, f"{STAGING}/{name}")
-
-    def begin(self) -> None:
-        """Finish a publication that a crash cut, and remove what another one has built."""
-        self.guard()
-        self._finish()
-        self._delete(f"{self.path}/{STAGING}")
-        self._create(f"{self.path}/{STAGING}")
-
-    def end(self) -> None:
-        """Remove the staging tree."""
-        self.guard()
-        self._delete(f"{self.path}/{STAGING}")
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file into the staging tree."""
-        self.guard()
-        path = f"{self.path}/{STAGING}/{name}"
-        with translating("write", path):
-            self.files.create_dir(path.rpartition("/")[0], recursive=True)
-            with self.files.open_output_stream(path) as file:
-                file.write(data)
+        return below(self.uri, f"{self._staging}/{name}")
 
     def place(self, name: str) -> str:
         """Return the path or URI of a file."""
-        return f"{self.path}/{name}" if self._local else below(self.uri, name)
+        return f"{self.path}/{name}" if self.is_local else below(self.uri, name)
 
-    def describe(self, day: date, state: DayState) -> None:
-        """Write the description of a day into the staging tree."""
-        self.write(f"{DAYS}/{day}.json", msgspec.json.encode(state))
+    def begin(self) -> None:
+        """Remove what other runs have left in staging trees."""
+        for tree in (self._staging, *self._old_trees()):
+            self._delete_tree(f"{self.path}/{tree}")
+        with translating("create", self.path):
+            self.raw.create_dir(f"{self.path}/{self._staging}", recursive=True)
 
-    def publish(self, tables: Iterable[tuple[str, date]]) -> None:
-        """Let the staging tree take its place: tables on days, descriptions, reports.
-
-        A table without rows on a day is an empty directory then.
-        """
-        staging = f"{self.path}/{STAGING}"
-        paths: dict[str, list[str]] = {}
-        for table, day in tables:
-            path = f"{table}/dt={day}"
-            self._create(f"{staging}/{path}")
-            paths[path] = self._names(f"{staging}/{path}")
-        for folder in (DAYS, REPORTS):
-            paths |= {f"{folder}/{name}": [] for name in self._names(f"{staging}/{folder}")}
-        begun = f"{staging}/{_PUBLISH}"
-        with translating("write", begun):
-            with self.files.open_output_stream(begun) as file:
-                file.write(msgspec.json.encode(_Publish(paths)))
-            # Spark syncs no file: all that the record names has to outlive a power loss as it does
-            for path, names in paths.items():
-                for name in names:
-                    self._sync(f"{staging}/{path}/{name}")
-                self._sync(f"{staging}/{path}")
-            self._sync_parents(staging, paths)
-            self._sync(begun)
-            self.guard()
-            self.files.move(begun, f"{self.path}/{_PUBLISH}")
-            self._sync(self.path)
-        self._finish()
+    def end(self) -> None:
+        """Remove the staging tree."""
+        self._delete_tree(f"{self.path}/{self._staging}")
 
     def states(self) -> dict[str, DayState]:
         """Return the descriptions of all days.
@@ -163,115 +159,171 @@ class DayStore:
             LogCorruptError: One cannot be understood.
         """
         folder = f"{self.path}/{DAYS}"
-        found = {}
-        for name in self._names(folder):
-            if not name.endswith(".json"):
-                continue
-            data = read_file(self.files, f"{folder}/{name}")
-            try:
-                found[name.removesuffix(".json")] = msgspec.json.decode(data, type=DayState)
-            except msgspec.MsgspecError as error:
-                raise LogCorruptError(
-                    f"not a description of a day: {error}",
-                    path=f"{folder}/{name}",
-                    hint="remove it: the day is computed again",
-                ) from error
-        return found
+        names = [name for name in self.files.names(folder) if name.endswith(".json")]
+        found = self.files.each(self.files.read, [f"{folder}/{name}" for name in names])
+        self._known = {
+            name.removesuffix(".json"): data for name, data in zip(names, found, strict=True)
+        }
+        return {day: _decoded(data, f"{folder}/{day}.json") for day, data in self._known.items()}
+
+    def publish(
+        self,
+        states: dict[str, DayState],
+        days: Mapping[str, HistoryTables | StateTables],
+        tables: Collection[str],
+    ) -> None:
+        """Let tables in the staging tree take their places.
+
+        Args:
+            states: Descriptions of all days; those of these days are replaced.
+            days: Sources of the tables of each day, without their files.
+            tables: Names of the tables: each of these days has them, perhaps without rows.
+
+        Raises:
+            LogLockedError: Another run has written one of these days meanwhile.
+            LogFailedError: Something cannot be written. The next run computes it again.
+        """
+        for day, new in days.items():
+            part = "history" if isinstance(new, HistoryTables) else "state"
+            if day in states:
+                states[day] = msgspec.structs.replace(states[day], covered=None, **{part: None})
+                self.describe(day, states[day])
+        for day, new in days.items():
+            part = "history" if isinstance(new, HistoryTables) else "state"
+            new = msgspec.structs.replace(
+                new, tables={table: self._move(table, day) for table in tables}
+            )
+            old = states.get(day, DayState())
+            states[day] = msgspec.structs.replace(old, covered=None, **{part: new})
+            self.describe(day, states[day])
+
+    def describe(self, day: str, state: DayState) -> None:
+        """Put the description of a day.
+
+        Raises:
+            LogLockedError: Another run has written it meanwhile.
+        """
+        path = f"{self.path}/{DAYS}/{day}.json"
+        with translating("read", path):
+            is_there = self.raw.get_file_info(path).type == pa.fs.FileType.File
+        there = self.files.read(path) if is_there else None
+        if there != self._known.get(day):
+            raise LogLockedError(
+                "another fj-nightly has written this day", path=path, hint="run it again"
+            )
+        data = msgspec.json.encode(state)
+        if data == there:
+            return
+        self.files.put(path, data)
+        self._known[day] = data
+
+    def put_report(self, day: str, page: bytes) -> str:
+        """Put the report of a day; return its path or URI."""
+        self.files.put(f"{self.path}/{REPORTS}/{day}.html", page)
+        return self.place(f"{REPORTS}/{day}.html")
+
+    def read(self, table: str, day: str, file: StoredFile) -> bytes:
+        """Return a file of a table.
+
+        Raises:
+            LogCorruptError: It is not the one that the description of the day names.
+            LogFailedError: It cannot be read.
+        """
+        path = f"{self.path}/{table}/dt={day}/{file.name}"
+        data = self.files.read(path)
+        if len(data) != file.bytes or f"{google_crc32c.value(data):08x}" != file.crc32c:
+            raise LogCorruptError(
+                f"the file is another one than {DAYS}/{day}.json names",
+                path=path,
+                hint=f"remove {DAYS}/{day}.json: the day is computed again",
+            )
+        return data
 
     def prune(self, tables: Iterable[str], days: Iterable[str]) -> None:
-        """Remove days from all tables, their reports and descriptions."""
+        """Remove days: the description first, then tables and reports."""
         for day in days:
-            self.guard()
+            self.files.delete(f"{self.path}/{DAYS}/{day}.json")
+            self._known.pop(day, None)
             for name in tables:
-                self._delete(f"{self.path}/{name}/dt={day}")
-            for name in (f"{REPORTS}/{day}.html", f"{DAYS}/{day}.json"):
-                self._delete(f"{self.path}/{name}")
+                self._delete_tree(f"{self.path}/{name}/dt={day}")
+            self.files.delete(f"{self.path}/{REPORTS}/{day}.html")
 
-    def _finish(self) -> None:
-        """Move what ``_publish.json`` names and is still in the staging tree."""
-        journal = f"{self.path}/{_PUBLISH}"
-        if self._kind(journal) != pa.fs.FileType.File:
-            return
-        try:
-            publish = msgspec.json.decode(read_file(self.files, journal), type=_Publish)
-        except msgspec.MsgspecError as error:
-            raise LogCorruptError(
-                f"not a publication: {error}",
-                path=journal,
-                hint="remove it: what was not published is computed again",
-            ) from error
-        with translating("write", self.path):
-            for path, names in publish.paths.items():
-                self._replace(f"{self.path}/{STAGING}/{path}", f"{self.path}/{path}", names)
-            self._sync_parents(self.path, publish.paths)
-            self.files.delete_file(journal)
-            self._delete(f"{self.path}/{STAGING}")
+    def _move(self, table: str, day: str) -> list[StoredFile]:
+        """Move the files of a table into place, and remove all others of the day."""
+        place = f"{table}/dt={day}"
+        source, target = f"{self.path}/{self._staging}/{place}", f"{self.path}/{place}"
+        names = [
+            name
+            for name in self.files.names(source)
+            if name.endswith(".parquet") and not name.startswith((".", "_"))
+        ]
+        moved = []
+        with translating("write", target):
+            if names:
+                self.raw.create_dir(target, recursive=True)
+            for number, name in enumerate(names, 1):
+                # Spark skips files whose names begin with a dot or an underscore
+                moved.append(self._sum(f"{source}/{name}", f"{table}-{number}.parquet"))
+                # Spark syncs no file: what a description names has to outlive a power loss
+                sync(self.raw, f"{source}/{name}")
+                self.raw.move(f"{source}/{name}", f"{target}/{moved[-1].name}")
+        kept = {file.name for file in moved}
+        for name in self.files.names(target):
+            if name not in kept:
+                self.files.delete(f"{target}/{name}")
+        with translating("write", target):
+            if names:
+                for synced in (target, f"{self.path}/{table}", self.path):
+                    sync(self.raw, synced)
+        return moved
 
-    def _replace(self, source: str, target: str, names: Collection[str] = ()) -> None:
-        """Move a file, or a directory with files of these names, in place of another one."""
-        kind = self._kind(source)
-        if kind == pa.fs.FileType.NotFound:
-            return  # it was moved before a crash
-        self._create(target.rpartition("/")[0])
-        if kind == pa.fs.FileType.File:
-            self._sync(source)
-            self.files.move(source, target)
-        elif self._local:
-            old = f"{target.rpartition('/')[0]}/_old"
-            self._delete(old)
-            with suppress(FileNotFoundError):
-                os.rename(target, old)
-            os.rename(source, target)
-            self._delete(old)
-        else:
-            self._create(target)
-            staged = self._names(source)
-            for name in self._names(target):
-                # a name that is staged no more was moved before a crash
-                if name in staged or name not in names:
-                    self._delete(f"{target}/{name}")
-            for name in staged:
-                self.files.move(f"{source}/{name}", f"{target}/{name}")
+    def _old_trees(self) -> list[str]:
+        """Return the staging trees of a store that nobody has written to for long."""
+        if self.is_local:
+            return []
+        place, newest = f"{self.path}/{STAGING}", dict[str, Any]()
+        selector = pa.fs.FileSelector(place, allow_not_found=True, recursive=True)
+        with translating("list", place):
+            for info in self.raw.get_file_info(selector):
+                if info.is_file:
+                    tree = info.path.removeprefix(f"{place}/").partition("/")[0]
+                    newest[tree] = max(newest.get(tree, info.mtime), info.mtime)
+        return [f"{STAGING}/{tree}" for tree, at in newest.items() if self._now - at > _OLD]
 
-    def _sync_parents(self, tree: str, paths: Iterable[str]) -> None:
-        """Sync a tree's directory, and those in it that have these paths."""
-        for parent in sorted({path.rpartition("/")[0] for path in paths}):
-            self._sync(f"{tree}/{parent}")
-        self._sync(tree)
+    def _sum(self, path: str, name: str) -> StoredFile:
+        """Return a file with its checksum, under the name that it gets."""
+        checksum = size = 0
+        with self.raw.open_input_stream(path) as file:
+            while data := file.read(_CHUNK_BYTES):
+                checksum = google_crc32c.extend(checksum, data)
+                size += len(data)
+        return StoredFile(name, size, f"{checksum:08x}")
 
-    def _sync(self, path: str) -> None:
-        """Sync a file or a directory of this machine."""
-        if self._local:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def _create(self, path: str) -> None:
-        with translating("create", path):
-            self.files.create_dir(path, recursive=True)
-
-    def _delete(self, path: str) -> None:
+    def _delete_tree(self, path: str) -> None:
         """Remove a file or a tree, if it is there; of a link only the link itself."""
-        if self._local and os.path.islink(path):
+        if self.is_local and os.path.islink(path):
             with translating("remove", path):
                 os.unlink(path)
-        elif self._kind(path) != pa.fs.FileType.Directory:
-            StoreFiles(self.files).delete(path)
-        else:
-            with translating("remove", path):
-                if self._local:
-                    shutil.rmtree(path)
-                else:
-                    self.files.delete_dir(path)
+            return
+        with translating("remove", path):
+            kind = self.raw.get_file_info(path).type
+            if kind == pa.fs.FileType.Directory and self.is_local:
+                shutil.rmtree(path)
+            elif kind == pa.fs.FileType.Directory:
+                self.raw.delete_dir(path)
+        if kind == pa.fs.FileType.File:
+            self.files.delete(path)
 
-    def _kind(self, path: str) -> Any:
-        with translating("read", path):
-            return self.files.get_file_info(path).type
 
-    def _names(self, path: str) -> list[str]:
-        return StoreFiles(self.files).names(path)
+def _decoded(data: bytes, path: str) -> DayState:
+    try:
+        return msgspec.json.decode(data, type=DayState)
+    except msgspec.MsgspecError as error:
+        raise LogCorruptError(
+            f"not a description of a day: {error}",
+            path=path,
+            hint="remove it: the day is computed again",
+        ) from error
 
 
 def checked_output(output: str) -> DayStore:

@@ -66,12 +66,12 @@ _EXIT_LOCKED = 75
     envvar="FASTJOURNAL_ARCHIVE",
     show_envvar=True,
     metavar="DIRECTORY",
-    help="The daemon's --archive-dir: its segments become the table events, and go.",
+    help="The daemon's --archive-dir: its segments become events, and go.",
 )
 @click.option(
     "--history",
     metavar="DIRECTORY",
-    help="Directory in which the table events stands; a path or URI.  [default: --output]",
+    help="Directory in which events/ stands; a path or URI.  [default: --output]",
 )
 @click.option(
     "--date",
@@ -107,7 +107,8 @@ def command(**options: Any) -> None:
     """Keep the history of the archive, run the analysis jobs, and write the report of a day."""
     errors = Console(stderr=True)
     with ExitStack() as stack, errors.status("looking at output and archive") as status:
-        from fastjournal.spark.nightly import preparation  # noqa: PLC0415 - main tells of a missing extra
+        from fastjournal.spark.nightly import preparation, run  # noqa: PLC0415 - main tells of a missing extra
+        from fastjournal.spark.nightly.report.console import print_report  # noqa: PLC0415 - as above
 
         night, refused = preparation.prepare(options, stack), None
         if night.snapshot is None and preparation.needs_snapshot(night):
@@ -117,11 +118,11 @@ def command(**options: Any) -> None:
             # the events are written before Spark starts
             preparation.restrict(night.snapshot)
         start = partial(preparation.start, options["master"], night.snapshot, stack)
-        outcome = preparation.run_night(start, night, tell=status.update)
+        outcome = run.run_night(start, night, tell=status.update)
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH_OF_FILES
-    preparation.print_report(outcome.figures, outcome.slow, console)
+    print_report(outcome.figures, outcome.slow, console)
     click.echo(safe_text(outcome.report))
     if refused is not None:
         raise refused

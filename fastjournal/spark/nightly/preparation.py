@@ -1,33 +1,46 @@
-"""Preparation of a nightly run: everything that may be wrong is tried before any work."""
+"""Preparation of a nightly run: its inputs, and all that may be wrong is tried before any work.
+
+The snapshot of a run is taken once behind a day, also where runs of that day fail:
+
+    OUTPUT/snapshot.json     the last one that a run took: {"server": ADDRESS, "snapshot": PATH}
+
+A snapshot removes the oldest ones (``--keep-snapshots``), so a run that repeats a failed one takes
+none: it reads that of the failed run, which is the first one behind the day. Where the daemon takes
+none, a run still takes the archive: on a nearly full disk the archive holds the space.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from datetime import date, timedelta
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs
 from pyspark.sql import SparkSession
 
 from fastjournal.clock import SystemClock
+from fastjournal.cmdlog.archive_format import STATE_NAME, list_archived
+from fastjournal.cmdlog.locks import APPEND_LOCK
+from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk
-from fastjournal.errors import LogLockedError
+from fastjournal.errors import (
+    BadRequestError,
+    FastjournalError,
+    LogCorruptError,
+    LogError,
+    LogFailedError,
+    LogLockedError,
+)
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.java_errors import translating_start
 from fastjournal.spark.execution.process_pool import processors
-from fastjournal.spark.history.days import checked_day, last_ended_day
-from fastjournal.spark.nightly.day_store import checked_output
-from fastjournal.spark.nightly.inputs import (
-    Night,
-    check_archive,
-    mode_of_archived,
-    snapshot_manifest,
-)
-from fastjournal.spark.nightly.night_snapshot import ensure_snapshot
-from fastjournal.spark.nightly.report.console import print_report
-from fastjournal.spark.nightly.run import run_night
+from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK
+from fastjournal.spark.history.days import begin_us, checked_day, last_ended_day
+from fastjournal.spark.nightly.day_store import DayStore, checked_output
 from fastjournal.spark.session import (
     SMALL_BYTES,
     SMALL_OPTIONS,
@@ -44,17 +57,6 @@ from fastjournal.spark.storage.files import (
     resolve,
     translating,
 )
-from fastjournal.spark.storage.store_lock import StoreLock
-
-__all__ = [
-    "ensure_snapshot",
-    "needs_snapshot",
-    "prepare",
-    "print_report",
-    "restrict",
-    "run_night",
-    "start",
-]
 
 FEW_PROCESSORS = 2
 FEW_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MetaspaceSize=128m"
@@ -65,6 +67,31 @@ full before it spills, and each of many threads keeps memory of its own."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _MODES = 0o640, 0o750
 """Modes of files and directories where no snapshot says them."""
+_NAME_ARCHIVE = "name the daemon's --archive-dir"
+_NAME_SNAPSHOT = "name the directory that 'fj-cli snapshot' printed"
+_RIGHTS = (
+    (os.R_OK, "list it"),
+    (os.X_OK, "open files in it"),
+    (os.W_OK, "remove files from it"),
+)
+_RECORD = "snapshot.json"
+
+
+class Night(msgspec.Struct):
+    """Inputs of a run."""
+
+    day: date
+    store: DayStore
+    history: str
+    """Path or URI of the directory in which ``events`` stands."""
+    archive: str | None = None
+    snapshot: str | None = None
+    """Snapshot of which the state is computed; None: the state stays as it is stored."""
+    keep_days: int | None = None
+    cluster: bool = False
+    """Whether Spark may have executors on other machines; these take the archive then, too."""
+    keep_events: int | None = None
+    """Days whose events stay, that of the report and those before it; None: all."""
 
 
 def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
@@ -97,7 +124,9 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     restrict(snapshot, archive)
     store = checked_output(options["output"])
     history = store.uri if history is None else pyarrow_uri(history)
-    store.guard = _lock(dict.fromkeys((history, store.uri)), stack)
+    locked = set[tuple[int, int]]()
+    for place in (history, store.uri):
+        _lock(place, locked, stack)
     return Night(
         day=day,
         store=store,
@@ -110,21 +139,14 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
     )
 
 
-def _lock(places: Iterable[str], stack: ExitStack) -> Callable[[], None]:
-    """Lock directories; return what checks that the locks hold.
+def _lock(place: str, locked: set[tuple[int, int]], stack: ExitStack) -> None:
+    """Lock a directory of this machine once: two paths may lead to it.
 
-    Args:
-        places: Paths or URIs; two of them may lead to one directory, which is locked once.
-        stack: Holds the locks.
+    In an object store runs do not exclude each other: one that writes a day which another one has
+    written meanwhile ends there (``DayStore.describe``).
     """
-    locked = set[tuple[int, int]]()
-    claims = list[StoreLock]()
-    for place in places:
-        files, path = resolve(place)
-        if not isinstance(files, pa.fs.LocalFileSystem):
-            held = [claim.name for claim in claims]
-            claims.append(stack.enter_context(StoreLock(files, path, held=held)))
-            continue
+    files, path = resolve(place)
+    if isinstance(files, pa.fs.LocalFileSystem):
         with translating("create", path):
             os.makedirs(path, exist_ok=True)
             directory = os.stat(path)
@@ -132,17 +154,11 @@ def _lock(places: Iterable[str], stack: ExitStack) -> Callable[[], None]:
             locked.add((directory.st_dev, directory.st_ino))
             _lock_directory(path, stack)
 
-    def check() -> None:
-        for claim in claims:
-            claim.check()
-
-    return check
-
 
 def _lock_directory(path: str, stack: ExitStack) -> None:
     """Lock a directory of this machine."""
     try:
-        stack.enter_context(closing(OsDisk().lock(f"{path}/_nightly.lock")))
+        stack.enter_context(closing(OsDisk().lock(f"{path}/nightly.lock")))
     except LogLockedError as error:
         raise LogLockedError(
             "another fj-nightly works here", path=path, hint="wait until it has ended"
@@ -201,3 +217,151 @@ def restrict(snapshot: str | None, archive: str | None = None) -> int:
     narrowed = os.umask(0o077) | mask
     os.umask(narrowed)
     return narrowed
+
+
+# --- snapshot -------------------------------------------------------------------------------------
+
+
+class _Taken(msgspec.Struct):
+    """A snapshot that a run took."""
+
+    server: str
+    snapshot: str
+
+
+def ensure_snapshot(night: Night, server: str, take: Callable[[], str]) -> FastjournalError | None:
+    """Give a run a snapshot behind its day; return why there is none.
+
+    Args:
+        night: Inputs; they get the snapshot.
+        server: Address of the daemon.
+        take: Takes a snapshot, and returns its path.
+
+    Raises:
+        BadRequestError: The address is none, or the archive is that of another daemon.
+        FastjournalError: The daemon takes no snapshot, and there is no archive to take.
+    """
+    night.snapshot = _taken_before(night, server)
+    if night.snapshot is None:
+        try:
+            night.snapshot = take()
+        except BadRequestError:
+            raise
+        except FastjournalError as error:
+            if night.archive is None:
+                raise
+            error.add_note("the archive was taken, and the report has no state of the entries")
+            return error
+        _record(night, _Taken(server, night.snapshot))
+    if night.archive is not None:
+        check_archived(night.archive, night.snapshot)
+    return None
+
+
+def _taken_before(night: Night, server: str) -> str | None:
+    """Return the snapshot that a failed run took behind the day, if it is still there."""
+    files, path = night.store.files, night.store.path
+    if _RECORD not in files.names(path):
+        return None
+    # one that cannot be read is replaced, and a snapshot may have been removed since
+    with suppress(msgspec.MsgspecError, LogError):
+        taken = msgspec.json.decode(files.read(f"{path}/{_RECORD}"), type=_Taken)
+        manifest = snapshot_manifest(taken.snapshot)
+        if taken.server == server and manifest.taken_us >= begin_us(night.day + timedelta(days=1)):
+            return taken.snapshot
+    return None
+
+
+def _record(night: Night, taken: _Taken) -> None:
+    night.store.files.put(f"{night.store.path}/{_RECORD}", msgspec.json.encode(taken))
+
+
+# --- checks of directories ------------------------------------------------------------------------
+
+
+def snapshot_manifest(snapshot: str) -> Manifest:
+    """Return the manifest of a snapshot.
+
+    Raises:
+        LogCorruptError: It is none, or is damaged.
+        LogFailedError: It cannot be read.
+    """
+    files, path = resolve(snapshot)
+    with translating("read", path):
+        kind = files.get_file_info(path).type
+    if kind != pa.fs.FileType.Directory:
+        found = "nothing here" if kind == pa.fs.FileType.NotFound else "no directory here"
+        raise LogFailedError(f"there is {found}", path=path, hint=_NAME_SNAPSHOT)
+    manifest = LogDirectory(snapshot).manifest
+    if manifest is None:
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=snapshot,
+            hint=_NAME_SNAPSHOT,
+        )
+    return manifest
+
+
+def check_archive(archive: str) -> None:
+    """Check that a directory is an archive, or that of a daemon which has archived nothing so far.
+
+    Raises:
+        BadRequestError: It is neither.
+        LogFailedError: This user may not take it.
+    """
+    if not os.path.isdir(archive):
+        raise BadRequestError(f"--archive {archive} is no directory", hint=_NAME_ARCHIVE)
+    _check_rights(archive)
+    found = set(OsDisk().listdir(archive)) - {ARCHIVE_LOCK}
+    if not _has_archived(archive) and found != {APPEND_LOCK}:
+        raise BadRequestError(f"--archive {archive} holds no archive", hint=_NAME_ARCHIVE)
+
+
+def _check_rights(archive: str) -> None:
+    """Check that this process may take segments.
+
+    Where it may not search the directory, each segment looks as if the daemon had dropped it; where
+    it may not write there, a run ends behind the commit, at the first segment that it unlinks.
+    """
+    missing = [text for right, text in _RIGHTS if not os.access(archive, right, effective_ids=True)]
+    if missing:
+        raise LogFailedError(
+            f"this user may not take the archive: it needs the right to {', '.join(missing)}",
+            path=archive,
+            hint="run fj-nightly as the user of the daemon, or give this one rwx",
+        )
+
+
+def mode_of_archived(archive: str) -> int:
+    """Return the mode that all segments of an archive have at least; 0666 where there is none.
+
+    Raises:
+        LogFailedError: One cannot be looked at.
+    """
+    mode = 0o666
+    for file in list_archived(OsDisk(), archive):
+        path = f"{archive}/{file.name}"
+        # the daemon may drop it at any time
+        with translating("read", path), suppress(FileNotFoundError):
+            mode &= os.stat(path).st_mode
+    return mode | 0o600
+
+
+def check_archived(archive: str, snapshot: str) -> None:
+    """Check, behind a snapshot, that the daemon which took it has archived something.
+
+    It links all segments of the log before it takes the snapshot.
+
+    Raises:
+        BadRequestError: It has not: the archive is that of another daemon.
+        LogError: The snapshot cannot be read.
+    """
+    if not _has_archived(archive) and snapshot_manifest(snapshot).segments:
+        raise BadRequestError(
+            f"--archive {archive} has nothing of the log of {snapshot}", hint=_NAME_ARCHIVE
+        )
+
+
+def _has_archived(archive: str) -> bool:
+    disk = OsDisk()
+    return disk.exists(f"{archive}/{STATE_NAME}") or bool(list_archived(disk, archive))

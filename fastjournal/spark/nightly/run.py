@@ -1,59 +1,89 @@
-"""Run of the nightly analysis: from archive and snapshot to tables and report.
+"""Run of the nightly analysis: from archive and snapshot to tables and reports.
 
+    OUTPUT/events/day=2026-11-20/    events, from ``history.archive_taking``
     OUTPUT/entries/dt=2026-11-20/    state at the snapshot, from ``export.snapshot_export``
-    OUTPUT/backlog, ages, starving, log                 the same, from ``state_jobs``
-    OUTPUT/throughput, hours, attempts, failures, churn     the history, from ``history_jobs``
+    OUTPUT/backlog, ages, starving, log                     the same, from ``analysis_jobs``
+    OUTPUT/throughput, hours, attempts, failures, churn     the history, from ``analysis_jobs``
     OUTPUT/reports/2026-11-20.html
 
-The tables of the history are computed for all days of the trend whose events have changed since,
-and their reports are written again.
-Those of the state are computed once a day, from the first snapshot behind it: a later one shows
-another state. ``day_store`` replaces days and survives crashes.
+The tables of the history are computed for all days of the trend whose events have changed since;
+those of the state once a day, from the first snapshot behind it: a later one shows another state.
+``day_store`` replaces days, and survives crashes.
+
+A description of a day says which spans and gaps its report shows (``DayState.covered``). So a
+report is written again when its tables were, and when a gap has come or gone; one that a crash
+between tables and report has cost is written by the next run.
 """
 
 from __future__ import annotations
 
-import hashlib
+import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, timedelta
+from functools import cache, partial
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from fastjournal.cmdlog.snapshot import Manifest
+from fastjournal.cmdlog.archive_format import list_archived
+from fastjournal.cmdlog.snapshot import Manifest, list_snapshots, read_manifest
 from fastjournal.disk import OsDisk
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
 from fastjournal.spark.execution.process_pool import process_pool, processors
 from fastjournal.spark.export.snapshot_export import PART_BYTES
-from fastjournal.spark.history.days import begin_us, days_to_prune, stale_days, trend_days
-from fastjournal.spark.history.event_table import EventTable
-from fastjournal.spark.nightly import history_jobs
-from fastjournal.spark.nightly.analysis_tables import (
+from fastjournal.spark.history.archive_taking import known_gaps, take_archive
+from fastjournal.spark.history.coverage import Span, extended, gaps_of, joined, on_day, spans
+from fastjournal.spark.history.days import (
+    begin_us,
+    days_to_prune,
+    is_pruned,
+    stale_days,
+    trend_days,
+)
+from fastjournal.spark.history.event_files import (
+    EventDirectory,
+    EventFile,
+    TakenSegment,
+    open_events,
+)
+from fastjournal.spark.nightly.analysis_jobs import (
+    HISTORY_JOBS,
     STATE_TABLES,
     TABLES,
     compute_history,
     compute_state,
     export_entries,
 )
-from fastjournal.spark.nightly.day_reports import NightOutcome, archive_figures, write_reports
-from fastjournal.spark.nightly.day_store import DayState
-from fastjournal.spark.nightly.inputs import Night, snapshot_manifest
+from fastjournal.spark.nightly.day_store import DayState, HistoryTables, StateTables
+from fastjournal.spark.nightly.preparation import Night, snapshot_manifest
+from fastjournal.spark.nightly.report.diagnosis import Slow, diagnose
+from fastjournal.spark.nightly.report.figures import Figures, TableReader, TableRow, hours_of, load
+from fastjournal.spark.nightly.report.report_page import render
 from fastjournal.spark.session import is_local
-from fastjournal.spark.storage.table_files import open_table
 
-JOBS_VERSION = 1
+JOBS_VERSION = 2
 """Raised when a job computes another table: days are computed again."""
+_DAY = timedelta(days=1)
+
+
+class NightOutcome(msgspec.Struct):
+    """Results of a run."""
+
+    report: str
+    """Path or URI of the HTML page."""
+    figures: Figures
+    slow: list[Slow]
 
 
 @translating_workers()
 def run_night(
     start: Callable[[], SparkSession], night: Night, *, tell: Callable[[str], None] = lambda _: None
 ) -> NightOutcome:
-    """Bring tables and reports up to date, write the report of a day, and prune.
+    """Bring events, tables and reports up to date, write the report of a day, and prune.
 
     Args:
         start: Starts the Spark session; called where there is anything to compute.
@@ -67,24 +97,27 @@ def run_night(
     start = cache(start)
     store = night.store
     store.begin()
-    _, files, path = open_table(night.history)
-    table = EventTable(OsDisk(), path, files=files, guard=store.guard)
+    _, events = open_events(night.history)
     if night.archive is not None:
-        tell("taking the archive into the table of events")
-        _take_archive(start, night.archive, table, cluster=night.cluster)
+        tell("taking the archive into the events")
+        _take_archive(start, night.archive, events, cluster=night.cluster)
     manifest = None if night.snapshot is None else snapshot_manifest(night.snapshot)
     if manifest is not None and manifest.taken_us < begin_us(night.day + timedelta(days=1)):
         raise BadRequestError(
             f"the snapshot was taken before {night.day} ended", hint="name a newer one, or --date"
         )
     states = store.states()
-    sources = _fingerprints(table)
-    known = {day: one.source for day, one in states.items() if one.source is not None}
     # days that pruning removes again are not computed
     shown = trend_days(night.day)[-(night.keep_days or 0) :]
-    # the tables of days whose events were pruned stay as they were computed
-    wanted = [one for one in shown if str(one) >= table.kept_from]
-    stale = stale_days(wanted, sources, known)
+    files = _without_late(night, events, states, shown)
+    taken = events.segments(files)
+    sources = _segments_by_day(files)
+    known = {
+        day: one.history.segments
+        for day, one in states.items()
+        if one.history is not None and one.history.jobs == JOBS_VERSION
+    }
+    stale = stale_days(shown, sources, known)
     if manifest is not None and not night.cluster:
         # before Spark: the memory of both is not needed at once
         tell("exporting the live entries")
@@ -92,74 +125,176 @@ def run_night(
     if stale or manifest is not None:
         tell("starting Spark")
         spark = start()
-        # microseconds: the default is a deprecated type without statistics
-        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         # a session of spark-submit has the zone of its machine, and the hours of tables are UTC
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        for day in stale:
-            old = states.get(str(day), DayState(None))
-            states[str(day)] = msgspec.structs.replace(old, source=sources.get(str(day)))
+        # its default is a deprecated type without statistics
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         if stale:
             tell("running the jobs on the history")
             compute_history(spark, night, stale)
+            days = {
+                str(day): HistoryTables(sources.get(str(day), []), JOBS_VERSION) for day in stale
+            }
+            store.publish(states, days, HISTORY_JOBS)
         if manifest is not None:
             tell("running the jobs on the snapshot")
             compute_state(spark, night, manifest)
-            states[str(night.day)] = _with_snapshot(states, night, manifest, table)
-        for day in {*stale, night.day}:
-            if str(day) in states:
-                store.describe(day, states[str(day)])
-        written = [(name, day) for name in history_jobs.HISTORY_JOBS for day in stale]
-        if manifest is not None:
-            written += [(name, night.day) for name in STATE_TABLES]
-        store.publish(written)
-        store.begin()
+            own = {str(night.day): _state_of(night, manifest, taken)}
+            store.publish(states, own, STATE_TABLES)
     tell("writing the report")
-    outcome = write_reports(night, states, table, shown)
+    covered = _coverage(night, states, files, taken)
+    outcome = write_reports(night, states, covered, shown)
     store.end()
     store.prune(TABLES, days_to_prune(states, night.day, night.keep_days))
-    if night.keep_events is not None:
-        table.prune(night.day - timedelta(days=night.keep_events - 1))
+    events.remove(file for file in files if file.day < _first_kept(night))
     return outcome
 
 
 def _take_archive(
-    start: Callable[[], SparkSession], archive: str, table: EventTable, *, cluster: bool
+    start: Callable[[], SparkSession], archive: str, events: EventDirectory, *, cluster: bool
 ) -> None:
-    """Take the archive into the table: in executors of a cluster, else in processes here."""
+    """Take the archive: in executors of a cluster, else in processes here."""
     size = int(archive_figures(archive)["bytes"])
     if cluster and size:
         spark = start()
         if not is_local(str(spark.sparkContext.master)):
             tasks = ClusterTasks(spark)
-            table.update(archive, tasks, parallel=tasks.parallel)
+            take_archive(OsDisk(), archive, events, tasks, parallel=tasks.parallel)
             return
     processes = processors() if size > PART_BYTES else 1
     with process_pool(processes) as pool:
-        table.update(archive, pool, parallel=processes)
+        take_archive(OsDisk(), archive, events, pool, parallel=processes)
 
 
-def _with_snapshot(
-    states: Mapping[str, DayState], night: Night, manifest: Manifest, table: EventTable
-) -> DayState:
-    """Return the description of the day with the snapshot of the run."""
-    last = manifest.segments[-1].number if manifest.segments else 0
-    has_all = last in {segment.number for segment in table.taken}
-    return msgspec.structs.replace(
-        states.get(str(night.day), DayState(None)),
-        snapshot=night.snapshot,
-        taken_us=manifest.taken_us,
-        sealed=last if has_all else None,
+def _first_kept(night: Night) -> str:
+    """Return the first day whose events stay."""
+    return str(
+        date.min if night.keep_events is None else night.day - _DAY * (night.keep_events - 1)
     )
 
 
-def _fingerprints(table: EventTable) -> dict[str, str]:
-    """Return a fingerprint of the files of each day that has events."""
-    files = defaultdict[str, list[str]](list)
-    for segment in table.taken:
-        for file in segment.files:
-            files[file.partition("/")[0].removeprefix("day=")].append(file)
-    return {
-        day: hashlib.sha256("\n".join([str(JOBS_VERSION), *sorted(names)]).encode()).hexdigest()
-        for day, names in files.items()
-    }
+def _without_late(
+    night: Night, events: EventDirectory, states: Mapping[str, DayState], shown: Sequence[date]
+) -> list[EventFile]:
+    """Return the event files; those that came to days that were pruned before are removed again.
+
+    They would be a history of that segment alone, with gaps around it.
+    """
+    files = events.listed()
+    sources, wanted = _segments_by_day(files), {str(day) for day in shown}
+    late = set[str]()
+    for day in sources:
+        history = states.get(day, DayState()).history
+        computed = None if history is None else history.segments
+        if day < _first_kept(night) and (day not in wanted or is_pruned(sources[day], computed)):
+            late.add(day)
+    events.remove(file for file in files if file.day in late)
+    return [file for file in files if file.day not in late]
+
+
+def _state_of(night: Night, manifest: Manifest, taken: Sequence[TakenSegment]) -> StateTables:
+    """Return what the tables of the state were computed from."""
+    assert night.snapshot is not None
+    last = manifest.segments[-1].number if manifest.segments else 0
+    has_all = last in {segment.number for segment in taken}
+    return StateTables(night.snapshot, manifest.taken_us, last if has_all else None)
+
+
+def _segments_by_day(files: Iterable[EventFile]) -> dict[str, list[str]]:
+    """Return the segments of the events of each day."""
+    found = defaultdict[str, list[str]](list)
+    for file in files:
+        found[file.day].append(file.segment)
+    return dict(found)
+
+
+def _coverage(
+    night: Night,
+    states: Mapping[str, DayState],
+    files: Sequence[EventFile],
+    taken: Sequence[TakenSegment],
+) -> list[Span]:
+    """Return the spans and gaps of the history; of days whose events were pruned as last shown."""
+    known, last = ([], 0) if night.archive is None else known_gaps(OsDisk(), night.archive)
+    found = spans(taken, gaps_of(taken, known, last))
+    first = files[0].day if files else str(date.max)
+    for day, state in states.items():
+        if day < first and state.covered is not None:
+            found += state.covered
+    seals = [
+        (one.state.sealed, one.state.taken_us)
+        for one in states.values()
+        if one.state is not None and one.state.sealed is not None
+    ]
+    return extended(joined(found), seals)
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def write_reports(
+    night: Night, states: dict[str, DayState], covered: list[Span], days: Iterable[date]
+) -> NightOutcome:
+    """Write the report of the day of a run, and those of older days that show other figures now.
+
+    Args:
+        night: Inputs.
+        states: Descriptions of the days, whose tables are in place.
+        covered: Spans and gaps of the history.
+        days: Days whose reports may change; one without tables has none.
+    """
+    for day in days:
+        state = states.get(str(day))
+        if day < night.day and state is not None and state.covered != on_day(covered, day):
+            _write_report(night, states, covered, day)
+    return _write_report(night, states, covered, night.day)
+
+
+def _write_report(
+    night: Night, states: dict[str, DayState], covered: list[Span], day: date
+) -> NightOutcome:
+    """Write report and description of a day."""
+    store, state = night.store, states.get(str(day), DayState())
+    reader = TableReader(store, states)
+    figures = load(
+        reader,
+        day,
+        state,
+        covered,
+        archive=archive_figures(night.archive),
+        snapshots=_snapshot_figures(state.snapshot),
+    )
+    slow = diagnose(figures, partial(hours_of, reader))
+    place = store.put_report(str(day), render(figures, slow).encode())
+    states[str(day)] = msgspec.structs.replace(state, covered=on_day(covered, day))
+    store.describe(str(day), states[str(day)])
+    return NightOutcome(place, figures, slow)
+
+
+def archive_figures(archive: str | None) -> TableRow:
+    """Return count and bytes of the segments that no run has taken."""
+    if archive is None:
+        return {"waiting": None, "bytes": None}
+    disk = OsDisk()
+    sizes = []
+    for file in list_archived(disk, archive):
+        with suppress(LogFailedError):  # the daemon may drop it at any time
+            sizes.append(disk.size(f"{archive}/{file.name}"))
+    return {"waiting": len(sizes), "bytes": sum(sizes)}
+
+
+def _snapshot_figures(snapshot: str | None) -> TableRow:
+    """Return count and bytes of the snapshots in the directory of one, on this machine.
+
+    ``unreadable``: snapshots beside these whose manifest is damaged or gone; no bytes are known.
+    """
+    if snapshot is None or not os.path.isdir(snapshot):
+        return {"count": None, "bytes": None, "unreadable": []}
+    disk = OsDisk()
+    sizes, unreadable = [], []
+    for path in list_snapshots(disk, os.path.dirname(os.path.abspath(snapshot))):
+        try:
+            sizes.append(read_manifest(disk, path).bytes)
+        except (LogCorruptError, LogFailedError):
+            unreadable.append(os.path.basename(path))
+    return {"count": len(sizes), "bytes": sum(sizes), "unreadable": unreadable}

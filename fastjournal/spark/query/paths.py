@@ -178,8 +178,8 @@ def _contents(directory: str, infos: list[Any]) -> tuple[str, str]:
     snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
     if snapshots:
         return "holds snapshots", f"name one, such as {directory}/{snapshots[-1]}"
-    if "_commits" in names or "events" in names:
-        return "holds a table of events", "add option('view', 'events')"
+    if "events" in names or any(name.startswith("day=") for name in names):
+        return "holds events", "add option('view', 'events')"
     if any(name.endswith(".parquet") or name.startswith("dt=") for name in names):
         return "holds Parquet files", "spark.read.parquet reads them"
     if any(map(_is_slot, names)):

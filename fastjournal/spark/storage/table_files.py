@@ -1,6 +1,6 @@
-"""Files of the table of events: on a disk of this machine, or in an object store.
+"""Files of events and of tables: on a disk of this machine, or in an object store.
 
-Both replace a file atomically. On a disk it is written beside its place, synced and renamed. An
+Both put a file whole. On a disk it is written elsewhere, synced and renamed into its place. An
 object store shows an object when its upload has been completed: it needs no rename, and an upload
 that a crash cut is never seen.
 """
@@ -8,23 +8,33 @@ that a crash cut is never seen.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.disk import Disk, OsDisk
-from fastjournal.spark.storage.files import below, read_file, resolve, translating
+from fastjournal.errors import LogFailedError
+from fastjournal.spark.storage.files import read_file, resolve, translating
+
+REQUESTS_AT_ONCE = 16
+"""Requests to an object store, which answers each in tens of milliseconds."""
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 class TableFiles(Protocol):
-    """File system, as far as the table of events needs one. All raise ``LogFailedError``."""
+    """File system, as far as tables need one. All raise ``LogFailedError``."""
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""
+
+    def tail(self, path: str, size: int) -> bytes:
+        """Return the last bytes of a file, all of it where it is shorter."""
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; none if it is not there."""
@@ -33,42 +43,32 @@ class TableFiles(Protocol):
         """Return the paths of all files below a directory, from there, sorted."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file, or replace it: atomically and durably. Its directory is created."""
+        """Write a file, or replace it: whole and durably. Its directory is created."""
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
 
-    def settle(self, paths: Iterable[str]) -> None:
-        """Make the removal of files durable."""
-
     def remove_empty(self, path: str) -> None:
         """Remove a directory, if neither it nor directories in it hold a file."""
 
-
-def open_table(output: str) -> tuple[str, TableFiles, str]:
-    """Return the table ``events`` of an output: path or URI, file system, and its path there.
-
-    Raises:
-        LogFailedError: The scheme is unknown, or its file system cannot be reached.
-    """
-    files, path = open_files(output)
-    place = path if isinstance(files, DiskFiles) else output
-    return below(place, "events"), files, f"{path}/events"
+    def each(self, function: Callable[[Given], Result], given: Iterable[Given]) -> list[Result]:
+        """Return what a function returns for each of some arguments, many at once in a store."""
 
 
-def open_files(directory: str, *, writer: str = "") -> tuple[TableFiles, str]:
+def open_files(directory: str, *, beside: str = "") -> tuple[TableFiles, str]:
     """Return the file system of a path or URI, and its path there.
 
     Args:
         directory: The path or URI.
-        writer: Identifier of one of several writers of a file at once, see ``DiskFiles``.
+        beside: Name of a directory in it, in which files of a disk are written before they are
+            put into place; empty: beside their place.
 
     Raises:
         LogFailedError: The scheme is unknown, or its file system cannot be reached.
     """
     files, path = resolve(directory)
     if isinstance(files, pa.fs.LocalFileSystem):
-        return DiskFiles(OsDisk(), writer=writer), path
+        return DiskFiles(OsDisk(), f"{path}/{beside}" if beside else ""), path
     return StoreFiles(files), path
 
 
@@ -77,23 +77,23 @@ class DiskFiles:
 
     Args:
         disk: The disk.
-        writer: Identifier of one of several writers of a file at once. The file beside, which a
-            crash leaves, has it in its name: ``_<name>.<writer>.new``. The caller removes it.
-        syncs: Whether files have to survive a power loss.
+        beside: Directory in which files are written, on the same file system; empty: that of their
+            place. A crash leaves them there, as ``<name>.<identifier>.new``, and
+            ``remove_unfinished`` removes them.
     """
 
-    def __init__(self, disk: Disk, *, writer: str = "", syncs: bool = True) -> None:
+    def __init__(self, disk: Disk, beside: str = "") -> None:
         self._disk = disk
-        self._syncs = syncs
-        self._beside = f".{writer}.new" if writer else ".new"
-
-    def of_task(self) -> DiskFiles:
-        """Return the same for a task that may run twice at once."""
-        return DiskFiles(self._disk, writer=uuid.uuid4().hex, syncs=self._syncs)
+        self._beside = beside
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""
         return self._disk.read(path)
+
+    def tail(self, path: str, size: int) -> bytes:
+        """Return the last bytes of a file."""
+        whole = self._disk.size(path)
+        return self._disk.read_slice(path, max(whole - size, 0), size)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; none if it is not there."""
@@ -104,38 +104,43 @@ class DiskFiles:
         return sorted(self._below(path, ""))
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file beside its place, where no reader of Parquet looks, and rename it."""
+        """Write a file elsewhere, and rename it into its place. Several may put one at once."""
         parent, _, name = path.rpartition("/")
-        beside = f"{parent}/_{name}{self._beside}"
-        self._disk.mkdir(parent)
-        if self._disk.exists(beside):
-            self._disk.unlink(beside)
+        beside = f"{self._beside or parent}/{name}.{uuid.uuid4().hex}.new"
+        self._disk.mkdir(self._beside or parent)
         with closing(self._disk.create(beside)) as file:
             file.write(data)
-            if self._syncs:
-                file.sync()
+            file.sync()
+        self._disk.mkdir(parent)
         self._disk.rename(beside, path)
-        if self._syncs:
-            self._disk.sync_directory(parent)
+        self._disk.sync_directory(parent)
+
+    def remove_unfinished(self) -> None:
+        """Remove the files that were not put into place; nobody may write one meanwhile."""
+        for name in self.names(self._beside):
+            self.delete(f"{self._beside}/{name}")
+        if self._disk.exists(self._beside):
+            self._disk.rmdir(self._beside)
 
     def delete(self, path: str) -> None:
-        """Remove a file, if it is there."""
-        if self._disk.exists(path):
+        """Remove a file, if it is there; another process may remove it, too."""
+        try:
             self._disk.unlink(path)
-
-    def settle(self, paths: Iterable[str]) -> None:
-        """Make the removal of files durable, by syncs of their directories."""
-        for parent in sorted({path.rpartition("/")[0] for path in paths}):
-            if self._disk.exists(parent):
-                self._disk.sync_directory(parent)
+        except LogFailedError:
+            if self._disk.exists(path):
+                raise
 
     def remove_empty(self, path: str) -> None:
         """Remove a directory, if neither it nor directories in it hold a file."""
         for name in self.names(path):
             if self._disk.is_directory(f"{path}/{name}"):
                 self.remove_empty(f"{path}/{name}")
-        if not self.names(path):
+        if self._disk.exists(path) and not self.names(path):
             self._disk.rmdir(path)
+
+    def each(self, function: Callable[[Given], Result], given: Iterable[Given]) -> list[Result]:
+        """Return what a function returns for each of some arguments."""
+        return [function(one) for one in given]
 
     def _below(self, path: str, prefix: str) -> Iterator[str]:
         for name in self.names(path):
@@ -158,6 +163,13 @@ class StoreFiles:
     def read(self, path: str) -> bytes:
         """Return a whole file."""
         return read_file(self._files, path)
+
+    def tail(self, path: str, size: int) -> bytes:
+        """Return the last bytes of an object."""
+        with translating("read", path), self._files.open_input_file(path) as file:
+            file.seek(max(file.size() - size, 0))
+            data: bytes = file.read()
+            return data
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; none if it is not there."""
@@ -185,14 +197,16 @@ class StoreFiles:
                 with suppress(FileNotFoundError):  # another process may remove it, too
                     self._files.delete_file(path)
 
-    def settle(self, paths: Iterable[str]) -> None:
-        """Do nothing: an object that was removed stays so."""
-
     def remove_empty(self, path: str) -> None:
         """Remove objects that stand for directories without any file."""
         if not self.walk(path):
             with translating("remove", path):
                 self._files.delete_dir(path)
+
+    def each(self, function: Callable[[Given], Result], given: Iterable[Given]) -> list[Result]:
+        """Return what a function returns for each of some arguments."""
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            return list(threads.map(function, given))
 
     def _upload(self, path: str, data: bytes) -> None:
         with self._files.open_output_stream(path) as file:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fastjournal.spark.history.coverage import Span, covered_share, gaps_on_day, gaps_us
+from fastjournal.spark.nightly.analysis_jobs import BACKLOG_NUMBERS
 from fastjournal.spark.nightly.report import texts
 from fastjournal.spark.nightly.report.diagnosis import Slow
 from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, Figures
-from fastjournal.spark.nightly.state_jobs import BACKLOG_NUMBERS
 
 _WHOLE = 0.9995
 """Share of a day that is shown as 100.0 %."""

@@ -19,8 +19,8 @@ from statistics import median
 import msgspec
 
 from fastjournal.spark.history.days import DAY_US
+from fastjournal.spark.nightly.analysis_jobs import STARVING_US
 from fastjournal.spark.nightly.report.figures import Figures, TableRow, utc
-from fastjournal.spark.nightly.state_jobs import STARVING_US
 
 SLOW_FACTOR = 2.0
 SLOW_US = 10_000_000

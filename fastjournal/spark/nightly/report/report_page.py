@@ -16,7 +16,7 @@ from fastjournal.spark.history.coverage import (
     spans_between,
 )
 from fastjournal.spark.history.days import DAY_US, begin_us
-from fastjournal.spark.nightly.history_jobs import PERCENTILES
+from fastjournal.spark.nightly.analysis_jobs import AGES, BACKLOG_NUMBERS, OLDEST, PERCENTILES
 from fastjournal.spark.nightly.report import diagnosis, texts
 from fastjournal.spark.nightly.report.charts import (
     Chart,
@@ -32,7 +32,6 @@ from fastjournal.spark.nightly.report.charts import (
 from fastjournal.spark.nightly.report.console import coverage_warning
 from fastjournal.spark.nightly.report.diagnosis import Slow
 from fastjournal.spark.nightly.report.figures import DOMAINS_SHOWN, HOUR_US, Figures, TableRow
-from fastjournal.spark.nightly.state_jobs import AGES, BACKLOG_NUMBERS, OLDEST
 
 ROWS_MAX = DOMAINS_SHOWN
 """Rows of a table that the page shows; the stored tables have all."""
