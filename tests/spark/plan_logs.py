@@ -1,4 +1,4 @@
-"""Logs for the query plan of live entries, in the shapes that its components depend on."""
+"""Logs whose entries meet each other in chains: by links, by one URI."""
 
 from __future__ import annotations
 

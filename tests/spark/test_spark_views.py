@@ -145,6 +145,40 @@ def test_entries_view_loads_without_a_job_and_reads_places_of_a_live_index(
         assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
 
 
+def test_live_index_of_other_files_or_torn_is_one_sentence_where_load_is_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, seed in (("one", 1), ("two", 2)):
+        write_random_log(tmp_path / name, seed, segments=2, records=40)
+    one, two = (take_live_snapshot(tmp_path / n, tmp_path / f"{n}s") for n in ("one", "two"))
+    data = (one / "LIVE").read_bytes()
+    for harmed, words in (
+        (None, "the live index is missing"),
+        (data[:-1], "the live index is torn"),
+        (
+            data[:7] + b"\2" + data[8:],
+            "a live index of version 2, and this release reads version 1",
+        ),
+        ((two / "LIVE").read_bytes(), "the live index is of other segments than those that the"),
+    ):
+        (one / "LIVE").unlink(missing_ok=True)
+        if harmed is not None:
+            (one / "LIVE").write_bytes(harmed)
+        for mode in ("failfast", "permissive"):
+            with pytest.raises(LogCorruptError) as caught:
+                read(spark, one, "entries", mode=mode)
+            assert str(caught.value).startswith(f"{one}/LIVE: {words}")
+    broken = bytearray(data)
+    broken[len(data) // 3] ^= 4
+    (one / "LIVE").unlink()
+    (one / "LIVE").write_bytes(broken)
+    with (
+        pytest.raises(LogCorruptError, match="the checksum of a run is wrong"),
+        translating_workers(),
+    ):
+        read(spark, one, "entries").collect()
+
+
 def test_entries_view_has_a_partition_for_some_bytes_of_a_snapshot(tmp_path: Path) -> None:
     log = tmp_path / "log"
     write_random_log(log, 3, segments=6, records=80)

@@ -21,7 +21,7 @@ from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.live_snapshots import take_live_snapshot
-from tests.spark.plan_logs import SECOND, write_log
+from tests.spark.plan_logs import SECOND, ended_chain, hot_uri, linked_chain, write_log
 from tests.spark.random_logs import replayed, write_linked_log, write_random_log
 
 NAMES = ENTRY_ARROW_SCHEMA.names
@@ -62,6 +62,20 @@ def test_live_index_gives_what_recovery_finds(
     assert rows_of(snapshot) == expected
     parts = find_parts(str(snapshot))
     assert (len(parts) > 2) == (seed % 3 < 2)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [linked_chain(300), ended_chain(50), hot_uri(300, leased=290)],
+    ids=["links", "ended", "uri"],
+)
+def test_entries_of_a_chain_equal_recovery_with_and_without_a_live_index(
+    shape: SegmentBuilder, tmp_path: Path
+) -> None:
+    log = write_log(tmp_path / "log", shape)
+    expected = replayed(log)
+    assert rows_of(log) == expected
+    assert rows_of(take_live_snapshot(log, tmp_path / "snapshots")) == expected
 
 
 def test_live_index_reads_only_the_columns_that_are_asked_for(tmp_path: Path) -> None:

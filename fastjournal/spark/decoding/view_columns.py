@@ -49,7 +49,6 @@ _SQL = {
     "text": "STRING",
     "bytes": "BINARY",
     "list": "ARRAY<BINARY>",
-    "numbers": "ARRAY<BIGINT>",
     "time": "TIMESTAMP",
     "flag": "BOOLEAN",
 }
@@ -59,7 +58,6 @@ ARROW_TYPES = {
     "text": pa.string(),
     "bytes": pa.binary(),
     "list": pa.list_(pa.field("element", pa.binary())),
-    "numbers": pa.list_(pa.field("element", pa.int64())),
     "time": pa.timestamp("us", tz="UTC"),
     "flag": pa.bool_(),
 }
