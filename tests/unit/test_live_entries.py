@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastjournal.cmdlog.format.layout import TIME_BYTES
 from fastjournal.cmdlog.format.operation_records import Link, Pause, Resize
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
@@ -145,6 +146,22 @@ def test_records_of_live_entries_are_checked_one_by_one(tmp_path: Path) -> None:
         assert damaged[0] == f"{path} at offset {start}: the record of a live entry is damaged"
         assert damaged[-2:] == (1, start)
         assert set(damaged[1:-2]) == {None}
+
+
+def test_size_of_a_damaged_record_is_no_size_to_read(tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    for number in range(3):
+        segment.entry(b"key %d" % number, value=b"v" * 9000)
+    log = write_log(tmp_path / "log", segment)
+    snapshot = take_live_snapshot(log, tmp_path / "snapshots")
+    path = snapshot / segment_name(1)
+    data = bytearray(path.read_bytes())
+    at = segment.offsets[-1] + TIME_BYTES
+    data[at : at + 8] = b"\xff" * 7 + b"\x7f"
+    path.unlink()
+    path.write_bytes(data)
+    with pytest.raises(LogCorruptError, match="the record of a live entry is damaged"):
+        rows_of(snapshot)
 
 
 def test_log_that_was_cut_anywhere_gives_what_recovery_finds(tmp_path: Path) -> None:

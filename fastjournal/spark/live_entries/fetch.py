@@ -99,7 +99,7 @@ class _RecordPiece:
     def __init__(self, read: ReadBytes, segment: SegmentFile, offsets: Offsets) -> None:
         self._segment = segment
         self._first = int(offsets[0])
-        self._data = _read_records(read, self._first, int(offsets[-1]))
+        self._data = _read_records(read, self._first, int(offsets[-1]), segment.bytes)
         self._arrays = SegmentBytes(self._data)
         self.damage: list[LogCorruptError] = []
         """Errors of the records that cannot be read."""
@@ -188,15 +188,17 @@ def _are_in(offsets: Offsets, chosen: Offsets) -> Mask:
     return found
 
 
-def _read_records(read: ReadBytes, first: int, last: int) -> bytes:
-    """Return the bytes from the first record to behind the last one, and ``END_BYTES`` zeros."""
+def _read_records(read: ReadBytes, first: int, last: int, stop: int) -> bytes:
+    """Return the bytes from the first record to behind the last one, and ``END_BYTES`` zeros.
+
+    A size that leads behind the segment, which ends at ``stop``, is damage: that is not read.
+    """
     data = read(first, last - first + _LAST_RECORD_BYTES)
     head = SegmentBytes(data[last - first :] + bytes(END_BYTES))
     size = head.uvarints(np.array([TIME_BYTES]))
-    missing = int(size.end[0]) + int(size.numbers[0]) + CRC_BYTES - _LAST_RECORD_BYTES
-    rest = b""
-    if size.valid[0] and len(data) == last - first + _LAST_RECORD_BYTES and missing > 0:
-        rest = read(first + len(data), missing)
+    behind = last + int(size.end[0]) + int(size.numbers[0]) + CRC_BYTES
+    read_to = first + len(data)
+    rest = read(read_to, behind - read_to) if read_to < behind <= stop else b""
     return b"".join((data, rest, bytes(END_BYTES)))
 
 
