@@ -71,7 +71,7 @@ cancellation certificate chain cli client clock close command commit compaction 
 connect connection crash cursor daemon damage decision decoder delay demo disk domain door dump
 encoder end engine entry error event explain explained export expression extension failed failover
 fork forked forwarder function handshake hangup history http import install interpreter job key
-kick kill layer layout lease limit link listen listener lock locked log loop malformed map memory
+kick kill layer layout lease limit link listen listener live lock locked log loop malformed map memory
 metric model monitoring next nop notification opcode output page pause peek ping pipeline poison
 poll poller port power program prose protocol purge quickstart quit random range raw reader ready
 record recovery refusal release removal rename repair replay reply report request restart retry
