@@ -89,6 +89,8 @@ def indexed(data: bytes, files: dict[int, bytes]) -> Rows:
                     row["value"] = entry.value[:kept].ljust(size, b"\0")
                 elif changes.value is not None:
                     row["value"] = changes.value
+            if entry.more.foreign:
+                row["arrival"] = 0
             rows[position] = row
     assert len(rows) == index.entries
     return rows
@@ -114,8 +116,9 @@ def replayed(files: dict[int, bytes]) -> Rows:
 
 
 def fields_of(job: ReplayedEntry) -> dict[str, Any]:
-    """Return what an entry is."""
-    return {name: getattr(job, name) for name in (*CHANGED, "value", "value_type", "job_id")}
+    """Return what an entry is, without the serial number of a job of workq: a start gives it."""
+    row = {name: getattr(job, name) for name in (*CHANGED, "value", "value_type", "job_id")}
+    return row | {"arrival": 0} if job.more.foreign else row
 
 
 def assert_live_index(disk: Disk, path: str) -> int:
