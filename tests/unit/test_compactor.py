@@ -19,7 +19,7 @@ from tests.door.compaction import (
     compact_segment,
 )
 from tests.door.places import patch_module
-from tests.door.tasks import Compactor
+from tests.door.tasks import CompactionPace, Compactor
 from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 
 SEGMENT_BYTES = 16 * 1024
@@ -148,3 +148,27 @@ def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
         break
     assert beside.count(True) >= 3, beside
     assert not log.disk.exists(f"{LOG}/{info.name}.rw")
+
+
+async def test_no_snapshot_begins_before_all_entries_know_of_a_replaced_segment(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log.fill(60)
+    log.roll()
+    log.empty(35)
+    log.flush()
+    compactor = compactor_of(log)
+    lock, usage = compactor._runtime.segments_free, log.engine.journal.usage
+    seen: list[tuple[bool, bool]] = []
+
+    async def noted(_pace: CompactionPace, _used: float, _debt: float) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append((bool(usage.replaced), lock.locked()))
+
+    monkeypatch.setattr(CompactionPace, "give_way", noted)
+    await compactor._compact(log.writer.sealed[0])
+    # others have their turn while positions are told; elsewhere a snapshot may begin
+    assert {(False, False), (True, True)} == set(seen)
+    assert not lock.locked()
+    log.check()
