@@ -150,7 +150,7 @@ def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
     assert not log.disk.exists(f"{LOG}/{info.name}.rw")
 
 
-async def test_no_snapshot_begins_before_all_entries_know_of_a_replaced_segment(
+async def test_compaction_lets_no_snapshot_begin_before_all_entries_know_of_a_replaced_segment(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
