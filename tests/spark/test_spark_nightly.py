@@ -684,8 +684,8 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(
     java_machine.said()
     # a directory cannot be made below a file, whoever runs this
     code = (
-        "from fastjournal.spark.nightly import analysis_tables, main; "
-        "uri = analysis_tables.hadoop_uri; analysis_tables.hadoop_uri = "
+        "from fastjournal.spark.nightly import analysis_jobs, main; "
+        "uri = analysis_jobs.hadoop_uri; analysis_jobs.hadoop_uri = "
         f"lambda place: uri(place) if '/entries/' in place else 'file://{file}/table'; "
         "main()"
     )
