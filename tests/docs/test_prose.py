@@ -70,15 +70,15 @@ address archive attempt auth backlog backpressure bench block blocking body budg
 cancellation certificate chain cli client clock close command commit compaction completion config
 connect connection crash cursor daemon damage decision decoder delay demo disk domain door dump
 encoder end engine entry error event explain explained export expression extension failed failover
-fork forked forwarder function handshake hangup history http import install interpreter job key
-kick kill layer layout lease limit link listen listener live lock locked log loop malformed map memory
+fork forked forwarder function handshake hangup history http import install interpreter job key kick
+kill layer layout lease limit link listen listener live lock locked log loop malformed map memory
 metric model monitoring next nop notification opcode output page pause peek ping pipeline poison
 poll poller port power program prose protocol purge quickstart quit random range raw reader ready
 record recovery refusal release removal rename repair replay reply report request restart retry
 right run runbook scan sdist segment server service session set sighup signal sigterm site slot
 snapshot soak socket spark spool stat status stop stream structure subcommand subscription sync
-systemd table terminal thread throughput timeout tls token top torn trio truncate tutorial type
-unit uri usage value view waiver watch wheel worker workq
+systemd table terminal thread throughput timeout tls token top torn trio truncate tutorial type unit
+uri usage value view waiver watch wheel worker workq
 """
 """First words of the names of tests, but for unit tests, in the singular: what a test is about.
 
