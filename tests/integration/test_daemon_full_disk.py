@@ -384,7 +384,7 @@ def test_snapshot_whose_index_would_take_the_reserve_fails_and_the_daemon_goes_o
             # 8 bytes for each entry
             fill(disk / "filler", MIB + 100_000)
             reply = client.ask(build(Function.SNAPSHOT))
-            assert reply.code == "not-persisted"
+            assert reply.code == "read-only"
             assert "there is no room for the live index" in reply.error
             assert list((daemon.log_path / "snapshots").iterdir()) == []
             assert client.ask(set_request(b"a:1:0:y")).code == ""

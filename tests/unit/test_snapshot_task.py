@@ -169,7 +169,7 @@ async def test_snapshot_leaves_the_log_its_reserve_of_the_disk() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(SimulatedDisk, "link", fill)
                 reply = await peer.ask(request(Function.SNAPSHOT))
-            assert reply.code == "not-persisted"
+            assert reply.code == "read-only"
             assert "no room for the live index" in reply.error
             assert fixture.disk.listdir(SNAPSHOTS) == []
             assert not fixture.engine.context.read_only
