@@ -104,7 +104,7 @@ def test_entries_of_a_hot_uri_and_a_chain_of_links_equal_the_replay(
         segment.now_us += 1_000_000
     (tmp_path / segment_name(1)).write_bytes(bytes(segment))
     expected = replayed(tmp_path)
-    assert len(expected) == 152
+    assert len(expected) == 302
     assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
 
 
