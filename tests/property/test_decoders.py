@@ -50,11 +50,10 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_e
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import VALUE_BYTES_LIMIT
-from fastjournal.spark.decoding.vectorised.vectorised_reader import read_data
 from fastjournal.spark.decoding.view_columns import READABLE, to_batch
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import START_US
-from tests.spark.plain_reader import segment_rows
+from tests.spark.plain_reader import read_data, segment_rows
 from tests.spark.random_logs import every_record, write_random_log
 
 NUMBER = 1
@@ -147,10 +146,7 @@ def read_arrays(data: bytes, segment: SegmentFile, *, permissive: bool) -> list[
 
 def read_rows(data: bytes, segment: SegmentFile, *, permissive: bool) -> list[dict[str, Any]]:
     rows = list(segment_rows(data, segment, permissive))
-    found = to_batch(rows, [READABLE[name] for name in NAMES]).to_pylist()
-    for row in found[:1]:
-        row |= {"_bytes": len(data), "_crc32c": google_crc32c.value(data)}
-    return found
+    return to_batch(rows, [READABLE[name] for name in NAMES]).to_pylist()
 
 
 def check_replay(data: bytes) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import google_crc32c
+import pyarrow as pa
+import pytest
 
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Batch, End, Lease, SegmentStart
-from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.format.operation_records import Batch, End, Lease
 from fastjournal.cmdlog.recovery.scan import RecordRun, scan_segment
-from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.spark.decoding.rows import RecordRow, damaged_row, read_bytes, row_of
+from fastjournal.spark.decoding.vectorised import vectorised_reader
 from fastjournal.spark.storage.files import SegmentFile
 
 
@@ -30,29 +30,26 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
         LogFailedError: The file cannot be read.
     """
-    data = read_bytes(files, segment)
-    rows = segment_rows(data, segment, permissive)
-    first = next(rows, None)
-    if first is not None:
-        first.file = Seal(len(data), google_crc32c.value(data))
-        yield first
-        yield from rows
+    yield from segment_rows(read_bytes(files, segment), segment, permissive)
+
+
+def read_data(
+    data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield what the vectorised reader makes of a segment that is on no disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorised_reader, "read_bytes", lambda *_: data)
+        yield from vectorised_reader.read_batches(None, segment, names, permissive=permissive)
 
 
 def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[RecordRow]:
     """Yield the rows of a segment that has been read; see ``read_segment``."""
     scan = scan_segment(data)
     damage = [] if segment.open and scan.torn else scan.damage[::-1]
-    doubtful = doubtful_removals(data, scan)
-    ours = False
     for run in scan.runs:
         while damage and damage[-1].offset < run.start:
             yield damaged_row(segment, damage.pop(), permissive)
-        for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
-            ours = ours or isinstance(row.operation, SegmentStart)
-            row.ours = ours
-            row.doubt = doubtful.get(row.offset, 0)
-            yield row
+        yield from _read_run(data, segment, run, permissive, last=run is scan.runs[-1])
     while damage:
         yield damaged_row(segment, damage.pop(), permissive)
 

@@ -35,7 +35,7 @@ from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import write_random_log
 
-COLUMNS = ("segment", "offset", "command", "token", "key", "_raw")
+COLUMNS = ("segment", "offset", "command", "token", "key", "size")
 Rows = list[tuple[Any, ...]]
 
 

@@ -40,17 +40,15 @@ from fastjournal.spark.decoding.vectorised.frames import (
     find_frames,
     slices_of,
 )
-from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches, read_data
-from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, READABLE, to_batch
+from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
+from fastjournal.spark.decoding.view_columns import READABLE, to_batch
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
 from fastjournal.testing.logs import SegmentBuilder, in_zone
-from tests.spark.plain_reader import read_segment, segment_rows
+from tests.spark.plain_reader import read_data, read_segment, segment_rows
 from tests.spark.random_logs import every_record, write_random_log
 
 NAMES = list(READABLE)
 COLUMNS = list(READABLE.values())
-INTERNAL = {column.name for column in INTERNAL_COLUMNS}
-PUBLIC = [name for name in NAMES if name not in INTERNAL]
 SLICES = (2, 5)
 DATA = Path(__file__).parent.parent / "format" / "data"
 RECORDED = [
@@ -107,18 +105,16 @@ def found(
 def check_slices(
     segment: SegmentFile, files: Any, oracle: Any, *, permissive: bool, numbers: Sequence[int]
 ) -> None:
-    """Compare the public columns of all slices, one behind the other, with those of the whole."""
+    """Compare the rows of all slices, one behind the other, with those of the whole."""
     for slices in numbers:
         parts = [SegmentSlice(number, slices) for number in range(slices)]
-        tables = [
-            found(segment, files, permissive=permissive, names=PUBLIC, part=part) for part in parts
-        ]
+        tables = [found(segment, files, permissive=permissive, part=part) for part in parts]
         errors = [table for table in tables if isinstance(table, str)]
         if isinstance(oracle, str):
             assert errors[0] == oracle
             continue
         assert not errors
-        assert pa.concat_tables(tables).combine_chunks() == oracle.select(PUBLIC), slices
+        assert pa.concat_tables(tables).combine_chunks() == oracle, slices
 
 
 def check_segment(
@@ -185,9 +181,7 @@ def test_record_without_a_time_that_is_decoded_by_itself_has_null_as_its_time() 
     data = SEGMENT_HEADER + encode_record(record)
     segment = SegmentFile(segment_name(1), 1, len(data), last=True, open=False)
     (batch,) = read_data(data, segment, ["time", "time_us", "value"], permissive=False)
-    assert batch.to_pylist() == [
-        {"time": None, "time_us": None, "value": b"work", "command": "add"}
-    ]
+    assert batch.to_pylist() == [{"time": None, "time_us": None, "value": b"work"}]
 
 
 def sample() -> SegmentBuilder:
@@ -212,17 +206,17 @@ def of_both(
     def read() -> pa.Table:
         batches = read_data(data, segment, names, permissive=True)
         schema = pa.schema([SCHEMA.field(name) for name in names])
-        return pa.Table.from_batches([batch.select(names) for batch in batches], schema)
+        return pa.Table.from_batches(batches, schema)
 
     return pa.Table.from_batches([oracle]), read
 
 
 @pytest.mark.parametrize("minutes", [0, 60, -(2**15)])
 def test_reader_gives_the_same_rows_whatever_the_zone_offset_of_times(minutes: int) -> None:
-    oracle, read = of_both(bytes(every_record()), PUBLIC)
+    oracle, read = of_both(bytes(every_record()), NAMES)
     assert oracle.num_rows > 10
     assert read() == oracle
-    oracle_in_zone, read_in_zone = of_both(in_zone(bytes(every_record()), minutes), PUBLIC)
+    oracle_in_zone, read_in_zone = of_both(in_zone(bytes(every_record()), minutes), NAMES)
     assert oracle_in_zone == oracle
     assert read_in_zone() == oracle
 
@@ -244,7 +238,7 @@ def test_reader_equals_the_oracle_with_damage_at_every_byte() -> None:
         harmed = bytearray(data)
         harmed[at] ^= 1 << at % 8
         # what the damage is called costs a look at all contents
-        names = ["offset", "command", "_doubt", *(["_corrupt", "key", "token"] * (at % 32 == 0))]
+        names = ["offset", "command", *(["_corrupt", "key", "token"] * (at % 32 == 0))]
         oracle, read = of_both(bytes(harmed), names)
         assert read().combine_chunks() == oracle, at
 
@@ -263,10 +257,9 @@ def test_reader_equals_the_oracle_with_other_contents_at_every_byte() -> None:
                 record[at - start] ^= change
                 harmed += record + google_crc32c.value(bytes(record)).to_bytes(4)
                 count += 1
-    names = [name for name in NAMES if name not in ("_bytes", "_crc32c")]
-    oracle, read = of_both(bytes(harmed), names, last=False)
+    oracle, read = of_both(bytes(harmed), NAMES, last=False)
     rows = read().combine_chunks()
-    for name in names:
+    for name in NAMES:
         assert rows[name].to_pylist() == oracle[name].to_pylist(), name
     # damage side by side is one row
     assert 0.9 * count < len(rows) <= count
@@ -532,7 +525,7 @@ def test_segment_with_a_value_beyond_arrow_has_all_columns_but_that_of_values(
         builder.entry(b"a:128:5:%d" % number, value=bytes(size), uri=b"u%d" % number)
     data = bytes(builder)
     segment = SegmentFile("1", 1, len(data), False, False, google_crc32c.value(data))
-    names = [name for name in NAMES if name not in ("value", "payload", "_raw")]
+    names = [name for name in NAMES if name not in ("value", "payload")]
     plain = list(read_data(data, segment, names, permissive=False))
     monkeypatch.setattr(byte_arrays, "OFFSET_MAX", 4000)
     assert list(read_data(data, segment, names, permissive=False)) == plain

@@ -36,7 +36,7 @@ from fastjournal.spark.data_source.row_views import (
     ForeignReader,
     SpoolReader,
 )
-from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS, RECORD_COLUMNS, HasKind
+from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, HasKind
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
 from fastjournal.spark.history.events_reader import EventsReader, EventsStream
 from fastjournal.spark.history.events_view import history_parts
@@ -195,8 +195,7 @@ class FastjournalSource(DataSource):
             self._checked = Options(stored | self._checked.given)
         options = self._checked
         RecordRange.of(options)
-        hidden = INTERNAL_COLUMNS if options.view == "records" else ()
-        return request(schema, self._columns, hidden, options)
+        return request(schema, self._columns, options)
 
     @property
     def _columns(self) -> Sequence[HasKind]:

@@ -30,7 +30,6 @@ OFFSET_MAX = 2**31 - 1
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
-_MASK = (1 << 64) - 1
 _SECONDS_FITTING = 9_000_000_000_000
 """Seconds whose microseconds fit into 63 bits, on both sides of the Unix epoch."""
 
@@ -48,10 +47,6 @@ _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 
 
 _OPERATION_HEAD = np.uint64(int.from_bytes(OPERATION_HEAD, "big"))
-_HASH_START = np.uint64(0x9E3779B97F4A7C15)
-_HASH_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
-_HASH_SHIFT = np.uint64(32)
-_WORD_BYTES = 8
 
 
 class Integers(NamedTuple):
@@ -184,19 +179,6 @@ class SegmentBytes:
         start = at + 1 + wide
         return ByteStrings(start, np.minimum(start + length, self.size), valid, width == 0)
 
-    def hashes(self, start: Offsets, end: Offsets) -> Numbers:
-        """Return 64-bit hashes of byte strings that end before the last ``END_BYTES`` bytes."""
-        length = end - start
-        found = length.astype(np.uint64) * _HASH_START
-        for done in range(0, int(length.max(initial=0)), _WORD_BYTES):
-            todo = np.flatnonzero(length > done)
-            words = self._little64[np.minimum(start[todo] + done, self._last)].astype(np.uint64)
-            left = np.minimum(length[todo] - done, _WORD_BYTES).astype(np.uint64)
-            words &= _ALL_BITS >> (np.uint64(64) - np.uint64(8) * left)
-            mixed = (found[todo] ^ words) * _HASH_FACTOR
-            found[todo] = mixed ^ (mixed >> _HASH_SHIFT)
-        return found.view(np.int64)
-
     # --- Arrow arrays ---------------------------------------------------------------------------
 
     def binary(self, start: Offsets, end: Offsets, missing: Mask | None = None) -> pa.Array:
@@ -249,16 +231,6 @@ class SegmentBytes:
         return pa.Array.from_buffers(
             pa.string(), len(at), [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
         )
-
-
-def hash_of(data: bytes) -> int:
-    """Return the hash of a byte string that ``SegmentBytes.hashes`` gives it."""
-    found = len(data) * int(_HASH_START) & _MASK
-    for at in range(0, len(data), _WORD_BYTES):
-        word = int.from_bytes(data[at : at + _WORD_BYTES], "little")
-        found = (found ^ word) * int(_HASH_FACTOR) & _MASK
-        found ^= found >> int(_HASH_SHIFT)
-    return found - (1 << 64) if found >> 63 else found
 
 
 def as_text(array: pa.Array) -> pa.Array:

@@ -4,13 +4,10 @@ A row is one record, or one stretch of damaged bytes. Envelopes, operations and 
 fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.
 A start-attempt carries the token of the lease operation before it, which the reader of the segment
 adds: both are one append, which never spans two segments, so a segment can be read alone.
-
-The kind of a record is its effect on entries. Keys are compared by their hashes.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -19,23 +16,16 @@ from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
 from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     Change,
-    End,
     Extend,
     Lease,
-    Link,
     Operation,
-    Rename,
-    Resize,
-    Value,
     unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
 from fastjournal.cmdlog.recovery.scan import CorruptRegion
-from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
-from fastjournal.spark.decoding.byte_arrays import hash_of
 from fastjournal.spark.storage.files import LOG_IN_USE, SegmentFile, read_locked
 
 
@@ -62,13 +52,7 @@ class RecordRow(msgspec.Struct, gc=False):
     """Token of a lease or a lease renewal, and of the start-attempts that belong to a lease."""
     foreign: bool = False
     """The add of a job that workq's own clients made."""
-    ours: bool = False
-    """The segment is one that fastjournald wrote."""
-    doubt: int = 0
-    """Why it may be that a removal is not applied, see ``cmdlog.recovery.removals``; 0: it is."""
     corrupt: str | None = None
-    file: Seal | None = None
-    """Size and checksum of the segment's file, in its first row only."""
 
 
 def read_bytes(files: Any, segment: SegmentFile) -> bytes:
@@ -153,89 +137,3 @@ def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: i
     elif row.completion is not None and row.completion.timestamp is not None:
         row.journal = parse_journal_key(row.completion.key)
     return row
-
-
-class RecordKind(IntEnum):
-    """Kind of a record. Those up to ``LINKED`` make an entry."""
-
-    ENTRY = 0
-    """An entry with a key and perhaps a URI."""
-    FOREIGN = 1
-    """A job of workq's own."""
-    LINKED = 2
-    """An entry with further keys."""
-    REMOVAL = 3
-    CHANGE = 4
-    """A change that has no effect on other jobs."""
-    WRITE = 5
-    """A change of the value, and so of the timestamp."""
-    LINK = 6
-    RENAME = 7
-    DOUBTFUL = 8
-    """A removal behind damage, which may be not applied."""
-    SEGMENT = 9
-    """No record, but facts about the whole segment."""
-    CHAIN = 10
-    """A statement about the segments of the log."""
-    DAMAGE = 11
-
-
-REMOVALS = (Command.COMPLETE, Command.DELETE, Command.EXPIRE)
-
-
-def kind_of(row: RecordRow) -> int | None:
-    """Return the kind of a record; None: it has no effect on any entry."""
-    operation = row.operation
-    if row.entry is not None:
-        if row.foreign:
-            return RecordKind.FOREIGN
-        return RecordKind.LINKED if row.entry.links or row.entry.taken else RecordKind.ENTRY
-    if row.record is None or (operation is not None and not isinstance(operation, Change)):
-        return None
-    if isinstance(operation, End):
-        return RecordKind.REMOVAL if operation.removes else RecordKind.CHANGE
-    if isinstance(operation, Value | Resize):
-        return RecordKind.WRITE
-    if isinstance(operation, Link):
-        return RecordKind.LINK
-    if isinstance(operation, Rename):
-        return RecordKind.RENAME
-    return RecordKind.REMOVAL if row.record.command in REMOVALS else RecordKind.CHANGE
-
-
-def high_half(row: RecordRow) -> int | None:
-    """Return the first half of the id of the job that a record concerns."""
-    return int.from_bytes(row.target[:8], "big", signed=True) if row.target else None
-
-
-def low_half(row: RecordRow) -> int | None:
-    """Return the second half of the id of the job that a record concerns."""
-    return int.from_bytes(row.target[8:], "big", signed=True) if row.target else None
-
-
-def key_of(row: RecordRow) -> bytes | None:
-    """Return the key in a record."""
-    for source in (row.entry, row.completion, row.operation):
-        # without a tombstone, a domain stands there
-        if getattr(source, "timestamp", 0) is not None:
-            key: bytes | None = getattr(source, "key", None)
-            if key is not None:
-                return key
-    return None
-
-
-def key_hash(row: RecordRow) -> int | None:
-    """Return the hash of the key in a record."""
-    key = key_of(row)
-    return None if key is None else hash_of(key)
-
-
-def uri_hash(row: RecordRow) -> int | None:
-    """Return the hash of the URI of an entry."""
-    uri = None if row.entry is None else row.entry.uri
-    return None if uri is None else hash_of(uri)
-
-
-def link_hashes(row: RecordRow) -> list[int] | None:
-    """Return the hashes of the further keys of an entry; None: it has none."""
-    return None if row.entry is None else [hash_of(key) for key in row.entry.links] or None

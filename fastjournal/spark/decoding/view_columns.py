@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from fastjournal.cmdlog.format import envelope
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Delay,
@@ -27,17 +26,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
     tag_of,
 )
-from fastjournal.cmdlog.recovery.segment_chain import CHAIN_RECORDS
-from fastjournal.spark.decoding.rows import (
-    RecordRow,
-    high_half,
-    key_hash,
-    key_of,
-    kind_of,
-    link_hashes,
-    low_half,
-    uri_hash,
-)
+from fastjournal.spark.decoding.rows import RecordRow
 
 MICROSECONDS_MAX = 2**63 - 1
 TIMESTAMPS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
@@ -179,13 +168,6 @@ def _token(row: RecordRow) -> int | None:
     return None if row.token is None else cut(row.token)
 
 
-def _lease_token(row: RecordRow) -> bytes | None:
-    """Return the token of a start-attempt in a lease."""
-    if row.token is None or row.operation is not None:
-        return None
-    return row.token.to_bytes(8, "big")
-
-
 def _number(row: RecordRow) -> int | None:
     operation = row.operation
     if isinstance(operation, SegmentStart):
@@ -197,8 +179,14 @@ def _number(row: RecordRow) -> int | None:
     return None
 
 
-def _chain(row: RecordRow) -> bytes | None:
-    return envelope.pack(row.operation) if isinstance(row.operation, CHAIN_RECORDS) else None
+def _key(row: RecordRow) -> bytes | None:
+    for source in (row.entry, row.completion, row.operation):
+        # without a tombstone, a domain stands there
+        if getattr(source, "timestamp", 0) is not None:
+            key: bytes | None = getattr(source, "key", None)
+            if key is not None:
+                return key
+    return None
 
 
 def _domain(row: RecordRow) -> str | None:
@@ -231,11 +219,6 @@ def _value(row: RecordRow) -> bytes | None:
     if isinstance(row.operation, Value):
         return row.operation.value
     return None if row.entry is None else row.entry.value
-
-
-def _value_bytes(row: RecordRow) -> int | None:
-    value = _value(row)
-    return None if value is None else len(value)
 
 
 def _not_before(row: RecordRow) -> int | None:
@@ -300,7 +283,7 @@ _OPERATION = (
 """Columns of an operation; ``token`` also for the start-attempts that follow a lease."""
 
 _ENTRY = (
-    Column("key", "bytes", key_of),
+    Column("key", "bytes", _key),
     Column("uri", "bytes", _of_entry("uri")),
     Column("links", "list", _of_entry("links")),
     Column("domain", "text", _domain),
@@ -323,23 +306,4 @@ _ENTRY = (
 """Columns of an entry, from an envelope, a completion, a failure, or an operation."""
 
 RECORD_COLUMNS = (*_RECORD, *_JOB, *_OPERATION, *_ENTRY)
-INTERNAL_COLUMNS = (
-    Column("_raw", "bytes", lambda row: row.raw),
-    Column("_target", "bytes", lambda row: row.target),
-    Column("_value_bytes", "long", _value_bytes),
-    Column("_token", "bytes", _lease_token),
-    Column("_ours", "flag", lambda row: row.ours),
-    Column("_chain", "bytes", _chain),
-    Column("_bytes", "long", lambda row: row.file and row.file.bytes),
-    Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
-    Column("_doubt", "int", lambda row: row.doubt),
-    Column("_kind", "int", kind_of),
-    Column("_high", "long", high_half),
-    Column("_low", "long", low_half),
-    Column("_key", "long", key_hash),
-    Column("_uri", "long", uri_hash),
-    Column("_links", "numbers", link_hashes),
-)
-"""Columns from which the view ``entries`` is computed; only if a schema names them."""
-
-READABLE = {column.name: column for column in (*RECORD_COLUMNS, CORRUPT_COLUMN, *INTERNAL_COLUMNS)}
+READABLE = {column.name: column for column in (*RECORD_COLUMNS, CORRUPT_COLUMN)}

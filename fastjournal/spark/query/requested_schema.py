@@ -8,7 +8,7 @@ says so: UTF-8, other bytes as ``\\\\xNN``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -86,30 +86,27 @@ def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
 
 
 def request(
-    schema: StructType, columns: Sequence[HasKind], hidden: Iterable[HasKind], options: Options
+    schema: StructType, columns: Sequence[HasKind], options: Options
 ) -> list[RequestedColumn]:
     """Return what a schema asks for of a view.
 
     Args:
         schema: The user's own, or that of the view.
         columns: Columns of the view.
-        hidden: More of them, which errors do not name.
         options: Options of the load.
 
     Raises:
         BadRequestError: It names a column that is not there, or twice, or a type that it cannot
             have.
     """
-    known: dict[str, HasKind] = {column.name: column for column in hidden}
-    shown = _readable(columns, options, True)
-    known |= shown
+    known = _readable(columns, options, True)
     found = list[RequestedColumn]()
     for field in schema.fields:
         column = known.get(field.name.lower(), known.get(field.name))
         if column is None:
             raise BadRequestError(
-                f"the view {options.view} has no column {field.name}; it has {', '.join(shown)}",
-                hint=near(field.name, list(shown)),
+                f"the view {options.view} has no column {field.name}; it has {', '.join(known)}",
+                hint=near(field.name, list(known)),
             )
         if any(column.name == one.source for one in found):
             raise BadRequestError(

@@ -41,7 +41,6 @@ from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.decoding.vectorised.frames import GroupSpan, SegmentSlice, slices_of
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
-from fastjournal.spark.decoding.view_columns import INTERNAL_COLUMNS
 from fastjournal.spark.query.paths import newest_snapshot, open_log
 from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
 from fastjournal.spark.query.source_options import RecordRange
@@ -92,9 +91,6 @@ class RecordsReader(DataSourceReader):
         self._columns = columns
         self._permissive = permissive
         self._partition_bytes = partition_bytes
-        # some of the columns that views are computed from tell of the whole segment
-        internal = {column.name for column in INTERNAL_COLUMNS}
-        self._is_sliced = internal.isdisjoint(column.source for column in columns)
         self._range = range
 
     def partitions(self) -> list[InputPartition]:
@@ -107,14 +103,9 @@ class RecordsReader(DataSourceReader):
                 SegmentPartition(directory, segment, part)
                 for segment in log.segments
                 if self._range.has_segment(segment, listed.get(segment.number))
-                for part in self._parts(segment)
+                for part in slices_of(segment.bytes, self._partition_bytes)
             ]
         return found
-
-    def _parts(self, segment: SegmentFile) -> Sequence[SegmentSlice | None]:
-        if not self._is_sliced:
-            return [None]
-        return slices_of(segment.bytes, self._partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, or of a slice."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
-from fastjournal.cmdlog.format.segments import segment_name, segment_number
+from fastjournal.cmdlog.format.segments import segment_number
 from fastjournal.cmdlog.live_index import LIVE_NAME
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
-from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.snapshot import (
     MANIFEST_NAME,
     Manifest,
@@ -177,27 +176,6 @@ def sync(files: Any, path: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]) -> None:
-    """Check that every segment is there, and is what the log's records say.
-
-    Args:
-        directory: The log or snapshot.
-        chain: Sizes and checksums that they say.
-        files: Segments that were read, by number; those without any record may be left out.
-
-    Raises:
-        LogCorruptError: A segment is missing, or was cut or replaced.
-    """
-    present = {segment.number: Seal(segment.bytes, 0) for segment in directory.segments}
-    there = present | dict(files)
-    for found in (*chain.copies(there), *chain.breaks(there)):
-        raise LogCorruptError(
-            found.message,
-            path=f"{directory.path}/{segment_name(found.number)}",
-            hint=None if directory.manifest else LOG_IN_USE,
-        )
 
 
 _S3_SCHEMES = ("s3://", "s3a://")

@@ -13,17 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, Command
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.spark.decoding.byte_arrays import (
     OFFSET_MAX,
     ByteStrings,
     Integers,
     Mask,
-    Offsets,
     as_latin1,
     as_text,
 )
-from fastjournal.spark.decoding.rows import REMOVALS, RecordKind
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
 from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, Links
 from fastjournal.spark.decoding.view_columns import (
@@ -96,23 +94,6 @@ def _target(chunk: Chunk) -> pa.Array:
     return chunk.target
 
 
-def _raw(chunk: Chunk) -> pa.Array:
-    return chunk.arrays.segment.binary(chunk.arrays.start, chunk.arrays.behind)
-
-
-def _raw_target(chunk: Chunk) -> pa.Array:
-    at = chunk.arrays.target
-    return chunk.arrays.segment.binary(at, at + JOB_ID_BYTES)
-
-
-def _half(first: int) -> Callable[[Chunk], pa.Array]:
-    def column(chunk: Chunk) -> pa.Array:
-        at = chunk.arrays.target + first
-        return pa.array(chunk.arrays.segment.unsigned64(at).view(np.int64))
-
-    return column
-
-
 # --- columns of jobs and results ------------------------------------------------------------------
 
 
@@ -175,59 +156,6 @@ def _token(chunk: Chunk) -> pa.Array:
     return pa.array(numbers, mask=~chunk.is_leased)
 
 
-def _lease_token(chunk: Chunk) -> pa.Array:
-    count = len(chunk.arrays)
-    offsets = np.arange(0, 8 * (count + 1), 8, dtype=np.int32)
-    data = chunk.token.astype(">u8")
-    found = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    missing = ~chunk.is_leased | (chunk.arrays.command != Command.START_ATTEMPT)
-    return found.take(pa.array(np.arange(count, dtype=np.int32), mask=missing))
-
-
-_KINDS = np.full(256, RecordKind.CHANGE, np.int64)
-_KINDS[list(REMOVALS)] = RecordKind.REMOVAL
-
-
-def _kind(chunk: Chunk) -> pa.Array:
-    arrays = chunk.arrays
-    kind = _KINDS[arrays.command]
-    kind[arrays.entries.rows] = RecordKind.ENTRY
-    kind[arrays.entries.rows[arrays.entries.links.of]] = RecordKind.LINKED
-    kind[arrays.link_operations.rows] = RecordKind.LINK
-    valid = np.ones(len(arrays), np.bool_)
-    valid[arrays.heads.rows] = False
-    return chunk.numbers(np.arange(len(arrays)), kind, valid, "int")
-
-
-def _hash_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
-    def column(chunk: Chunk) -> pa.Array:
-        arrays = chunk.arrays
-        field = arrays.entries.fields[name]
-        assert isinstance(field, ByteStrings)
-        valid = arrays.entries.valid if field.none is None else arrays.entries.valid & ~field.none
-        end = np.where(valid, field.end, field.start)
-        hashes = arrays.segment.hashes(field.start, end)
-        return chunk.numbers(arrays.entries.rows, hashes, valid, "long")
-
-    return column
-
-
-_hash_of_key = _hash_of_entry("key")
-
-
-def _key_hash(chunk: Chunk) -> pa.Array:
-    results = chunk.arrays.results
-    end = np.where(results.tombstone, results.content.end, results.content.start)
-    hashes = chunk.arrays.segment.hashes(results.content.start, end)
-    completed = chunk.numbers(results.rows, hashes, results.tombstone, "long")
-    links = chunk.arrays.link_operations
-    hashes = chunk.arrays.segment.hashes(links.key.start, links.key.end)
-    linked = chunk.numbers(links.rows, hashes, links.key.valid, "long")
-    return pc.coalesce(_hash_of_key(chunk), completed, linked)
-
-
 def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
     def column(chunk: Chunk) -> pa.Array:
         arrays = chunk.arrays
@@ -251,14 +179,6 @@ def _bytes_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
     return column
 
 
-def _value_bytes(chunk: Chunk) -> pa.Array:
-    entries = chunk.arrays.entries
-    field = entries.fields["value"]
-    assert isinstance(field, ByteStrings)
-    there = entries.valid & ~field.nils
-    return chunk.numbers(entries.rows, field.end - field.start, there, "long")
-
-
 def _mask_of_entries(chunk: Chunk) -> Mask:
     found = np.zeros(len(chunk.arrays), np.bool_)
     found[chunk.arrays.entries.rows] = chunk.arrays.entries.valid
@@ -276,35 +196,14 @@ def _valid_links(chunk: Chunk) -> Links:
     return Links(*(column[valid] for column in entries.links))
 
 
-def _listed(chunk: Chunk, of: Offsets, there: Mask, values: pa.Array, kind: str) -> pa.Array:
-    """Return lists of values as an Arrow array.
-
-    Args:
-        chunk: The records.
-        of: Number of the item, among the entries, that each value belongs to.
-        there: Which records have a list; it is null for all others.
-        values: The values, in order.
-        kind: Kind of the column.
-    """
-    counts = np.zeros(len(chunk.arrays) + 1, np.int64)
-    np.add.at(counts, chunk.arrays.entries.rows[of] + 1, 1)
-    ends = np.cumsum(counts).astype(np.int32)
-    offsets = pa.array(ends, mask=np.append(~there, False))
-    return pa.ListArray.from_arrays(offsets, values).cast(ARROW_TYPES[kind])
-
-
 def _links(chunk: Chunk) -> pa.Array:
     links = _valid_links(chunk)
+    counts = np.zeros(len(chunk.arrays) + 1, np.int64)
+    np.add.at(counts, chunk.arrays.entries.rows[links.of] + 1, 1)
+    ends = np.cumsum(counts).astype(np.int32)
+    offsets = pa.array(ends, mask=np.append(~_mask_of_entries(chunk), False))
     values = chunk.arrays.segment.binary(links.start, links.end)
-    return _listed(chunk, links.of, _mask_of_entries(chunk), values, "list")
-
-
-def _link_hashes(chunk: Chunk) -> pa.Array:
-    links = _valid_links(chunk)
-    values = pa.array(chunk.arrays.segment.hashes(links.start, links.end), pa.int64())
-    has_links = np.zeros(len(chunk.arrays), np.bool_)
-    has_links[chunk.arrays.entries.rows[links.of]] = True
-    return _listed(chunk, links.of, has_links, values, "numbers")
+    return pa.ListArray.from_arrays(offsets, values).cast(ARROW_TYPES["list"])
 
 
 def _timestamp(chunk: Chunk) -> pa.Array:
@@ -376,7 +275,6 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "time_us": VectorColumn(_time_us, contents=False),
     "command": VectorColumn(_command, contents=False, patched=False),
     "job_id": VectorColumn(_job_id, contents=False, patched=False),
-    "_raw": VectorColumn(_raw, contents=False, patched=False),
     "name": VectorColumn(_name),
     "job_priority": VectorColumn(_priority),
     "ttr_ms": VectorColumn(_of_job("ttr_ms", "long")),
@@ -388,19 +286,10 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "job_created_us": VectorColumn(_time_of_job("created")),
     "result": VectorColumn(_result),
     "target": VectorColumn(_target, operations=True),
-    "_target": VectorColumn(_raw_target, operations=True),
-    "_high": VectorColumn(_half(0), operations=True),
-    "_low": VectorColumn(_half(8), operations=True),
     "operation": VectorColumn(_operation, operations=True),
     "following": VectorColumn(_following, operations=True),
     "token": VectorColumn(_token, operations=True),
-    "_token": VectorColumn(_lease_token, operations=True),
     "number": VectorColumn(nothing("long"), operations=True),
-    "_chain": VectorColumn(nothing("bytes"), operations=True),
-    "_kind": _entry(_kind, "taken"),
-    "_key": _entry(_key_hash, "key"),
-    "_uri": _entry(_hash_of_entry("uri"), "uri"),
-    "_links": _entry(_link_hashes, "taken"),
     "key": _entry(_key, "key"),
     "domain": _entry(_domain, "key"),
     "priority": _entry(_journal_priority, "key"),
@@ -410,7 +299,6 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "links": _entry(_links, "links"),
     "value_type": _entry(_number_of_entry("value_type", "int"), "value_type"),
     "value": _entry(_bytes_of_entry("value"), "value"),
-    "_value_bytes": _entry(_value_bytes, "value"),
     "timestamp": _entry(_timestamp, "timestamp"),
     "created": _entry(_number_of_entry("created"), "created"),
     "modified": _entry(_number_of_entry("modified"), "modified"),
@@ -423,5 +311,4 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "superseded": _entry(_number_of_entry("superseded"), "superseded"),
     "reason": _entry(_reason, "reason"),
 }
-"""Columns but those of the whole segment: ``_corrupt``, ``_ours``, ``_bytes``, ``_crc32c``,
-``_doubt``."""
+"""Columns but ``_corrupt``, which no valid record has."""

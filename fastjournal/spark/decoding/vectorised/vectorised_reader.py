@@ -18,10 +18,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from fastjournal.cmdlog.format.operation_records import SegmentStart
-from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.scan import CorruptRegion, scan_segment
-from fastjournal.spark.decoding.byte_arrays import Mask, Offsets, SegmentBytes
+from fastjournal.spark.decoding.byte_arrays import Offsets, SegmentBytes
 from fastjournal.spark.decoding.rows import RecordRow, damaged_row, read_bytes, row_of
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
@@ -58,7 +56,7 @@ def read_batches(
         names: Columns to build, of ``fastjournal.spark.decoding.view_columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
         span: Only these whole groups of the segment; None: all of it.
-        part: Only this slice of it; None: all of it. No column is of ``INTERNAL_COLUMNS`` then.
+        part: Only this slice of it; None: all of it.
 
     Raises:
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
@@ -75,17 +73,7 @@ def read_batches(
     reader.part = part
     for batch in reader.batches():
         if len(batch):
-            yield batch.select(names)
-
-
-def read_data(
-    data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a segment that has been read; see ``read_batches``.
-
-    There may be a column ``command`` besides those that are asked for.
-    """
-    yield from _VectorisedReader(data, segment, names, permissive=permissive).batches()
+            yield batch
 
 
 class _VectorisedReader:
@@ -105,7 +93,7 @@ class _VectorisedReader:
         self._data = data
         self._segment = segment
         self._permissive = permissive
-        self._names = list(dict.fromkeys((*names, "command")))
+        self._names = names
         self._crc32c = google_crc32c.value(data)
         wanted = [VECTOR_COLUMNS[name] for name in names if name in VECTOR_COLUMNS]
         everything = "_corrupt" in names
@@ -113,16 +101,11 @@ class _VectorisedReader:
         if everything:
             self._last_field = len(ENVELOPE_FIELDS)
         self._contents = everything or any(column.contents for column in wanted)
-        self._operations = (
-            everything or "_ours" in names or any(column.operations for column in wanted)
-        )
+        self._operations = everything or any(column.operations for column in wanted)
         self._tokens = TokenAssignment()
-        self._is_ours = False
-        self._is_first = True
-        self._doubtful: dict[int, int] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all columns that were asked for, and ``command``."""
+        """Yield the columns that were asked for."""
         data, segment = self._data, self._segment
         arrays = SegmentBytes(data)
         frames = find_frames(arrays)
@@ -137,7 +120,6 @@ class _VectorisedReader:
         self._take_part(arrays, runs)
         damage = [] if segment.open and scan.torn else scan.damage[::-1]
         damage = [region for region in damage if self.bounds.holds(region.offset)]
-        self._doubtful = doubtful_removals(data, scan)
         for index, frames in enumerate(runs, 1):
             while damage and damage[-1].offset < frames.start[0]:
                 yield self._damaged(damage.pop())
@@ -152,8 +134,7 @@ class _VectorisedReader:
 
     def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
         row = damaged_row(self._segment, damage, self._permissive)
-        batch = to_batch([row], [READABLE[name] for name in self._names])
-        return self._with_file(batch)
+        return to_batch([row], [READABLE[name] for name in self._names])
 
     def _read_run(
         self, data: SegmentBytes, frames: Frames, *, last: bool
@@ -176,25 +157,17 @@ class _VectorisedReader:
         chunk = Chunk(arrays, self._segment.number)
         if self._operations:
             self._tokens.assign(chunk, rows)
-        ours = self._find_ours(len(arrays), rows)
-        columns = [self._column(name, chunk, rows, ours) for name in self._names]
-        return self._with_file(pa.RecordBatch.from_arrays(columns, self._names))
+        columns = [self._column(name, chunk, rows) for name in self._names]
+        return pa.RecordBatch.from_arrays(columns, self._names)
 
     def _row(self, arrays: RecordArrays, index: int) -> RecordRow:
         """Return one record, decoded by itself."""
         places = (int(column[index]) for column in (arrays.start, arrays.body, arrays.behind))
         return row_of(self._data, self._segment, *places, permissive=self._permissive)
 
-    def _column(self, name: str, chunk: Chunk, rows: dict[int, RecordRow], ours: Mask) -> pa.Array:
+    def _column(self, name: str, chunk: Chunk, rows: dict[int, RecordRow]) -> pa.Array:
         count = len(chunk.arrays)
         kind = READABLE[name].arrow
-        if name == "_ours":
-            return pa.array(ours)
-        if name == "_doubt":
-            found = np.zeros(count, np.int32)
-            for offset, doubt in self._doubtful.items():
-                found[chunk.arrays.start == offset] = doubt
-            return pa.array(found)
         column = VECTOR_COLUMNS.get(name)
         array = pa.nulls(count, kind) if column is None else column.array(chunk)
         replaced = rows
@@ -207,22 +180,3 @@ class _VectorisedReader:
         places = np.arange(count)
         places[list(replaced)] = count + np.arange(len(replaced))
         return pa.concat_arrays([array, values]).take(pa.array(places))
-
-    def _with_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Put size and checksum of the file into the first row of all."""
-        if self._is_first and len(batch):
-            self._is_first = False
-            for name, number in (("_bytes", len(self._data)), ("_crc32c", self._crc32c)):
-                if name in self._names:
-                    column = pa.array([number] + [None] * (len(batch) - 1), READABLE[name].arrow)
-                    batch = batch.set_column(self._names.index(name), name, column)
-        return batch
-
-    def _find_ours(self, count: int, rows: dict[int, RecordRow]) -> Mask:
-        """Return for each record whether fastjournald wrote the segment so far."""
-        ours = np.full(count, self._is_ours)
-        for index, row in rows.items():
-            if not self._is_ours and isinstance(row.operation, SegmentStart):
-                self._is_ours = True
-                ours[index:] = True
-        return ours
