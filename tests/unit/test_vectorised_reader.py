@@ -36,8 +36,8 @@ from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
 from fastjournal.spark.decoding.vectorised.frames import (
     SLICES_MAX,
     SegmentSlice,
-    checksums_are_right,
     find_frames,
+    right_checksums,
     slices_of,
 )
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
@@ -266,25 +266,22 @@ def test_reader_equals_the_oracle_with_other_contents_at_every_byte() -> None:
     assert 0.6 * count < rows["_corrupt"].null_count < 0.8 * count
 
 
-def test_checksums_of_a_block_find_each_wrong_record_in_it(tmp_path: Path) -> None:
+def test_checksums_of_records_find_each_wrong_one() -> None:
     draw = random.Random(1)
     builder = SegmentBuilder()
-    for size in (0, 1, 200, 16_000, 16_384, 17_000, 70_000, 30_000, 30_000, *range(150), 40_000, 3):
+    for size in (0, 1, 200, 16_000, 70_000, *range(150), 3):
         builder.entry(b"%d" % len(builder.offsets), value=draw.randbytes(size))
     data = bytes(builder)
     frames = find_frames(SegmentBytes(data))
     assert frames is not None
-    assert len(frames.start) == len(builder.offsets)
-    for count in (1, 7, len(frames.start)):
-        behind = int(frames.end[count - 1]) + CRC_BYTES
-        start = data[:behind]
-        some = find_frames(SegmentBytes(start))
-        assert some is not None
-        assert checksums_are_right(start, SegmentBytes(start), some)
-    for first, end in zip(frames.start.tolist(), frames.end.tolist(), strict=True):
+    start, _, end = frames
+    assert start.tolist() == builder.offsets
+    assert right_checksums(data, SegmentBytes(data), start, end).all()
+    for first, behind in zip(start.tolist(), end.tolist(), strict=True):
         harmed = bytearray(data)
-        harmed[draw.randrange(first, end + CRC_BYTES)] ^= 1 << draw.randrange(8)
-        assert not checksums_are_right(bytes(harmed), SegmentBytes(bytes(harmed)), frames), first
+        harmed[draw.randrange(first, behind + CRC_BYTES)] ^= 1 << draw.randrange(8)
+        right = right_checksums(bytes(harmed), SegmentBytes(bytes(harmed)), start, end)
+        assert start[~right].tolist() == [first]
 
 
 def test_reader_scans_no_segment_whose_checksums_are_right(

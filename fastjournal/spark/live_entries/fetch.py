@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -27,7 +26,7 @@ from fastjournal.spark.decoding.rows import decode_row
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
-from fastjournal.spark.decoding.vectorised.frames import Frames
+from fastjournal.spark.decoding.vectorised.frames import Frames, right_checksums
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN
 from fastjournal.spark.live_entries.entry_rows import (
     ENTRY_ARROW_SCHEMA,
@@ -209,10 +208,7 @@ def _frames_at(data: bytes, arrays: SegmentBytes, start: Offsets) -> tuple[Frame
     valid = size.valid & (size.numbers >= SIMPLE_BODY_BYTES) & (size.numbers <= stop)
     end = size.end + np.where(valid, size.numbers, 0).astype(np.int64)
     valid &= end + CRC_BYTES <= stop
-    crc32c = google_crc32c.value
-    spans = zip(start[valid].tolist(), end[valid].tolist(), strict=True)
-    found = np.array([crc32c(data[at:behind]) for at, behind in spans], np.uint32)
-    valid[valid] = found == arrays.unsigned32(end[valid])
+    valid[valid] = right_checksums(data, arrays, start[valid], end[valid])
     return Frames(start, size.end, end), valid
 
 

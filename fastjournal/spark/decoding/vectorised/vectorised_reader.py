@@ -29,9 +29,9 @@ from fastjournal.spark.decoding.vectorised.frames import (
     GroupSpan,
     RecordBounds,
     SegmentSlice,
-    checksums_are_right,
     find_frames,
     frames_of,
+    right_checksums,
     slice_bounds,
 )
 from fastjournal.spark.decoding.vectorised.groups import TokenAssignment, whole_groups
@@ -94,7 +94,6 @@ class _VectorisedReader:
         self._segment = segment
         self._permissive = permissive
         self._names = names
-        self._crc32c = google_crc32c.value(data)
         wanted = [VECTOR_COLUMNS[name] for name in names if name in VECTOR_COLUMNS]
         everything = "_corrupt" in names
         self._last_field = max((column.last_field for column in wanted), default=-1)
@@ -110,7 +109,8 @@ class _VectorisedReader:
         arrays = SegmentBytes(data)
         frames = find_frames(arrays)
         if frames is not None and (
-            segment.crc32c == self._crc32c or checksums_are_right(data, arrays, frames)
+            segment.crc32c == google_crc32c.value(data)
+            or right_checksums(data, arrays, frames.start, frames.end).all()
         ):
             self._take_part(arrays, [frames])
             yield from self._read_run(arrays, frames, last=segment.last)
