@@ -31,8 +31,11 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.recovery.inspect_log import inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.disk import OsDisk
-from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS, LiveEntry
+from fastjournal.keys import parse_journal_key
+from fastjournal.spark.decoding.view_columns import cut, text
+from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000
@@ -208,9 +211,30 @@ def replayed_state(directory: Path) -> ReplayState:
 
 def replayed(directory: Path) -> list[tuple[Any, ...]]:
     """Return the rows that the view entries must have, sorted by position."""
-    jobs = replayed_state(directory).jobs.values()
-    found = [LiveEntry(job, *unpack_position(job.position)) for job in jobs]
-    return by_position([tuple(column.value(one) for column in ENTRY_COLUMNS) for one in found])
+    return by_position([_row_of(job) for job in replayed_state(directory).jobs.values()])
+
+
+def _row_of(job: ReplayedEntry) -> tuple[Any, ...]:
+    """Return the columns of an entry, in their order."""
+    parts = parse_journal_key(job.key)
+    state = "worked_on" if job.token else "waiting" if job.reason is None else "buried"
+    segment, offset = unpack_position(job.position)
+    told = {
+        "domain": None if parts is None else text(parts.domain),
+        "priority": None if parts is None else parts.priority,
+        "id": None if parts is None else text(parts.id),
+        "state": state,
+        "worked_on_until": cut(job.token),
+        "reason": None if job.reason is None else text(job.reason),
+        "job_id": job.job_id.hex(),
+        "segment": segment,
+        "offset": offset,
+    }
+    for column in ENTRY_COLUMNS:
+        if column.name not in told:
+            value = getattr(job, column.name)
+            told[column.name] = cut(value) if column.kind == "long" else value
+    return tuple(told[column.name] for column in ENTRY_COLUMNS)
 
 
 def by_position(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -18,14 +18,14 @@ partition is one slot, or the dead letters of a spool.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, ProtocolError, SpoolFailedError
@@ -38,7 +38,7 @@ from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Function, Request, decode_request
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, Column, cut, text, to_batch
-from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
 from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, list_slots
 from fastjournal.spool.slots import open_slot
 
@@ -88,21 +88,8 @@ FOREIGN_COLUMNS: dict[str, tuple[Column, ...]] = {
 """Columns of each view; ``record`` has the decoded fields of a record as JSON."""
 
 
-class _RowReader(DataSourceReader):
-    """Reader of rows that are made one by one.
-
-    Args:
-        directories: Those that are read.
-        columns: Columns to build, in this order.
-        permissive: Damage becomes a row.
-    """
-
-    def __init__(
-        self, directories: Sequence[str], columns: list[RequestedColumn], *, permissive: bool
-    ) -> None:
-        self._directories = directories
-        self._columns = columns
-        self._permissive = permissive
+class _RowReader(ViewReader):
+    """Reader of rows that are made one by one."""
 
     def _batches(
         self, rows: Iterable[Any], known: Mapping[str, Column], size_of: Callable[[Any], int]
@@ -119,16 +106,6 @@ class _RowReader(DataSourceReader):
                 batch, size = [], 0
         if batch:
             yield cast_batch(to_batch(batch, columns), self._columns)
-
-
-class ForeignPartition(InputPartition):
-    """Part of a journal."""
-
-    def __init__(self, directory: str, names: frozenset[Any]) -> None:
-        super().__init__(directory)
-        self.directory = directory
-        self.names = names
-        """Names of queues of Kestrel, or numbers of binlogs of beanstalkd."""
 
 
 class ForeignReader(_RowReader):
@@ -159,7 +136,7 @@ class ForeignReader(_RowReader):
         """Return partitions of about ``PARTITION_BYTES``."""
         disk = OsDisk()
         return [
-            ForeignPartition(directory, names)
+            InputPartition((directory, names))
             for directory in self._directories
             for names in self._parts(disk, directory)
         ]
@@ -181,16 +158,20 @@ class ForeignReader(_RowReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a journal."""
-        if not isinstance(partition, ForeignPartition):
-            # Spark makes one partition of another type from an empty list of partitions
+        if partition.value is None:
+            # Spark makes one partition without a value from an empty list of partitions
             return
         faults: list[Fault] = []
         known = {column.name: _located(column) for column in FOREIGN_COLUMNS[self._view]}
-        rows = chain(self._rows(partition, faults), self._damage(faults))
+        directory, names = partition.value
+        rows = chain(self._rows(directory, names, faults), self._damage(faults))
         yield from self._batches(rows, known | {_FAULT.name: _FAULT}, _bytes_of)
 
-    def _rows(self, part: ForeignPartition, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
-        disk, directory, names = OsDisk(), part.directory, part.names
+    def _rows(
+        self, directory: str, names: frozenset[Any], faults: list[Fault]
+    ) -> Iterable[Item | ForeignRecord]:
+        """Return rows of queues of Kestrel by their names, or binlogs of beanstalkd by numbers."""
+        disk = OsDisk()
         if self._view == "records":
             if self._format is Format.KESTREL:
                 return kestrel_records(disk, directory, faults, queues=names)
@@ -307,16 +288,6 @@ SPOOL_COLUMNS = (
 """Columns; ``code``, ``reason`` and ``put_us`` of dead letters."""
 
 
-class SlotPartition(InputPartition):
-    """One slot, or the dead letters of a spool."""
-
-    def __init__(self, directory: str, slot: str | None) -> None:
-        super().__init__(slot)
-        self.directory = directory
-        self.slot = slot
-        """Path of the slot; None: the dead letters."""
-
-
 class SpoolReader(_RowReader):
     """Reads the records of spools.
 
@@ -330,27 +301,27 @@ class SpoolReader(_RowReader):
         """Return one partition for each slot, and one for the dead letters of each spool."""
         found: list[InputPartition] = []
         for directory in self._directories:
-            found += [SlotPartition(directory, slot.path) for slot in list_slots(directory)]
-            found.append(SlotPartition(directory, None))
+            found += [InputPartition((directory, slot.path)) for slot in list_slots(directory)]
+            found.append(InputPartition((directory, None)))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a slot, or of the dead letters."""
-        assert isinstance(partition, SlotPartition)
-        yield from self._batches(self._rows(partition), _OF_SPOOL, lambda row: row.size)
+        yield from self._batches(self._rows(*partition.value), _OF_SPOOL, lambda row: row.size)
 
-    def _rows(self, partition: SlotPartition) -> Iterator[SpoolRow]:
-        if partition.slot is None:
-            yield from _dead_rows(partition.directory)
+    def _rows(self, directory: str, slot: str | None) -> Iterator[SpoolRow]:
+        """Yield the rows of the slot at a path, or of the dead letters."""
+        if slot is None:
+            yield from _dead_rows(directory)
             return
         try:
-            yield from _slot_rows(partition.slot)
+            yield from _slot_rows(slot)
         except SpoolFailedError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return  # sent and deleted since the directory was listed
             if not self._permissive:
                 raise
-            yield _row(SUSPECT, partition.slot, None, 0)._replace(corrupt=str(error))
+            yield _row(SUSPECT, slot, None, 0)._replace(corrupt=str(error))
 
 
 _OF_SPOOL = {column.name: column for column in SPOOL_COLUMNS} | {

@@ -211,8 +211,8 @@ def _priority(row: RecordRow) -> int | None:
 
 def _arrival(row: RecordRow) -> int | None:
     if isinstance(row.operation, SegmentStart):
-        return row.operation.last_serial
-    return None if row.entry is None else row.entry.arrival
+        return cut(row.operation.last_serial)
+    return None if row.entry is None else cut(row.entry.arrival)
 
 
 def _value(row: RecordRow) -> bytes | None:

@@ -13,42 +13,21 @@ from collections.abc import Iterator, Sequence
 import google_crc32c
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.event_rows import batches_of, corrupt_batch, with_corrupt
-from fastjournal.spark.history.events_view import HistoryPart, history_parts, read_events
+from fastjournal.spark.history.events_view import history_parts, read_events
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.query.paths import open_whole
-from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
 from fastjournal.spark.records.records_reader import Offset, RecordsStream, SpanPartition
 from fastjournal.spark.storage.files import resolve
 
 
-class HistoryPartition(InputPartition):
-    """A part of a history."""
-
-    def __init__(self, part: HistoryPart) -> None:
-        super().__init__(part)
-        self.part = part
-
-
-class EventsReader(DataSourceReader):
-    """Reads the events of directories.
-
-    Args:
-        directories: Paths or URIs.
-        columns: Columns to build, in this order.
-        permissive: Gaps and damaged segments become rows.
-    """
-
-    def __init__(
-        self, directories: list[str], columns: Sequence[RequestedColumn], *, permissive: bool
-    ) -> None:
-        self._directories = directories
-        self._columns = columns
-        self._permissive = permissive
+class EventsReader(ViewReader):
+    """Reads the events of directories; see ``ViewReader``. Gaps are damage, too."""
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each event file, for their gaps, and for each log.
@@ -57,19 +36,18 @@ class EventsReader(DataSourceReader):
             LogCorruptError: Segments of an archive are missing, in mode ``failfast``.
         """
         return [
-            HistoryPartition(part)
+            InputPartition(part)
             for directory in self._directories
             for part in history_parts(directory, permissive=self._permissive)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""
-        if not isinstance(partition, HistoryPartition):
-            # Spark makes one partition of another type from an empty list of partitions.
+        if partition.value is None:
+            # Spark makes one partition without a value from an empty list of partitions
             return
-        names = [column.source for column in self._columns]
-        for batch in read_events(partition.part):
-            yield cast_batch(with_corrupt(batch).select(names), self._columns)
+        for batch in read_events(partition.value):
+            yield cast_batch(with_corrupt(batch).select(self._names), self._columns)
 
 
 # --- stream ---------------------------------------------------------------------------------------

@@ -22,20 +22,20 @@ from fastjournal.spark.decoding.byte_arrays import (
     Offsets,
     SegmentBytes,
 )
-from fastjournal.spark.decoding.rows import decode_row
+from fastjournal.spark.decoding.rows import RecordRow, decode_row
 from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
 from fastjournal.spark.decoding.vectorised.frames import Frames, right_checksums
-from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN
+from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, to_batch
 from fastjournal.spark.live_entries.entry_rows import (
     ENTRY_ARROW_SCHEMA,
-    LiveEntry,
-    entry_column,
-    live_entry,
+    ENTRY_COLUMNS,
+    change_entry,
 )
 from fastjournal.spark.storage.files import SegmentFile
 
+_COLUMNS = {column.name: column for column in (*ENTRY_COLUMNS, CORRUPT_COLUMN)}
 READABLE_SCHEMA = ENTRY_ARROW_SCHEMA.append(pa.field(CORRUPT_COLUMN.name, CORRUPT_COLUMN.arrow))
 _LAST_RECORD_BYTES = 4096
 """Bytes read of the last record of a piece, before its size is known."""
@@ -132,22 +132,14 @@ class _RecordPiece:
             carries = single.copy()
             carries[records.entries.rows] = True
             single |= ~carries
-        fields = [READABLE_SCHEMA.field(name) for name in names]
-        schema = pa.schema(fields)
         if not single.all():
             chunk = Chunk(records, self._segment.number)
             columns = [self._column(name, chunk) for name in names]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            batch = pa.RecordBatch.from_arrays(columns, names)
             yield batch.filter(pa.array(~single)) if single.any() else batch
         found = list(self._single(np.flatnonzero(single), changes))
         if found:
-            columns = [
-                pa.nulls(len(found), field.type)
-                if field.name == CORRUPT_COLUMN.name
-                else entry_column(field.name, found)
-                for field in fields
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield to_batch(found, [_COLUMNS[name] for name in names])
 
     def _column(self, name: str, chunk: Chunk) -> pa.Array:
         if name == "offset":
@@ -158,7 +150,7 @@ class _RecordPiece:
             return pa.nulls(len(chunk.arrays), CORRUPT_COLUMN.arrow)
         return VECTOR_COLUMNS[name].array(chunk)
 
-    def _single(self, rows: Offsets, changes: Mapping[int, LiveChanges]) -> Iterator[LiveEntry]:
+    def _single(self, rows: Offsets, changes: Mapping[int, LiveChanges]) -> Iterator[RecordRow]:
         """Yield entries that are decoded one by one."""
         start, body, end = (column[rows].tolist() for column in self._frames)
         for at, inner, behind in zip(start, body, end, strict=True):
@@ -166,7 +158,7 @@ class _RecordPiece:
             try:
                 row = decode_row(self._data, self._segment, at, inner, behind + CRC_BYTES)
                 row.offset = offset
-                yield live_entry(row, changes.get(offset))
+                yield change_entry(row, changes.get(offset))
             except LogCorruptError as error:
                 self._add_damage(offset, error.message)
 

@@ -185,20 +185,5 @@ def _changes_of(state: ReplayState, job: ReplayedEntry) -> LiveChanges:
         value = job.value
     elif more.amended and job.job_id in state.trimmed:
         value = state.trimmed[job.job_id], more.cold_bytes
-    return LiveChanges(
-        key=job.key,
-        uri=job.uri,
-        links=job.links,
-        not_before=job.not_before,
-        timestamp=job.timestamp,
-        created=job.created,
-        modified=job.modified,
-        expires=job.expires,
-        ttl=job.ttl,
-        arrival=job.arrival,
-        attempts=job.attempts,
-        token=job.token,
-        superseded=job.superseded,
-        reason=job.reason,
-        value=value,
-    )
+    told = {name: getattr(job, name) for name in LiveChanges.__struct_fields__ if name != "value"}
+    return LiveChanges(**told, value=value)

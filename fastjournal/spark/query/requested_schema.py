@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -71,6 +72,28 @@ class RequestedColumn(NamedTuple):
     type: str
     """Spark's name of the type that is asked for."""
     nullable: bool = True
+
+
+class ViewReader(DataSourceReader):
+    """Reader of a view.
+
+    Args:
+        directories: Paths or URIs.
+        columns: Columns to build, in this order.
+        permissive: Damage becomes a row.
+    """
+
+    def __init__(
+        self, directories: Sequence[str], columns: Sequence[RequestedColumn], *, permissive: bool
+    ) -> None:
+        self._directories = directories
+        self._columns = columns
+        self._permissive = permissive
+
+    @property
+    def _names(self) -> list[str]:
+        """Names of the columns in the view."""
+        return [column.source for column in self._columns]
 
 
 def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:

@@ -23,11 +23,11 @@ Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import google_crc32c
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -42,7 +42,7 @@ from fastjournal.spark.decoding.vectorised.frames import GroupSpan, SegmentSlice
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
-from fastjournal.spark.query.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
 from fastjournal.spark.query.source_options import RecordRange
 from fastjournal.spark.records.stream_segments import (
     RESTORED,
@@ -57,17 +57,15 @@ from fastjournal.spark.records.stream_segments import (
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile, resolve
 
 
-class SegmentPartition(InputPartition):
-    """One segment of a directory, or a slice of it."""
+class RecordsPart(NamedTuple):
+    """A segment of a directory, or a slice of it."""
 
-    def __init__(self, directory: str, segment: SegmentFile, part: SegmentSlice | None) -> None:
-        super().__init__(segment.number)
-        self.directory = directory
-        self.segment = segment
-        self.part = part
+    directory: str
+    segment: SegmentFile
+    slice: SegmentSlice
 
 
-class RecordsReader(DataSourceReader):
+class RecordsReader(ViewReader):
     """Reads the records of the segments of directories.
 
     Args:
@@ -87,9 +85,7 @@ class RecordsReader(DataSourceReader):
         permissive: bool,
         partition_bytes: int,
     ) -> None:
-        self._directories = directories
-        self._columns = columns
-        self._permissive = permissive
+        super().__init__(directories, columns, permissive=permissive)
         self._partition_bytes = partition_bytes
         self._range = range
 
@@ -100,7 +96,7 @@ class RecordsReader(DataSourceReader):
             log = open_log(directory)
             listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
             found += [
-                SegmentPartition(directory, segment, part)
+                InputPartition(RecordsPart(directory, segment, part))
                 for segment in log.segments
                 if self._range.has_segment(segment, listed.get(segment.number))
                 for part in slices_of(segment.bytes, self._partition_bytes)
@@ -109,22 +105,22 @@ class RecordsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, or of a slice."""
-        if not isinstance(partition, SegmentPartition):
-            # Spark makes one partition of another type from an empty list of partitions.
+        part: RecordsPart | None = partition.value
+        if part is None:
+            # Spark makes one partition without a value from an empty list of partitions
             return
-        files, _ = resolve(partition.directory)
-        asked = [column.source for column in self._columns]
+        files, _ = resolve(part.directory)
         batches = read_batches(
             files,
-            partition.segment,
-            list(dict.fromkeys((*asked, *self._range.columns))),
+            part.segment,
+            list(dict.fromkeys((*self._names, *self._range.columns))),
             permissive=self._permissive,
-            part=partition.part,
+            part=part.slice,
         )
         for batch in batches:
             found = self._range.rows(batch)
             if len(found):
-                yield cast_batch(found.select(asked), self._columns)
+                yield cast_batch(found.select(self._names), self._columns)
 
 
 _HINT = "stream from the archive of the log, whose segments never change (--archive-dir)"
