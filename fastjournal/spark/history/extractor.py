@@ -24,7 +24,6 @@ from fastjournal.cmdlog.format.envelope import (
     ORIGIN_KICK,
     ORIGIN_SET,
     ORIGIN_UNDELIVERED,
-    Envelope,
     is_ours,
     unpack_completion,
     unpack_envelope,
@@ -73,6 +72,11 @@ _FOREIGN = {
     Command.DELETE: EventKind.DELETED,
     Command.EXPIRE: EventKind.EXPIRED,
 }
+_ORIGINS = {
+    ORIGIN_SET: EventKind.SET,
+    ORIGIN_KICK: EventKind.KICKED,
+    ORIGIN_UNDELIVERED: EventKind.RETURNED,
+}
 _LEASE_ENDS = {endings.LEASE_LOST: EventKind.LOST, endings.LEASE_RETURNED: EventKind.RETURNED}
 
 
@@ -83,13 +87,6 @@ class _Subject(NamedTuple):
     key: bytes | None = None
     domain: str | None = None
     priority: int | None = None
-
-
-class _Place(NamedTuple):
-    """Place of a record."""
-
-    segment: int
-    offset: int
 
 
 def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Iterator[EventRow]:
@@ -115,7 +112,7 @@ def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Itera
                 if isinstance(operation, Lease | Batch | End):
                     awaited = max(awaited, operation.following)
                 if start >= skipped:
-                    group += events_of(record, operation, segment.number, start, ours=ours)
+                    group += _Teller(record, segment.number, start).events(operation, ours=ours)
             except (msgspec.MsgspecError, ValueError) as error:
                 raise LogCorruptError(
                     f"a record cannot be understood: {error}", path=segment.path, offset=start
@@ -175,179 +172,172 @@ def _operation_of(record: Record) -> Operation | None:
     return unpack_operation(record.payload) if is_ours(record.payload) else None
 
 
-def events_of(
-    record: Record, operation: Operation | None, segment: int, offset: int, *, ours: bool
-) -> Iterator[EventRow]:
-    """Yield the events that a record tells.
+class _Teller:
+    """What a record tells.
 
     Args:
         record: The record.
-        operation: In its payload; None: it is none.
         segment: Number of its segment.
         offset: Where it begins there.
-        ours: Whether fastjournald wrote the segment.
-
-    Raises:
-        LogCorruptError: It cannot be understood, as other errors of decoding say.
     """
-    time = record.time_us
-    place = _Place(segment, offset)
-    if operation is not None:
-        yield from _of_operation(operation, time or 0, place)
-    elif record.command <= Command.SCHEDULE:
-        yield from _stored(record, time or 0, place)
-    elif record.command <= Command.FAIL and is_ours(record.result):
-        yield from _of_result(record, time or 0, place)
-    elif not (ours and record.command in _BARE):
-        reason = text(record.result) if record.command == Command.FAIL else None
-        kind = _FOREIGN[record.command]
-        yield _row(kind, time or 0, place, _Subject(record.job_id), reason=reason)
 
+    def __init__(self, record: Record, segment: int, offset: int) -> None:
+        self._record = record
+        self._time = record.time_us or 0
+        self._segment = segment
+        self._offset = offset
 
-def _stored(record: Record, time: int, place: _Place) -> Iterator[EventRow]:
-    foreign = not is_ours(record.payload)
-    entry = workq_jobs.entry_of(record) if foreign else unpack_envelope(record.payload)
-    kinds = {
-        ORIGIN_SET: EventKind.SET,
-        ORIGIN_KICK: EventKind.KICKED,
-        ORIGIN_UNDELIVERED: EventKind.RETURNED,
-    }
-    kind = kinds.get(entry.origin)
-    if kind is not None:
-        yield _row(
-            kind,
-            time,
-            place,
-            _of_key(record.job_id, entry.key),
-            uri=entry.uri,
-            serial=None if foreign else entry.arrival,
-            due=_due_of(entry, time),
-            reason=UNDELIVERED if kind is EventKind.RETURNED else None,
-            value_bytes=len(entry.value),
-        )
+    def events(self, operation: Operation | None, *, ours: bool) -> Iterator[EventRow]:
+        """Yield the events.
 
+        Args:
+            operation: In the payload; None: there is none.
+            ours: Whether fastjournald wrote the segment.
 
-def _due_of(entry: Envelope, time: int) -> int:
-    return entry.due or max(entry.not_before, time)
+        Raises:
+            LogCorruptError: The record cannot be understood, as other errors of decoding say.
+        """
+        record = self._record
+        if operation is not None:
+            yield from self._of_operation(operation)
+        elif record.command <= Command.SCHEDULE:
+            yield from self._stored()
+        elif record.command <= Command.FAIL and is_ours(record.result):
+            yield from self._of_result()
+        elif not (ours and record.command in _BARE):
+            reason = text(record.result) if record.command == Command.FAIL else None
+            yield self._row(_FOREIGN[record.command], _Subject(record.job_id), reason=reason)
 
+    def _stored(self) -> Iterator[EventRow]:
+        record = self._record
+        foreign = not is_ours(record.payload)
+        entry = workq_jobs.entry_of(record) if foreign else unpack_envelope(record.payload)
+        kind = _ORIGINS.get(entry.origin)
+        if kind is not None:
+            yield self._row(
+                kind,
+                _of_key(record.job_id, entry.key),
+                uri=entry.uri,
+                serial=None if foreign else entry.arrival,
+                due=entry.due or max(entry.not_before, self._time),
+                reason=UNDELIVERED if kind is EventKind.RETURNED else None,
+                value_bytes=len(entry.value),
+            )
 
-def _of_result(record: Record, time: int, place: _Place) -> Iterator[EventRow]:
-    if record.command == Command.FAIL:
-        failure = unpack_failure(record.result)
-        subject = _of_domain(record.job_id, failure.domain, failure.priority)
-        yield from _ended(failure.facts, time, place, subject, reason=text(failure.reason))
-        return
-    done = unpack_completion(record.result)
-    if done.timestamp is None:
-        subject = _of_domain(record.job_id, done.key, done.priority)
-    else:
-        subject = _of_key(record.job_id, done.key)
-    yield from _ended(done.facts, time, place, subject)
+    def _of_result(self) -> Iterator[EventRow]:
+        job_id, result = self._record.job_id, self._record.result
+        if self._record.command == Command.FAIL:
+            failure = unpack_failure(result)
+            subject = _of_domain(job_id, failure.domain, failure.priority)
+            return self._ended(failure.facts, subject, text(failure.reason))
+        done = unpack_completion(result)
+        subject = _ended_subject(job_id, done.timestamp, done.key, done.priority)
+        return self._ended(done.facts, subject)
 
-
-def _ended(
-    packed: bytes, time: int, place: _Place, subject: _Subject, *, reason: str | None = None
-) -> Iterator[EventRow]:
-    """Yield the end of a lease, and that of the entry, as facts say."""
-    facts = unpack_ending(packed, time)
-    lease_end = _LEASE_ENDS.get(facts.lease_end)
-    if lease_end is not None:
-        yield _leased_row(lease_end, time, place, subject, facts)
-        facts = facts._replace(lease_start=None)
-    kind = _KINDS.get(facts.how)
-    if endings.REPLACED <= facts.how < endings.REWRITTEN:
-        kind = EventKind.REPLACED
-    if kind is None:
-        return
-    if facts.how == endings.POPPED:
-        waited = None if facts.due is None else max(time - facts.due, 0)
-        attempt = facts.attempt
-        yield _row(
-            kind, time, place, subject, serial=facts.serial, attempt=attempt, due=facts.due,
+    def _ended(
+        self, packed: bytes, subject: _Subject, reason: str | None = None
+    ) -> Iterator[EventRow]:
+        """Yield the end of a lease, and that of the entry, as facts say."""
+        facts = unpack_ending(packed, self._time)
+        lease_end = _LEASE_ENDS.get(facts.lease_end)
+        if lease_end is not None:
+            yield self._leased_row(lease_end, subject, facts)
+            facts = facts._replace(lease_start=None)
+        kind = _KINDS.get(facts.how)
+        if endings.REPLACED <= facts.how < endings.REWRITTEN:
+            kind = EventKind.REPLACED
+        if kind is None:
+            return
+        if facts.how != endings.POPPED:
+            yield self._leased_row(kind, subject, facts, reason)
+            return
+        waited = None if facts.due is None else max(self._time - facts.due, 0)
+        yield self._row(
+            kind, subject, serial=facts.serial, attempt=facts.attempt, due=facts.due,
             wait_us=waited, reason=POPPED,
         )  # fmt: skip
-    else:
-        yield _leased_row(kind, time, place, subject, facts, reason=reason)
 
-
-def _leased_row(
-    kind: EventKind,
-    time: int,
-    place: _Place,
-    subject: _Subject,
-    facts: EventFacts,
-    *,
-    reason: str | None = None,
-) -> EventRow:
-    """Return an event of an entry, with its lease if it was leased."""
-    start = facts.lease_start
-    ends = start is not None and kind is not EventKind.EXTENDED
-    return _row(
-        kind,
-        time,
-        place,
-        subject,
-        serial=facts.serial,
-        attempt=None if start is None else facts.attempt,
-        due=facts.due,
-        lease_start=start,
-        run_us=max(time - start, 0) if ends and start is not None else None,
-        reason=reason,
-    )
-
-
-def _of_operation(operation: Operation, time: int, place: _Place) -> Iterator[EventRow]:
-    if isinstance(operation, Lease):
-        yield from _leases(operation, time, place)
-    elif isinstance(operation, End):
-        if operation.timestamp is None:
-            subject = _of_domain(operation.job_id, operation.key, operation.priority)
-        else:
-            subject = _of_key(operation.job_id, operation.key)
-        yield from _ended(operation.facts, time, place, subject)
-    elif isinstance(operation, Extend) and operation.end:
-        # a step of the clock moved the end of the lease
-        return
-    elif isinstance(operation, Extend | Failed):
-        subject = _of_domain(operation.job_id, operation.domain, operation.priority)
-        facts = unpack_ending(operation.facts, time)
-        extends = isinstance(operation, Extend)
-        kind = EventKind.EXTENDED if extends else EventKind.FAILED
-        reason = None if isinstance(operation, Extend) else text(operation.error)
-        yield _leased_row(kind, time, place, subject, facts, reason=reason)
-    elif isinstance(operation, Rename):
-        facts = unpack_ending(operation.facts, time)
-        subject = _of_key(operation.job_id, operation.key)
-        yield _row(EventKind.RENAMED, time, place, subject, serial=facts.serial, due=facts.due)
-    elif isinstance(operation, Pause | Limit) and not operation.again:
-        kind = EventKind.LIMITED
-        if isinstance(operation, Pause):
-            kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
-        yield _row(kind, time, place, _Subject(domain=text(operation.domain)))
-
-
-def _leases(lease: Lease, time: int, place: _Place) -> Iterator[EventRow]:
-    if lease.again:
-        return
-    domains = (
-        domain
-        for domain, number in zip(lease.domains[::2], lease.domains[1::2], strict=True)
-        for _ in range(number if isinstance(number, int) else 0)
-    )
-    for facts in unpack_leased(lease.facts, lease.priorities, lease.numbers):
-        domain = next(domains, b"")
-        if isinstance(domain, int):
-            raise LogCorruptError("a lease has no names of domains")
-        yield _row(
-            EventKind.LEASED,
-            time,
-            place,
-            _of_domain(b"", domain, facts.priority),
+    def _leased_row(
+        self, kind: EventKind, subject: _Subject, facts: EventFacts, reason: str | None = None
+    ) -> EventRow:
+        """Return an event of an entry, with its lease if it was leased."""
+        start = facts.lease_start
+        ends = start is not None and kind is not EventKind.EXTENDED
+        return self._row(
+            kind,
+            subject,
             serial=facts.serial,
-            attempt=facts.attempt,
+            attempt=None if start is None else facts.attempt,
             due=facts.due,
-            lease_start=time,
-            wait_us=max(time - facts.due, 0),
+            lease_start=start,
+            run_us=max(self._time - start, 0) if ends and start is not None else None,
+            reason=reason,
+        )
+
+    def _of_operation(self, operation: Operation) -> Iterator[EventRow]:
+        if isinstance(operation, Lease):
+            yield from self._leases(operation)
+        elif isinstance(operation, End):
+            subject = _ended_subject(
+                operation.job_id, operation.timestamp, operation.key, operation.priority
+            )
+            yield from self._ended(operation.facts, subject)
+        elif isinstance(operation, Extend) and operation.end:
+            # a step of the clock moved the end of the lease
+            return
+        elif isinstance(operation, Extend | Failed):
+            subject = _of_domain(operation.job_id, operation.domain, operation.priority)
+            facts = unpack_ending(operation.facts, self._time)
+            if isinstance(operation, Extend):
+                yield self._leased_row(EventKind.EXTENDED, subject, facts)
+            else:
+                yield self._leased_row(EventKind.FAILED, subject, facts, text(operation.error))
+        elif isinstance(operation, Rename):
+            facts = unpack_ending(operation.facts, self._time)
+            subject = _of_key(operation.job_id, operation.key)
+            yield self._row(EventKind.RENAMED, subject, serial=facts.serial, due=facts.due)
+        elif isinstance(operation, Pause | Limit) and not operation.again:
+            kind = EventKind.LIMITED
+            if isinstance(operation, Pause):
+                kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
+            yield self._row(kind, _Subject(domain=text(operation.domain)))
+
+    def _leases(self, lease: Lease) -> Iterator[EventRow]:
+        if lease.again:
+            return
+        domains = (
+            domain
+            for domain, number in zip(lease.domains[::2], lease.domains[1::2], strict=True)
+            for _ in range(number if isinstance(number, int) else 0)
+        )
+        for facts in unpack_leased(lease.facts, lease.priorities, lease.numbers):
+            domain = next(domains, b"")
+            if isinstance(domain, int):
+                raise LogCorruptError("a lease has no names of domains")
+            yield self._row(
+                EventKind.LEASED,
+                _of_domain(b"", domain, facts.priority),
+                serial=facts.serial,
+                attempt=facts.attempt,
+                due=facts.due,
+                lease_start=self._time,
+                wait_us=max(self._time - facts.due, 0),
+            )
+
+    def _row(self, kind: EventKind, subject: _Subject, **columns: Any) -> EventRow:
+        for name in ("wait_us", "run_us"):
+            if columns.get(name) is not None:
+                columns[name] = min(columns[name], MICROSECONDS_MAX)
+        return EventRow(
+            time=self._time,
+            event=kind,
+            domain=subject.domain,
+            priority=subject.priority,
+            key=subject.key,
+            job_id=subject.job_id.hex() or None,
+            segment=self._segment,
+            offset=self._offset,
+            **columns,
         )
 
 
@@ -365,18 +355,6 @@ def _of_domain(job_id: bytes, domain: bytes, priority: int) -> _Subject:
     return _Subject(job_id, None, text(domain), priority)
 
 
-def _row(kind: EventKind, time: int, place: _Place, subject: _Subject, **columns: Any) -> EventRow:
-    for name in ("wait_us", "run_us"):
-        if columns.get(name) is not None:
-            columns[name] = min(columns[name], MICROSECONDS_MAX)
-    return EventRow(
-        time=time,
-        event=kind,
-        domain=subject.domain,
-        priority=subject.priority,
-        key=subject.key,
-        job_id=subject.job_id.hex() or None,
-        segment=place.segment,
-        offset=place.offset,
-        **columns,
-    )
+def _ended_subject(job_id: bytes, timestamp: int | None, key: bytes, priority: int) -> _Subject:
+    """Return the job of a record of its end: one without a tombstone has a domain as its key."""
+    return _of_domain(job_id, key, priority) if timestamp is None else _of_key(job_id, key)
