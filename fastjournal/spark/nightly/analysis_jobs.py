@@ -27,6 +27,7 @@ from fastjournal.spark.cluster.java_errors import translating_output
 from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.execution.process_pool import run_apart
 from fastjournal.spark.export.snapshot_export import PART_BYTES, export_snapshot
+from fastjournal.spark.history.event_rows import EventKind
 from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
 from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.preparation import Night
@@ -34,22 +35,8 @@ from fastjournal.spark.query.paths import list_directory
 from fastjournal.spark.storage.files import below, hadoop_glob, hadoop_uri, is_s3
 from fastjournal.spark.storage.store_frames import read_parquet, stored_schema, write_parquet
 
-KINDS = (
-    "set",
-    "replaced",
-    "leased",
-    "completed",
-    "failed",
-    "returned",
-    "lost",
-    "buried",
-    "kicked",
-    "deleted",
-    "expired",
-    "purged",
-    "paused",
-    "resumed",
-)
+_NOT_COUNTED = (EventKind.EXTENDED, EventKind.RENAMED, EventKind.LIMITED)
+KINDS = tuple(kind.value for kind in EventKind if kind not in _NOT_COUNTED)
 """Kinds of events that are counted."""
 LEASE_KINDS = ("leased", "completed", "failed", "returned", "lost", "buried")
 """Kinds of events of one attempt."""
@@ -114,12 +101,9 @@ def hours(events: DataFrame) -> DataFrame:
     table = table.withColumn("all_domains", f.col("_domains") == 1)
     table = table.withColumn("all_hours", f.col("_hours") == 1)
     # percentile_approx gives an array for several percentages: one pass over the values
+    names = ("dt", "domain", "hour", "all_domains", "all_hours")
     return table.select(
-        "dt",
-        "domain",
-        "hour",
-        "all_domains",
-        "all_hours",
+        *names,
         *KINDS,
         *(
             f.col(f"_{name}")[at].alias(f"{name}_{percentile}_us")
@@ -346,12 +330,7 @@ def _write(frame: DataFrame, name: str, store: DayStore) -> None:
     """Write a table into the staging tree: a file a day, its rows in one order."""
     columns = [column for column in frame.columns if column != "dt"]
     ordered = frame.repartition("dt").sortWithinPartitions("dt", *columns)
-    place = store.staged(name)
-    with translating_output(place):
-        if is_s3(place):
-            write_parquet(ordered, place, by="dt")
-        else:
-            ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(place))
+    _write_whole(ordered, store.staged(name), by="dt")
 
 
 def _staged_entries(night: Night) -> str:
@@ -395,12 +374,13 @@ def compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> None
         _write_whole(ordered, store.staged(f"{name}/dt={day}"))
 
 
-def _write_whole(frame: DataFrame, place: str) -> None:
+def _write_whole(frame: DataFrame, place: str, by: str | None = None) -> None:
+    """Write a frame as Parquet files in a directory, or in one for each value of a column."""
     with translating_output(place):
         if is_s3(place):
-            write_parquet(frame, place)
+            write_parquet(frame, place, by=by)
         else:
-            frame.write.mode("overwrite").parquet(hadoop_uri(place))
+            frame.write.mode("overwrite").parquet(hadoop_uri(place), partitionBy=by)
 
 
 def _read_whole(spark: SparkSession, place: str) -> DataFrame:

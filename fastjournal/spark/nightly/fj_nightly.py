@@ -32,10 +32,16 @@ from fastjournal.stderr_queue import queue_stderr
 from fastjournal.stdio import prepare_stdio
 
 _WIDTH_OF_FILES = 120
-_EXIT_USAGE = 2
 _EXIT_UNAVAILABLE = 69
-_EXIT_IO = 74
-_EXIT_LOCKED = 75
+_EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
+    (CannotConnectError, _EXIT_UNAVAILABLE),
+    (JavaMissingError, _EXIT_UNAVAILABLE),
+    (LogLockedError, 75),
+    (BadRequestError, 2),
+    (LogError, 74),
+    (FastjournalError, 1),
+)
+"""Exit codes of errors; the first that fits counts."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -155,16 +161,8 @@ def main() -> None:
         message = f"{package} is not installed"
         hint = "pip install 'fastjournal[spark]'"
         _fail(FastjournalError(message, hint=hint), _EXIT_UNAVAILABLE)
-    except (CannotConnectError, JavaMissingError) as error:
-        _fail(error, _EXIT_UNAVAILABLE)
-    except LogLockedError as error:
-        _fail(error, _EXIT_LOCKED)
-    except BadRequestError as error:
-        _fail(error, _EXIT_USAGE)
-    except LogError as error:
-        _fail(error, _EXIT_IO)
     except FastjournalError as error:
-        _fail(error, 1)
+        _fail(error, next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))
     except Exception as error:
         # PySpark is an extra: its errors are known by their module, all others go on
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
