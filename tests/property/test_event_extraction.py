@@ -16,13 +16,14 @@ from fastjournal.cmdlog.recovery.repair import write_file
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import Flag, Function
+from fastjournal.spark.decoding.view_columns import to_batch
 from fastjournal.spark.history.event_rows import (
+    EVENT_COLUMNS,
     EVENT_SCHEMA,
     POPPED,
     UNDELIVERED,
     EventKind,
     EventRow,
-    event_batch,
 )
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.storage.files import SegmentFile
@@ -119,7 +120,7 @@ def check_columns(events: list[EventRow]) -> None:
             assert event.lease_start is not None
             assert event.time == event.lease_start + (event.run_us or 0)
             assert event.event == EventKind.COMPLETED or event.run_us >= LEASE - 1000
-    batch = event_batch(events)
+    batch = to_batch(events, EVENT_COLUMNS)
     assert batch.schema == EVENT_SCHEMA
     assert batch.num_rows == len(events)
 

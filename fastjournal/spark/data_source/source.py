@@ -36,7 +36,7 @@ from fastjournal.spark.data_source.row_views import (
     ForeignReader,
     SpoolReader,
 )
-from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, HasKind
+from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, Column
 from fastjournal.spark.history.event_rows import EVENT_COLUMNS
 from fastjournal.spark.history.events_reader import EventsReader, EventsStream
 from fastjournal.spark.history.events_view import history_parts
@@ -54,7 +54,7 @@ from fastjournal.spark.query.requested_schema import RequestedColumn, request, v
 from fastjournal.spark.query.source_options import RANGE_OPTIONS, STREAM_VIEWS, Options, RecordRange
 from fastjournal.spark.records.records_reader import RecordsReader, RecordsStream
 
-VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
+VIEW_COLUMNS: dict[str, Sequence[Column]] = {
     "records": RECORD_COLUMNS,
     "entries": ENTRY_COLUMNS,
     "events": EVENT_COLUMNS,
@@ -198,7 +198,7 @@ class FastjournalSource(DataSource):
         return request(schema, self._columns, options)
 
     @property
-    def _columns(self) -> Sequence[HasKind]:
+    def _columns(self) -> Sequence[Column]:
         options = self._checked
         return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
 

@@ -9,7 +9,7 @@ years ahead, is shown as 2**63-1. ``requested_schema`` makes timestamps of insta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -52,24 +52,14 @@ ARROW_TYPES = {
 }
 
 
-class HasKind(Protocol):
-    """A column of any view."""
-
-    @property
-    def name(self) -> str:
-        """As in the table."""
-
-    @property
-    def kind(self) -> str:
-        """Key of the tables of types."""
-
-
 class Column(NamedTuple):
     """One column of a view."""
 
     name: str
     kind: str
+    """Key of the tables of types."""
     value: Callable[[Any], Any]
+    """Takes a row of the view."""
 
     @property
     def arrow(self) -> pa.DataType:
@@ -100,7 +90,7 @@ def bounded32(number: int | None) -> int | None:
     return None if number is None else max(min(number, 2**31 - 1), -(2**31))
 
 
-def sql_schema(columns: Sequence[HasKind]) -> str:
+def sql_schema(columns: Sequence[Column]) -> str:
     """Return the schema as Spark reads it from a string."""
     return ", ".join(f"`{column.name}` {_SQL[column.kind]}" for column in columns)
 
@@ -117,7 +107,8 @@ CORRUPT_COLUMN = Column("_corrupt", "text", lambda row: row.corrupt)
 """Only in mode permissive: file, offset and what is wrong there."""
 
 
-def _timestamp(instant: int | None) -> int | None:
+def shown(instant: int | None) -> int | None:
+    """Return an instant, if Spark and Python can show it."""
     # a range looks for anything but a number from its first one to its last
     return None if instant is None or instant not in TIMESTAMPS else instant
 
@@ -251,7 +242,7 @@ _RECORD = (
     Column("segment", "int", lambda row: row.segment),
     Column("offset", "long", lambda row: row.offset),
     Column("size", "int", lambda row: bounded32(len(row.raw))),
-    Column("time", "time", lambda row: row.record and _timestamp(row.record.time_us)),
+    Column("time", "time", lambda row: row.record and shown(row.record.time_us)),
     Column("time_us", "long", lambda row: row.record and bounded(row.record.time_us)),
     Column("command", "text", lambda row: row.record and COMMAND_NAMES[row.record.command]),
     Column("job_id", "text", lambda row: row.record and row.record.job_id.hex()),

@@ -5,18 +5,12 @@ Spark starts, repeats and places them; a task takes and returns Python objects.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_RESULTS = "number LONG, result BINARY"
 
 
 class ClusterTasks(Executor):
@@ -45,19 +39,8 @@ class ClusterTasks(Executor):
 
         A job of Spark has no timeout, and its tasks are no chunks.
         """
-        inputs = [pickle.dumps(given) for given in zip(*iterables, strict=True)]
-        if not inputs:
+        given = list(zip(*iterables, strict=True))
+        if not given:
             return iter(())
-        tasks = self._spark.range(0, len(inputs), 1, len(inputs))
-        rows = tasks.mapInArrow(partial(_run, task=fn, inputs=inputs), _RESULTS).collect()
-        found = {row["number"]: pickle.loads(row["result"]) for row in rows}
-        return iter([found[number] for number in range(len(inputs))])
-
-
-def _run(
-    batches: Iterable[pa.RecordBatch], task: Callable[..., Any], inputs: list[bytes]
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            result = pickle.dumps(task(*pickle.loads(inputs[number])))
-            yield pa.RecordBatch.from_pydict({"number": [number], "result": [result]})
+        tasks = self._spark.sparkContext.parallelize(given, len(given))
+        return iter(tasks.map(lambda arguments: fn(*arguments)).collect())

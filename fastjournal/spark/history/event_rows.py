@@ -5,16 +5,23 @@ Columns, their meaning, and how more of them may be added, stand in docs/events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from fastjournal.spark.decoding.view_columns import ARROW_TYPES, CORRUPT_COLUMN, TIMESTAMPS
+from fastjournal.spark.decoding.view_columns import (
+    CORRUPT_COLUMN,
+    TIMESTAMPS,
+    Column,
+    shown,
+    to_batch,
+)
 from fastjournal.spark.history.days import DAY_US, day_at
 
 BATCH_ROWS = 8192
@@ -83,41 +90,25 @@ _KINDS = {
 }
 
 
-class EventColumn(NamedTuple):
-    """One column of the table."""
-
-    name: str
-    kind: str
+def _value_of(name: str) -> Callable[[EventRow], Any]:
+    value = attrgetter(name)
+    return (lambda row: shown(value(row))) if name in _INSTANTS else value
 
 
-EVENT_COLUMNS = tuple(EventColumn(name, _KINDS[name]) for name in EventRow.__struct_fields__)
-"""Columns of the table, in their order."""
+EVENT_COLUMNS = tuple(
+    Column(name, _KINDS[name], _value_of(name)) for name in EventRow.__struct_fields__
+)
+"""Columns of the table; an instant outside of the years 1 to 9999 is null."""
 
-EVENT_SCHEMA = pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in EVENT_COLUMNS])
+EVENT_SCHEMA = pa.schema([(column.name, column.arrow) for column in EVENT_COLUMNS])
 """Schema of the table in Arrow."""
-
-
-def _shown(instant: int | None) -> int | None:
-    """Return an instant, if Spark and Python can show it."""
-    return None if instant is None or instant not in TIMESTAMPS else instant
-
-
-def event_batch(events: Iterable[EventRow]) -> pa.RecordBatch:
-    """Return events as an Arrow batch; an instant outside of the years 1 to 9999 is null."""
-    found = zip(*map(msgspec.structs.astuple, events), strict=True)
-    columns = dict(zip(EVENT_SCHEMA.names, found, strict=False))
-    for name in _INSTANTS:
-        if name in columns:
-            columns[name] = tuple(map(_shown, columns[name]))
-    arrays = [pa.array(columns.get(field.name, ()), type=field.type) for field in EVENT_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
 def batches_of(events: Iterable[EventRow]) -> Iterator[pa.RecordBatch]:
     """Yield events as Arrow batches, in their order."""
     found = iter(events)
     while part := list(islice(found, BATCH_ROWS)):
-        yield event_batch(part)
+        yield to_batch(part, EVENT_COLUMNS)
 
 
 def corrupt_batch(texts: Sequence[str]) -> pa.RecordBatch:
@@ -168,7 +159,7 @@ class EventDay:
         return pa.Table.from_batches(self._batches)
 
     def _close_batch(self) -> None:
-        self._batches.append(event_batch(self._events))
+        self._batches.append(to_batch(self._events, EVENT_COLUMNS))
         self._events.clear()
 
 

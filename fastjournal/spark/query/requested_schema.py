@@ -33,7 +33,7 @@ from fastjournal.spark.decoding.view_columns import (
     ARROW_TYPES,
     CORRUPT_COLUMN,
     TIMESTAMPS,
-    HasKind,
+    Column,
 )
 from fastjournal.spark.query.source_options import Options, near
 
@@ -96,7 +96,7 @@ class ViewReader(DataSourceReader):
         return [column.source for column in self._columns]
 
 
-def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
+def view_schema(columns: Sequence[Column], options: Options) -> StructType:
     """Return the schema of a view for a user who gives none."""
     fields = []
     for name, column in _readable(columns, options, options.permissive).items():
@@ -109,7 +109,7 @@ def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
 
 
 def request(
-    schema: StructType, columns: Sequence[HasKind], options: Options
+    schema: StructType, columns: Sequence[Column], options: Options
 ) -> list[RequestedColumn]:
     """Return what a schema asks for of a view.
 
@@ -175,15 +175,15 @@ def _cast(array: pa.Array, column: RequestedColumn) -> pa.Array:
     return pc.if_else(there, array, pa.scalar(None, array.type)).cast(_ARROW[column.type])
 
 
-def _kind(column: HasKind) -> str:
+def _kind(column: Column) -> str:
     return "instant" if column.name in INSTANTS and column.kind == "long" else column.kind
 
 
 def _readable(
-    columns: Sequence[HasKind], options: Options, permissive: bool
-) -> Mapping[str, HasKind]:
+    columns: Sequence[Column], options: Options, permissive: bool
+) -> Mapping[str, Column]:
     """Return the columns of a view by name, with that of damage where it is asked for."""
-    found: dict[str, HasKind] = {column.name: column for column in columns}
+    found: dict[str, Column] = {column.name: column for column in columns}
     name = options.corrupt_column
     if permissive:
         if name in found:

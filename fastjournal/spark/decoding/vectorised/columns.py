@@ -7,6 +7,7 @@ the reader fills it from the decoder of single records.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from fastjournal.spark.decoding.byte_arrays import (
     as_text,
 )
 from fastjournal.spark.decoding.vectorised.chunk import Chunk
-from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, Links
+from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS
 from fastjournal.spark.decoding.view_columns import (
     ARROW_TYPES,
     COMMAND_NAMES,
@@ -44,11 +45,6 @@ class VectorColumn(NamedTuple):
     """Whether it needs more of a record than its frame, command and job id."""
     patched: bool = True
     """Whether it is null for a record that is decoded one by one."""
-
-
-def nothing(kind: str) -> Callable[[Chunk], pa.Array]:
-    """Return the function of a column that is null for all regular records."""
-    return lambda chunk: pa.nulls(len(chunk.arrays), ARROW_TYPES[kind])
 
 
 _NAMES = {command.value: name for command, name in COMMAND_NAMES.items()}
@@ -84,14 +80,6 @@ def _time_us(chunk: Chunk) -> pa.Array:
 
 def _command(chunk: Chunk) -> pa.Array:
     return _COMMANDS.take(pa.array(chunk.arrays.command))
-
-
-def _job_id(chunk: Chunk) -> pa.Array:
-    return chunk.job_id
-
-
-def _target(chunk: Chunk) -> pa.Array:
-    return chunk.target
 
 
 # --- columns of jobs and results ------------------------------------------------------------------
@@ -156,6 +144,11 @@ def _token(chunk: Chunk) -> pa.Array:
     return pa.array(numbers, mask=~chunk.is_leased)
 
 
+def _number(chunk: Chunk) -> pa.Array:
+    # all operations that have one are irregular
+    return pa.nulls(len(chunk.arrays), pa.int64())
+
+
 def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
     def column(chunk: Chunk) -> pa.Array:
         arrays = chunk.arrays
@@ -189,20 +182,15 @@ def _foreign(chunk: Chunk) -> pa.Array:
     return pa.array(np.zeros(len(chunk.arrays), np.bool_), mask=~_mask_of_entries(chunk))
 
 
-def _valid_links(chunk: Chunk) -> Links:
-    """Return the further keys in envelopes that are valid."""
+def _links(chunk: Chunk) -> pa.Array:
     entries = chunk.arrays.entries
     valid = entries.valid[entries.links.of]
-    return Links(*(column[valid] for column in entries.links))
-
-
-def _links(chunk: Chunk) -> pa.Array:
-    links = _valid_links(chunk)
+    of, start, end = (column[valid] for column in entries.links)
     counts = np.zeros(len(chunk.arrays) + 1, np.int64)
-    np.add.at(counts, chunk.arrays.entries.rows[links.of] + 1, 1)
+    np.add.at(counts, entries.rows[of] + 1, 1)
     ends = np.cumsum(counts).astype(np.int32)
     offsets = pa.array(ends, mask=np.append(~_mask_of_entries(chunk), False))
-    values = chunk.arrays.segment.binary(links.start, links.end)
+    values = chunk.arrays.segment.binary(start, end)
     return pa.ListArray.from_arrays(offsets, values).cast(ARROW_TYPES["list"])
 
 
@@ -274,7 +262,7 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "time": VectorColumn(_time, contents=False),
     "time_us": VectorColumn(_time_us, contents=False),
     "command": VectorColumn(_command, contents=False, patched=False),
-    "job_id": VectorColumn(_job_id, contents=False, patched=False),
+    "job_id": VectorColumn(attrgetter("job_id"), contents=False, patched=False),
     "name": VectorColumn(_name),
     "job_priority": VectorColumn(_priority),
     "ttr_ms": VectorColumn(_of_job("ttr_ms", "long")),
@@ -285,11 +273,11 @@ VECTOR_COLUMNS: dict[str, VectorColumn] = {
     "scheduled_us": VectorColumn(_time_of_job("not_before")),
     "job_created_us": VectorColumn(_time_of_job("created")),
     "result": VectorColumn(_result),
-    "target": VectorColumn(_target, operations=True),
+    "target": VectorColumn(attrgetter("target"), operations=True),
     "operation": VectorColumn(_operation, operations=True),
     "following": VectorColumn(_following, operations=True),
     "token": VectorColumn(_token, operations=True),
-    "number": VectorColumn(nothing("long"), operations=True),
+    "number": VectorColumn(_number, operations=True),
     "key": _entry(_key, "key"),
     "domain": _entry(_domain, "key"),
     "priority": _entry(_journal_priority, "key"),

@@ -89,12 +89,9 @@ class TableReader:
         name: str,
         days: Sequence[date],
         condition: pc.Expression | None = None,
-        columns: Sequence[str] | None = None,
     ) -> list[TableRow]:
         """Return the rows of a table on these days, with the day as ``dt``."""
-        found = self._store.files.each(
-            lambda day: list(self.tables(name, [day], condition, columns)), days
-        )
+        found = self._store.files.each(lambda day: list(self.tables(name, [day], condition)), days)
         return [
             {**row, "dt": day}
             for day, tables in zip(days, found, strict=True)
