@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, ProtocolError, SpoolFailedError
@@ -38,7 +37,7 @@ from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Function, Request, decode_request
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, Column, cut, text, to_batch
-from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
+from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader
 from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, list_slots
 from fastjournal.spool.slots import open_slot
 
@@ -95,17 +94,17 @@ class _RowReader(ViewReader):
         self, rows: Iterable[Any], known: Mapping[str, Column], size_of: Callable[[Any], int]
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of rows of about ``BATCH_BYTES``."""
-        columns = [known[column.source] for column in self._columns]
+        columns = [known[name] for name in self._names]
         batch: list[Any] = []
         size = 0
         for row in rows:
             batch.append(row)
             size += size_of(row)
             if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield cast_batch(to_batch(batch, columns), self._columns)
+                yield to_batch(batch, columns)
                 batch, size = [], 0
         if batch:
-            yield cast_batch(to_batch(batch, columns), self._columns)
+            yield to_batch(batch, columns)
 
 
 class ForeignReader(_RowReader):
@@ -132,14 +131,9 @@ class ForeignReader(_RowReader):
         self._format = format
         self._view = view
 
-    def partitions(self) -> list[InputPartition]:
-        """Return partitions of about ``PARTITION_BYTES``."""
-        disk = OsDisk()
-        return [
-            InputPartition((directory, names))
-            for directory in self._directories
-            for names in self._parts(disk, directory)
-        ]
+    def parts(self, directory: str) -> list[tuple[str, frozenset[Any]]]:
+        """Return parts of about ``PARTITION_BYTES``."""
+        return [(directory, names) for names in self._parts(OsDisk(), directory)]
 
     def _parts(self, disk: OsDisk, directory: str) -> list[frozenset[Any]]:
         """Return the names of queues or binlogs that a task reads, in their order."""
@@ -156,15 +150,11 @@ class ForeignReader(_RowReader):
             (number, find_size(disk, f"{directory}/binlog.{number}") or 0) for number in numbers
         )
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: tuple[str, frozenset[Any]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a journal."""
-        if partition.value is None:
-            # Spark makes one partition without a value from an empty list of partitions
-            return
         faults: list[Fault] = []
         known = {column.name: _located(column) for column in FOREIGN_COLUMNS[self._view]}
-        directory, names = partition.value
-        rows = chain(self._rows(directory, names, faults), self._damage(faults))
+        rows = chain(self._rows(*part, faults), self._damage(faults))
         yield from self._batches(rows, known | {_FAULT.name: _FAULT}, _bytes_of)
 
     def _rows(
@@ -297,17 +287,13 @@ class SpoolReader(_RowReader):
         permissive: A slot that cannot be read becomes a row.
     """
 
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition for each slot, and one for the dead letters of each spool."""
-        found: list[InputPartition] = []
-        for directory in self._directories:
-            found += [InputPartition((directory, slot.path)) for slot in list_slots(directory)]
-            found.append(InputPartition((directory, None)))
-        return found
+    def parts(self, directory: str) -> list[tuple[str, str | None]]:
+        """Return one part for each slot, and one for the dead letters."""
+        return [*((directory, slot.path) for slot in list_slots(directory)), (directory, None)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: tuple[str, str | None]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a slot, or of the dead letters."""
-        yield from self._batches(self._rows(*partition.value), _OF_SPOOL, lambda row: row.size)
+        return self._batches(self._rows(*part), _OF_SPOOL, lambda row: row.size)
 
     def _rows(self, directory: str, slot: str | None) -> Iterator[SpoolRow]:
         """Yield the rows of the slot at a path, or of the dead letters."""

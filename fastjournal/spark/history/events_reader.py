@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.event_rows import batches_of, corrupt_batch, with_corrupt
-from fastjournal.spark.history.events_view import history_parts, read_events
+from fastjournal.spark.history.events_view import HistoryPart, history_parts, read_events
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
@@ -29,25 +29,17 @@ from fastjournal.spark.storage.files import resolve
 class EventsReader(ViewReader):
     """Reads the events of directories; see ``ViewReader``. Gaps are damage, too."""
 
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition for each event file, for their gaps, and for each log.
+    def parts(self, directory: str) -> Sequence[HistoryPart]:
+        """Return one part for each event file, for their gaps, and for each log.
 
         Raises:
             LogCorruptError: Segments of an archive are missing, in mode ``failfast``.
         """
-        return [
-            InputPartition(part)
-            for directory in self._directories
-            for part in history_parts(directory, permissive=self._permissive)
-        ]
+        return history_parts(directory, permissive=self._permissive)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of one partition."""
-        if partition.value is None:
-            # Spark makes one partition without a value from an empty list of partitions
-            return
-        for batch in read_events(partition.value):
-            yield cast_batch(with_corrupt(batch).select(self._names), self._columns)
+    def batches(self, part: HistoryPart) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a part."""
+        return map(with_corrupt, read_events(part))
 
 
 # --- stream ---------------------------------------------------------------------------------------

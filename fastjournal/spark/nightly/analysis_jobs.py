@@ -15,7 +15,7 @@ Executors compute all of it, into the staging tree of the store (``day_store``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -169,7 +169,12 @@ HISTORY_JOBS = {
 
 
 def _counts(kinds: Sequence[str]) -> list[Column]:
-    return [f.expr(f"count_if(event = '{kind}')").alias(kind) for kind in kinds]
+    return _counts_of({kind: f"event = '{kind}'" for kind in kinds})
+
+
+def _counts_of(conditions: Mapping[str, str]) -> list[Column]:
+    """Return the number of rows of each condition, by name."""
+    return [f.expr(f"count_if({test})").alias(name) for name, test in conditions.items()]
 
 
 def _percentiles(name: str, values: str) -> list[Column]:
@@ -230,7 +235,7 @@ def backlog(entries: DataFrame) -> DataFrame:
         "worked_on": "state = 'worked_on'",
         "buried": "state = 'buried'",
     }
-    counts = [f.expr(f"count_if({test})").alias(name) for name, test in conditions.items()]
+    counts = _counts_of(conditions)
     oldest = f.expr("coalesce(max(CASE WHEN due THEN late_us END), 0)").alias("oldest_due_us")
     return entries.groupBy("domain", "priority").agg(*counts, oldest)
 
@@ -241,10 +246,7 @@ def ages(entries: DataFrame) -> DataFrame:
         f"WHEN age_us < {seconds * _SECOND_US} THEN '{name}'" for name, seconds in AGES
     )
     age = f.expr(f"CASE {bounds} ELSE '{OLDEST}' END").alias("age")
-    counts = [
-        f.expr("count_if(due)").alias("due"),
-        f.expr("count_if(NOT due)").alias("delayed"),
-    ]
+    counts = _counts_of({"due": "due", "delayed": "NOT due"})
     return entries.where("state = 'waiting'").groupBy("domain", age).agg(*counts)
 
 
@@ -268,8 +270,7 @@ def starving(backlog: DataFrame, leases: DataFrame) -> DataFrame:
 def leases_of(events: DataFrame) -> DataFrame:
     """Return what was set and leased of each domain, and when the last lease began."""
     return events.groupBy("domain").agg(
-        f.expr("count_if(event = 'set')").alias("set"),
-        f.expr("count_if(event = 'leased')").alias("leased"),
+        *_counts(("set", "leased")),
         f.expr("max(CASE WHEN event = 'leased' THEN time END)").alias("last_leased"),
     )
 

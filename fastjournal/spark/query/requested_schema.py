@@ -8,12 +8,13 @@ says so: UTF-8, other bytes as ``\\\\xNN``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -75,7 +76,7 @@ class RequestedColumn(NamedTuple):
 
 
 class ViewReader(DataSourceReader):
-    """Reader of a view.
+    """Reader of a view, by parts that tasks read.
 
     Args:
         directories: Paths or URIs.
@@ -89,11 +90,31 @@ class ViewReader(DataSourceReader):
         self._directories = directories
         self._columns = columns
         self._permissive = permissive
-
-    @property
-    def _names(self) -> list[str]:
+        self._names = [column.source for column in columns]
         """Names of the columns in the view."""
-        return [column.source for column in self._columns]
+
+    @abstractmethod
+    def parts(self, directory: str) -> Iterable[Any]:
+        """Return the parts of a directory."""
+
+    @abstractmethod
+    def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part, with the columns of ``names`` and perhaps others."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition for each part of each directory."""
+        return [
+            InputPartition(part)
+            for directory in self._directories
+            for part in self.parts(directory)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part with the names and types that are asked for."""
+        # Spark makes one partition without a value from an empty list of partitions
+        if partition.value is not None:
+            for batch in self.batches(partition.value):
+                yield cast_batch(batch.select(self._names), self._columns)
 
 
 def view_schema(columns: Sequence[Column], options: Options) -> StructType:

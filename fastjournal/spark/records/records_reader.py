@@ -89,38 +89,26 @@ class RecordsReader(ViewReader):
         self._partition_bytes = partition_bytes
         self._range = range
 
-    def partitions(self) -> list[InputPartition]:
-        """Return the partitions of the segments that may have records of the range."""
-        found: list[InputPartition] = []
-        for directory in self._directories:
-            log = open_log(directory)
-            listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
-            found += [
-                InputPartition(RecordsPart(directory, segment, part))
-                for segment in log.segments
-                if self._range.has_segment(segment, listed.get(segment.number))
-                for part in slices_of(segment.bytes, self._partition_bytes)
-            ]
-        return found
+    def parts(self, directory: str) -> Iterator[RecordsPart]:
+        """Yield the parts of the segments that may have records of the range."""
+        log = open_log(directory)
+        listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
+        for segment in log.segments:
+            if self._range.has_segment(segment, listed.get(segment.number)):
+                for part in slices_of(segment.bytes, self._partition_bytes):
+                    yield RecordsPart(directory, segment, part)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: RecordsPart) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, or of a slice."""
-        part: RecordsPart | None = partition.value
-        if part is None:
-            # Spark makes one partition without a value from an empty list of partitions
-            return
         files, _ = resolve(part.directory)
+        names = list(dict.fromkeys((*self._names, *self._range.columns)))
         batches = read_batches(
-            files,
-            part.segment,
-            list(dict.fromkeys((*self._names, *self._range.columns))),
-            permissive=self._permissive,
-            part=part.slice,
+            files, part.segment, names, permissive=self._permissive, part=part.slice
         )
         for batch in batches:
             found = self._range.rows(batch)
             if len(found):
-                yield cast_batch(found.select(self._names), self._columns)
+                yield found
 
 
 _HINT = "stream from the archive of the log, whose segments never change (--archive-dir)"

@@ -67,10 +67,8 @@ def read_batches(
         span.check(data, segment.path)
         data = data[: span.stop]
         segment = msgspec.structs.replace(segment, open=False, last=False)
-    reader = _VectorisedReader(data, segment, names, permissive=permissive)
-    if span is not None:
-        reader.bounds = RecordBounds(span.first)
-    reader.part = part
+    bounds = RecordBounds() if span is None else RecordBounds(span.first)
+    reader = _VectorisedReader(data, segment, names, bounds, part, permissive=permissive)
     for batch in reader.batches():
         if len(batch):
             yield batch
@@ -84,12 +82,14 @@ class _VectorisedReader:
         data: bytes,
         segment: SegmentFile,
         names: Sequence[str],
+        bounds: RecordBounds,
+        part: SegmentSlice | None,
         *,
         permissive: bool,
     ) -> None:
-        self.bounds = RecordBounds()
+        self._bounds = bounds
         """Where the records are that are asked for."""
-        self.part: SegmentSlice | None = None
+        self._part = part
         self._data = data
         self._segment = segment
         self._permissive = permissive
@@ -119,7 +119,7 @@ class _VectorisedReader:
         runs = [frames_of(run) for run in scan.runs]
         self._take_part(arrays, runs)
         damage = [] if segment.open and scan.torn else scan.damage[::-1]
-        damage = [region for region in damage if self.bounds.holds(region.offset)]
+        damage = [region for region in damage if self._bounds.holds(region.offset)]
         for index, frames in enumerate(runs, 1):
             while damage and damage[-1].offset < frames.start[0]:
                 yield self._damaged(damage.pop())
@@ -129,8 +129,8 @@ class _VectorisedReader:
             yield self._damaged(damage.pop())
 
     def _take_part(self, arrays: SegmentBytes, runs: Sequence[Frames]) -> None:
-        if self.part is not None:
-            self.bounds = slice_bounds(self.part, self._segment.bytes, arrays, runs)
+        if self._part is not None:
+            self._bounds = slice_bounds(self._part, self._segment.bytes, arrays, runs)
 
     def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
         row = damaged_row(self._segment, damage, self._permissive)
@@ -143,7 +143,7 @@ class _VectorisedReader:
         count = len(frames.start)
         if last:
             count = whole_groups(self._data, self._segment, data, frames)
-        chosen = self.bounds.within(frames.start[:count])
+        chosen = self._bounds.within(frames.start[:count])
         start, body, end = (column[chosen] for column in frames)
         for part in parts_of(start):
             yield self._read_chunk(data, start[part], body[part], end[part])
