@@ -37,7 +37,7 @@ from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Function, Request, decode_request
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, Column, cut, text, to_batch
-from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader
+from fastjournal.spark.query.requested_schema import ViewReader
 from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, list_slots
 from fastjournal.spool.slots import open_slot
 
@@ -108,28 +108,7 @@ class _RowReader(ViewReader):
 
 
 class ForeignReader(_RowReader):
-    """Reads a view of a foreign journal.
-
-    Args:
-        directories: Directories of journals.
-        format: Their format, beanstalkd or Kestrel.
-        view: ``records`` or ``entries``.
-        columns: Columns to build, in this order.
-        permissive: Damage becomes a row.
-    """
-
-    def __init__(
-        self,
-        directories: list[str],
-        format: Format,
-        view: str,
-        columns: list[RequestedColumn],
-        *,
-        permissive: bool,
-    ) -> None:
-        super().__init__(directories, columns, permissive=permissive)
-        self._format = format
-        self._view = view
+    """Reads a view of a foreign journal; see ``ViewReader``."""
 
     def parts(self, directory: str) -> list[tuple[str, frozenset[Any]]]:
         """Return parts of about ``PARTITION_BYTES``."""
@@ -137,14 +116,14 @@ class ForeignReader(_RowReader):
 
     def _parts(self, disk: OsDisk, directory: str) -> list[frozenset[Any]]:
         """Return the names of queues or binlogs that a task reads, in their order."""
-        if self._format is Format.KESTREL:
+        if self._options.foreign is Format.KESTREL:
             queues = list_queues(disk, directory)
             return _side_by_side(
                 (name, sum(find_size(disk, path) or 0 for path in paths))
                 for name, paths in queues.items()
             )
         numbers = list_binlogs(disk, directory)
-        if self._view == "entries":
+        if self._options.view == "entries":
             return [frozenset(numbers)]
         return _side_by_side(
             (number, find_size(disk, f"{directory}/binlog.{number}") or 0) for number in numbers
@@ -153,7 +132,7 @@ class ForeignReader(_RowReader):
     def batches(self, part: tuple[str, frozenset[Any]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a journal."""
         faults: list[Fault] = []
-        known = {column.name: _located(column) for column in FOREIGN_COLUMNS[self._view]}
+        known = {column.name: _located(column) for column in FOREIGN_COLUMNS[self._options.view]}
         rows = chain(self._rows(*part, faults), self._damage(faults))
         yield from self._batches(rows, known | {_FAULT.name: _FAULT}, _bytes_of)
 
@@ -162,12 +141,12 @@ class ForeignReader(_RowReader):
     ) -> Iterable[Item | ForeignRecord]:
         """Return rows of queues of Kestrel by their names, or binlogs of beanstalkd by numbers."""
         disk = OsDisk()
-        if self._view == "records":
-            if self._format is Format.KESTREL:
+        if self._options.view == "records":
+            if self._options.foreign is Format.KESTREL:
                 return kestrel_records(disk, directory, faults, queues=names)
             return beanstalkd_records(disk, directory, faults, binlogs=names)
         journal: ForeignJournal
-        if self._format is Format.KESTREL:
+        if self._options.foreign is Format.KESTREL:
             journal = KestrelJournal(disk, directory, queues=names)
         else:
             journal = BeanstalkdJournal(disk, directory)
@@ -177,7 +156,7 @@ class ForeignReader(_RowReader):
     def _damage(self, faults: list[Fault]) -> Iterator[Fault]:
         """Yield the damage as rows; what a killed server leaves at the end is none."""
         for fault in faults:
-            if fault.damage and not self._permissive:
+            if fault.damage and not self._options.permissive:
                 raise LogCorruptError(fault.message, path=fault.path, offset=fault.offset)
             if fault.damage:
                 yield fault
@@ -279,13 +258,7 @@ SPOOL_COLUMNS = (
 
 
 class SpoolReader(_RowReader):
-    """Reads the records of spools.
-
-    Args:
-        directories: The spools.
-        columns: Columns to build, in this order.
-        permissive: A slot that cannot be read becomes a row.
-    """
+    """Reads the records of spools; see ``ViewReader``. A slot that cannot be read is damage."""
 
     def parts(self, directory: str) -> list[tuple[str, str | None]]:
         """Return one part for each slot, and one for the dead letters."""
@@ -305,7 +278,7 @@ class SpoolReader(_RowReader):
         except SpoolFailedError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return  # sent and deleted since the directory was listed
-            if not self._permissive:
+            if not self._options.permissive:
                 raise
             yield _row(SUSPECT, slot, None, 0)._replace(corrupt=str(error))
 

@@ -50,7 +50,12 @@ from fastjournal.spark.query.paths import (
     newest_snapshot,
     open_log,
 )
-from fastjournal.spark.query.requested_schema import RequestedColumn, request, view_schema
+from fastjournal.spark.query.requested_schema import (
+    RequestedColumn,
+    ViewReader,
+    request,
+    view_schema,
+)
 from fastjournal.spark.query.source_options import RANGE_OPTIONS, STREAM_VIEWS, Options, RecordRange
 from fastjournal.spark.records.records_reader import RecordsReader, RecordsStream
 
@@ -61,6 +66,12 @@ VIEW_COLUMNS: dict[str, Sequence[Column]] = {
     "spool": SPOOL_COLUMNS,
 }
 """Columns of the views of a log."""
+_READERS: dict[str, type[ViewReader]] = {
+    "records": RecordsReader,
+    "entries": EntriesReader,
+    "events": EventsReader,
+    "spool": SpoolReader,
+}
 TABLE_OPTIONS = "fastjournal"
 """Key of the options of a table, in the metadata of its first column."""
 
@@ -98,23 +109,8 @@ class FastjournalSource(DataSource):
         columns = self.check_schema(schema)
         options = self._checked
         directories = self.check_directories()
-        if options.foreign is not None:
-            return ForeignReader(
-                directories, options.foreign, options.view, columns, permissive=options.permissive
-            )
-        if options.view == "spool":
-            return SpoolReader(directories, columns, permissive=options.permissive)
-        if options.view == "events":
-            return EventsReader(directories, columns, permissive=options.permissive)
-        if options.view == "entries":
-            return EntriesReader(directories, columns, permissive=options.permissive)
-        return RecordsReader(
-            directories,
-            columns,
-            RecordRange.of(options),
-            permissive=options.permissive,
-            partition_bytes=options.bytes_per_partition,
-        )
+        reader = _READERS[options.view] if options.foreign is None else ForeignReader
+        return reader(directories, columns, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
         """Return the reader of a stream of the view ``records`` or ``events``."""
@@ -132,21 +128,8 @@ class FastjournalSource(DataSource):
                 "a stream reads the view records or events of one directory",
                 hint="read other views, journals and lists of paths with spark.read",
             )
-        if options.view == "events":
-            return EventsStream(
-                directories[0],
-                columns,
-                permissive=options.permissive,
-                bytes_max=options.bytes_per_trigger,
-                cleans=options.cleans,
-            )
-        return RecordsStream(
-            directories[0],
-            columns,
-            permissive=options.permissive,
-            bytes_max=options.bytes_per_trigger,
-            cleans=options.cleans,
-        )
+        stream = EventsStream if options.view == "events" else RecordsStream
+        return stream(directories[0], columns, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse to write."""

@@ -22,6 +22,7 @@ from fastjournal.spark.history.events_view import HistoryPart, history_parts, re
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.query.paths import open_whole
 from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
+from fastjournal.spark.query.source_options import Options
 from fastjournal.spark.records.records_reader import Offset, RecordsStream, SpanPartition
 from fastjournal.spark.storage.files import resolve
 
@@ -35,7 +36,7 @@ class EventsReader(ViewReader):
         Raises:
             LogCorruptError: Segments of an archive are missing, in mode ``failfast``.
         """
-        return history_parts(directory, permissive=self._permissive)
+        return history_parts(directory, permissive=self._options.permissive)
 
     def batches(self, part: HistoryPart) -> Iterator[pa.RecordBatch]:
         """Yield the events of a part."""
@@ -59,22 +60,14 @@ class EventsStream(RecordsStream):
     Args:
         directory: The archive.
         columns: Columns to build, in this order.
-        permissive: Missing and damaged segments become rows.
-        bytes_max: Most bytes of a batch; None: all that are there.
-        cleans: Segments are unlinked when their batch is committed.
+        options: Options of the stream.
 
     Raises:
         BadRequestError: The directory is no archive.
     """
 
     def __init__(
-        self,
-        directory: str,
-        columns: list[RequestedColumn],
-        *,
-        permissive: bool,
-        bytes_max: int | None,
-        cleans: bool,
+        self, directory: str, columns: Sequence[RequestedColumn], options: Options
     ) -> None:
         log = open_whole(directory)
         if log.segments and not log.is_archive:
@@ -82,9 +75,7 @@ class EventsStream(RecordsStream):
                 f"{directory} is no archive, and a stream of events reads one",
                 hint="name the daemon's --archive-dir",
             )
-        super().__init__(
-            directory, columns, permissive=permissive, bytes_max=bytes_max, cleans=cleans
-        )
+        super().__init__(directory, columns, options)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return one partition for each segment between two offsets, and one of what is missing.
@@ -122,5 +113,4 @@ class EventsStream(RecordsStream):
         yield from batches_of(extract_events(data[: span.stop], whole, span.first))
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        names = [column.source for column in self._columns]
-        return cast_batch(with_corrupt(batch).select(names), self._columns)
+        return cast_batch(with_corrupt(batch).select(self._names), self._columns)

@@ -173,7 +173,7 @@ def _operation_of(record: Record) -> Operation | None:
 
 
 class _Teller:
-    """What a record tells.
+    """Events of a record.
 
     Args:
         record: The record.

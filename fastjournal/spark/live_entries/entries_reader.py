@@ -22,4 +22,4 @@ class EntriesReader(ViewReader):
         """Yield the entries of a part."""
         # a batch without columns has no rows
         names = self._names or [READABLE_SCHEMA.names[0]]
-        return read_part(part, names, permissive=self._permissive)
+        return read_part(part, names, permissive=self._options.permissive)

@@ -81,15 +81,15 @@ class ViewReader(DataSourceReader):
     Args:
         directories: Paths or URIs.
         columns: Columns to build, in this order.
-        permissive: Damage becomes a row.
+        options: Options of the load.
     """
 
     def __init__(
-        self, directories: Sequence[str], columns: Sequence[RequestedColumn], *, permissive: bool
+        self, directories: Sequence[str], columns: Sequence[RequestedColumn], options: Options
     ) -> None:
         self._directories = directories
         self._columns = columns
-        self._permissive = permissive
+        self._options = options
         self._names = [column.source for column in columns]
         """Names of the columns in the view."""
 

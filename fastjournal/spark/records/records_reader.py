@@ -43,7 +43,7 @@ from fastjournal.spark.decoding.vectorised.groups import find_group_end
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
 from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
-from fastjournal.spark.query.source_options import RecordRange
+from fastjournal.spark.query.source_options import Options, RecordRange
 from fastjournal.spark.records.stream_segments import (
     RESTORED,
     Sealed,
@@ -66,47 +66,27 @@ class RecordsPart(NamedTuple):
 
 
 class RecordsReader(ViewReader):
-    """Reads the records of the segments of directories.
-
-    Args:
-        directories: Paths or URIs.
-        columns: Columns to build, in this order.
-        range: Records that are asked for.
-        permissive: Damage becomes a row.
-        partition_bytes: Bytes of a segment for each partition.
-    """
-
-    def __init__(
-        self,
-        directories: list[str],
-        columns: list[RequestedColumn],
-        range: RecordRange,
-        *,
-        permissive: bool,
-        partition_bytes: int,
-    ) -> None:
-        super().__init__(directories, columns, permissive=permissive)
-        self._partition_bytes = partition_bytes
-        self._range = range
+    """Reads the records of the segments of directories; see ``ViewReader``."""
 
     def parts(self, directory: str) -> Iterator[RecordsPart]:
         """Yield the parts of the segments that may have records of the range."""
-        log = open_log(directory)
+        log, wanted = open_log(directory), RecordRange.of(self._options)
         listed = {one.number: one for one in log.manifest.segments} if log.manifest else {}
         for segment in log.segments:
-            if self._range.has_segment(segment, listed.get(segment.number)):
-                for part in slices_of(segment.bytes, self._partition_bytes):
+            if wanted.has_segment(segment, listed.get(segment.number)):
+                for part in slices_of(segment.bytes, self._options.bytes_per_partition):
                     yield RecordsPart(directory, segment, part)
 
     def batches(self, part: RecordsPart) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, or of a slice."""
         files, _ = resolve(part.directory)
-        names = list(dict.fromkeys((*self._names, *self._range.columns)))
+        wanted = RecordRange.of(self._options)
+        names = list(dict.fromkeys((*self._names, *wanted.columns)))
         batches = read_batches(
-            files, part.segment, names, permissive=self._permissive, part=part.slice
+            files, part.segment, names, permissive=self._options.permissive, part=part.slice
         )
         for batch in batches:
-            found = self._range.rows(batch)
+            found = wanted.rows(batch)
             if len(found):
                 yield found
 
@@ -133,31 +113,24 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         directory: Log, archive or directory of snapshots.
         columns: Columns to build, in this order.
-        permissive: Damage becomes a row.
-        bytes_max: Most bytes of a batch; None: all that are there.
-        cleans: Archived segments are unlinked when their batch is committed.
+        options: Options of the stream.
 
     Raises:
         BadRequestError: The directory is no archive, and is to be cleaned.
     """
 
     def __init__(
-        self,
-        directory: str,
-        columns: list[RequestedColumn],
-        *,
-        permissive: bool,
-        bytes_max: int | None,
-        cleans: bool = False,
+        self, directory: str, columns: Sequence[RequestedColumn], options: Options
     ) -> None:
         self._directory = directory
         self._columns = columns
-        self._permissive = permissive
-        self._bytes_max = bytes_max
+        self._names = [column.source for column in columns]
+        self._permissive = options.permissive
+        self._bytes_max = options.bytes_per_trigger
         self._target: Offset | None = None
         """Where a query with the trigger AvailableNow ends."""
-        self._cleans = cleans
-        if cleans and self._log().segments and not self._log().is_archive:
+        self._cleans = options.cleans
+        if self._cleans and self._log().segments and not self._log().is_archive:
             raise BadRequestError(
                 f"{directory} is no archive, and cleanSource=delete cleans one",
                 hint="leave the option out: the daemon cleans its log",
@@ -318,7 +291,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batches = read_batches(
             files,
             partition.segment,
-            [column.source for column in self._columns],
+            self._names,
             permissive=self._permissive,
             span=partition.span,
         )
