@@ -37,7 +37,7 @@ from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Function, Request, decode_request
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, Column, cut, text, to_batch
-from fastjournal.spark.query.requested_schema import ViewReader
+from fastjournal.spark.query.requested_schema import PartReader
 from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, list_slots
 from fastjournal.spool.slots import open_slot
 
@@ -87,7 +87,7 @@ FOREIGN_COLUMNS: dict[str, tuple[Column, ...]] = {
 """Columns of each view; ``record`` has the decoded fields of a record as JSON."""
 
 
-class _RowReader(ViewReader):
+class _RowReader(PartReader):
     """Reader of rows that are made one by one."""
 
     def _batches(
@@ -108,7 +108,7 @@ class _RowReader(ViewReader):
 
 
 class ForeignReader(_RowReader):
-    """Reads a view of a foreign journal; see ``ViewReader``."""
+    """Reads a view of a foreign journal; see ``PartReader``."""
 
     def parts(self, directory: str) -> list[tuple[str, frozenset[Any]]]:
         """Return parts of about ``PARTITION_BYTES``."""
@@ -258,7 +258,7 @@ SPOOL_COLUMNS = (
 
 
 class SpoolReader(_RowReader):
-    """Reads the records of spools; see ``ViewReader``. A slot that cannot be read is damage."""
+    """Reads the records of spools; see ``PartReader``. A slot that cannot be read is damage."""
 
     def parts(self, directory: str) -> list[tuple[str, str | None]]:
         """Return one part for each slot, and one for the dead letters."""

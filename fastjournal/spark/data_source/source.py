@@ -51,8 +51,8 @@ from fastjournal.spark.query.paths import (
     open_log,
 )
 from fastjournal.spark.query.requested_schema import (
+    PartReader,
     RequestedColumn,
-    ViewReader,
     request,
     view_schema,
 )
@@ -66,7 +66,7 @@ VIEW_COLUMNS: dict[str, Sequence[Column]] = {
     "spool": SPOOL_COLUMNS,
 }
 """Columns of the views of a log."""
-_READERS: dict[str, type[ViewReader]] = {
+_READERS: dict[str, type[PartReader]] = {
     "records": RecordsReader,
     "entries": EntriesReader,
     "events": EventsReader,

@@ -64,14 +64,25 @@ def run_apart(task: Callable[..., Result], *args: Any) -> Result:
     Raises:
         LogFailedError: The process was ended from outside.
     """
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=start_process) as pool:
-        try:
-            return pool.submit(task, *args).result()
-        except BrokenExecutor as error:
-            raise LogFailedError(
-                f"the process of {task.__name__} was ended from outside",
-                hint="free memory, and run it again",
-            ) from error
+    with (
+        ProcessPoolExecutor(1, get_context("spawn"), initializer=start_process) as pool,
+        translating_end(f"the process of {task.__name__}", "free memory, and run it again"),
+    ):
+        return pool.submit(task, *args).result()
+
+
+@contextmanager
+def translating_end(process: str, hint: str) -> Iterator[None]:
+    """Raise the end of a process of a pool, in the block, as a ``LogFailedError``.
+
+    Args:
+        process: Which one, as the error says it.
+        hint: What to do.
+    """
+    try:
+        yield
+    except BrokenExecutor as error:
+        raise LogFailedError(f"{process} was ended from outside", hint=hint) from error
 
 
 def start_process() -> None:

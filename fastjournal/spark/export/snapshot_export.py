@@ -33,7 +33,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, TypeVar
@@ -44,8 +44,8 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from fastjournal.cmdlog.snapshot import Manifest
-from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
-from fastjournal.spark.execution.process_pool import process_pool, processors
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.execution.process_pool import process_pool, processors, translating_end
 from fastjournal.spark.export.entry_sort import (
     DomainRange,
     RunGroup,
@@ -89,6 +89,7 @@ _FEW_VALUES = (
 )  # fmt: skip
 """Columns that are written with a dictionary."""
 _PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": list(_FEW_VALUES)}
+_ENDED = "free memory, or call fastjournal.spark.export_snapshot with processes=1"
 _BEHIND = 2
 """Tasks for each process that wait or run, and files."""
 _Found = TypeVar("_Found")
@@ -166,7 +167,7 @@ def export_snapshot(
         target.cleaned_up(),
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
         tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
-        _translating_end(),
+        translating_end("a process of the export", _ENDED),
         process_pool(processes) as pool,
     ):
         parts = parts_of_index(os.fspath(snapshot), source.segments, find_index(source))
@@ -219,18 +220,6 @@ def _in_turn(
             yield running.popleft().result()
     while running:
         yield running.popleft().result()
-
-
-@contextmanager
-def _translating_end() -> Iterator[None]:
-    """Raise the end of a process in the block as a ``LogFailedError``."""
-    try:
-        yield
-    except BrokenExecutor as error:
-        raise LogFailedError(
-            "a process of the export was ended from outside",
-            hint="free memory, or call fastjournal.spark.export_snapshot with processes=1",
-        ) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import Executor
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from fastjournal.cmdlog.archive_format import (
 )
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.spark.execution.process_pool import Here
+from fastjournal.spark.execution.process_pool import Here, translating_end
 from fastjournal.spark.history.coverage import MissingSegments
 from fastjournal.spark.history.event_files import (
     EventDirectory,
@@ -202,13 +202,9 @@ def _run(
     versions: Mapping[int, Sequence[EventFile]],
 ) -> list[Outcome]:
     others = [versions.get(file.number, ()) for file in files]
-    try:
+    hint = "free memory, and run fj-nightly again"
+    with translating_end("a process that extracts events", hint):
         return list(executor.map(partial(write_events, place), files, others))
-    except BrokenExecutor as error:
-        raise LogFailedError(
-            "a process that extracts events was ended from outside",
-            hint="free memory, and run fj-nightly again",
-        ) from error
 
 
 def _settle(place: TaskPlaces, one: Outcome) -> None:

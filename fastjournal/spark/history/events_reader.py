@@ -17,18 +17,19 @@ from pyspark.sql.datasource import InputPartition
 
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
+from fastjournal.spark.decoding.vectorised.frames import GroupSpan
 from fastjournal.spark.history.event_rows import batches_of, corrupt_batch, with_corrupt
 from fastjournal.spark.history.events_view import HistoryPart, history_parts, read_events
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.query.paths import open_whole
-from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
+from fastjournal.spark.query.requested_schema import PartReader, RequestedColumn, cast_batch
 from fastjournal.spark.query.source_options import Options
-from fastjournal.spark.records.records_reader import Offset, RecordsStream, SpanPartition
-from fastjournal.spark.storage.files import resolve
+from fastjournal.spark.records.records_reader import Offset, RecordsStream, SegmentSpan
+from fastjournal.spark.storage.files import SegmentFile, resolve
 
 
-class EventsReader(ViewReader):
-    """Reads the events of directories; see ``ViewReader``. Gaps are damage, too."""
+class EventsReader(PartReader):
+    """Reads the events of directories; see ``PartReader``. Gaps are damage, too."""
 
     def parts(self, directory: str) -> Sequence[HistoryPart]:
         """Return one part for each event file, for their gaps, and for each log.
@@ -44,14 +45,6 @@ class EventsReader(ViewReader):
 
 
 # --- stream ---------------------------------------------------------------------------------------
-
-
-class LostPartition(InputPartition):
-    """Texts of what is missing in a batch."""
-
-    def __init__(self, texts: list[str]) -> None:
-        super().__init__(0)
-        self.texts = texts
 
 
 class EventsStream(RecordsStream):
@@ -86,24 +79,22 @@ class EventsStream(RecordsStream):
         if not self._permissive:
             return super().partitions(start, end)
         texts = self.faults(start, end)
-        lost = [LostPartition(texts)] if texts else []
+        lost = [InputPartition(texts)] if texts else []
         return [*lost, *self.spans(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a part of a segment."""
-        if isinstance(partition, LostPartition):
-            yield self._cast(corrupt_batch(partition.texts))
+        if not isinstance(partition.value, SegmentSpan):
+            yield self._cast(corrupt_batch(partition.value))
             return
-        assert isinstance(partition, SpanPartition)
         try:
-            yield from map(self._cast, self._events(partition))
+            yield from map(self._cast, self._events(*partition.value))
         except LogCorruptError as error:
             if not self._permissive:
                 raise
             yield self._cast(corrupt_batch([str(error)]))
 
-    def _events(self, partition: SpanPartition) -> Iterator[pa.RecordBatch]:
-        segment, span = partition.segment, partition.span
+    def _events(self, segment: SegmentFile, span: GroupSpan) -> Iterator[pa.RecordBatch]:
         data = read_bytes(resolve(self._directory)[0], segment)
         span.check(data, segment.path)
         if google_crc32c.value(data) != segment.crc32c:

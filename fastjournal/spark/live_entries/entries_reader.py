@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from fastjournal.spark.live_entries.entry_parts import EntryPart, find_parts, read_part
 from fastjournal.spark.live_entries.fetch import READABLE_SCHEMA
-from fastjournal.spark.query.requested_schema import ViewReader
+from fastjournal.spark.query.requested_schema import PartReader
 
 
-class EntriesReader(ViewReader):
-    """Reads what is live at the end of logs and snapshots; see ``ViewReader``."""
+class EntriesReader(PartReader):
+    """Reads what is live at the end of logs and snapshots; see ``PartReader``."""
 
     def parts(self, directory: str) -> Sequence[EntryPart]:
         """Return the parts: by bytes of a snapshot, and one for a log without an index."""

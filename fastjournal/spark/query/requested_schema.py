@@ -75,7 +75,7 @@ class RequestedColumn(NamedTuple):
     nullable: bool = True
 
 
-class ViewReader(DataSourceReader):
+class PartReader(DataSourceReader):
     """Reader of a view, by parts that tasks read.
 
     Args:
@@ -99,7 +99,7 @@ class ViewReader(DataSourceReader):
 
     @abstractmethod
     def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part, with the columns of ``names`` and perhaps others."""
+        """Yield the rows of a part, with the columns that are asked for, and perhaps others."""
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each part of each directory."""

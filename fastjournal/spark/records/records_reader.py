@@ -42,7 +42,7 @@ from fastjournal.spark.decoding.vectorised.frames import GroupSpan, SegmentSlice
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.query.paths import newest_snapshot, open_log
-from fastjournal.spark.query.requested_schema import RequestedColumn, ViewReader, cast_batch
+from fastjournal.spark.query.requested_schema import PartReader, RequestedColumn, cast_batch
 from fastjournal.spark.query.source_options import Options, RecordRange
 from fastjournal.spark.records.stream_segments import (
     RESTORED,
@@ -65,8 +65,8 @@ class RecordsPart(NamedTuple):
     slice: SegmentSlice
 
 
-class RecordsReader(ViewReader):
-    """Reads the records of the segments of directories; see ``ViewReader``."""
+class RecordsReader(PartReader):
+    """Reads the records of the segments of directories; see ``PartReader``."""
 
     def parts(self, directory: str) -> Iterator[RecordsPart]:
         """Yield the parts of the segments that may have records of the range."""
@@ -98,13 +98,11 @@ Offset: TypeAlias = dict[str, Any]
 """Position in a log, as Spark keeps it in JSON; see the module."""
 
 
-class SpanPartition(InputPartition):
-    """Part of a segment that one task reads."""
+class SegmentSpan(NamedTuple):
+    """Part of a segment that one task of a stream reads."""
 
-    def __init__(self, segment: SegmentFile, span: GroupSpan) -> None:
-        super().__init__(segment.number)
-        self.segment = segment
-        self.span = span
+    segment: SegmentFile
+    span: GroupSpan
 
 
 class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -249,7 +247,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         hint=_HINT,
                     )
             if start["segment"] <= segment.number <= end["segment"] and span.first < span.stop:
-                found.append(SpanPartition(segment, span))
+                found.append(InputPartition(SegmentSpan(segment, span)))
         return found
 
     def _check_links(self, log: LogDirectory, start: Offset, end: Offset) -> None:
@@ -286,14 +284,14 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a segment."""
-        assert isinstance(partition, SpanPartition)
+        segment, span = partition.value
         files, _ = resolve(self._directory)
         batches = read_batches(
             files,
-            partition.segment,
+            segment,
             self._names,
             permissive=self._permissive,
-            span=partition.span,
+            span=span,
         )
         for batch in batches:
             yield cast_batch(batch, self._columns)
