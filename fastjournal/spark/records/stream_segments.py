@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import google_crc32c
-import msgspec
 import pyarrow.fs
 
 from fastjournal.cmdlog.archive_format import (
@@ -148,23 +147,11 @@ def check_link(before: Sealed, data: bytes, segment: SegmentFile) -> None:
         )
 
 
-class ReadSegments(msgspec.Struct):
-    """Names of archived segments that a stream has gone past, and that are still there."""
+class ReadSegments(NamedTuple):
+    """Names of archived segments that a stream has gone past."""
 
-    read: list[str] = msgspec.field(default_factory=list)
-    damaged: list[str] = msgspec.field(default_factory=list)
-
-    def carried(self, there: Collection[str]) -> ReadSegments:
-        """Return those that are still there."""
-        return ReadSegments(
-            [name for name in self.read if name in there],
-            [name for name in self.damaged if name in there],
-        )
-
-    def knows(self, segment: ArchivedSegment) -> bool:
-        """Return whether a version of a segment was read, or another one of it was damaged."""
-        numbers = {name.partition("-")[0] for name in self.damaged}
-        return segment.name in self.read or segment.name.partition("-")[0] in numbers
+    read: set[str]
+    damaged: set[str]
 
 
 def versions_in(data: bytes, number: int, archived: Mapping[ArchivedSegment, int]) -> list[str]:
@@ -196,18 +183,18 @@ def check_read(directory: str, names: Collection[str], *, checksums: bool) -> Re
     """
     log = LogDirectory(directory)
     versions = [one.number for one in log.archived]
-    found = ReadSegments()
+    found = ReadSegments(set(), set())
     for one in sorted(log.archived):
         if one.name not in names:
             continue
         if not checksums and versions.count(one.number) == 1:
-            found.read.append(one.name)
+            found.read.add(one.name)
             continue
         data = read_file(log.files, f"{log.path}/{one.name}")
         if google_crc32c.value(data) == one.crc32c:
-            found.read += versions_in(data, one.number, log.archived)
+            found.read.update(versions_in(data, one.number, log.archived))
         else:
-            found.damaged.append(one.name)
+            found.damaged.add(one.name)
     return found
 
 
@@ -226,14 +213,13 @@ def clean_archive(directory: str, done: ReadSegments) -> None:
     """
     files, path = resolve(directory)
     there = {str(info.base_name) for info in list_directory(directory)}
-    done = done.carried(there)
-    names = set(done.read) | set(done.damaged)
+    names = there & (done.read | done.damaged)
     left = {name for name in there if archived_segment(name)} - names
     if STATE_NAME not in there and not left and names:
         names.remove(max(names))
-    for name in names.intersection(done.damaged):
+    for name in names & done.damaged:
         _rename(files, f"{path}/{name}", f"{path}/{name}.damaged")
-    for name in names.difference(done.damaged):
+    for name in names - done.damaged:
         place = f"{path}/{name}"
         with translating("remove", place):
             if _is_file(files, place):
