@@ -29,7 +29,6 @@ from fastjournal.cmdlog.recovery.scan import SegmentScan
 from fastjournal.errors import LogCorruptError
 
 ChainRecord: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
-CHAIN_RECORDS = (SegmentStart, SegmentRewritten, SegmentRemoved)
 
 
 class Seal(NamedTuple):

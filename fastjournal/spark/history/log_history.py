@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import google_crc32c
+import msgspec
 import pyarrow.fs
 
 from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state, gaps_between
@@ -139,7 +140,8 @@ class LogHistory:
                 break
             # nothing tells the checksum of a log's last segment: its records have theirs
             checked = self.is_archive or told is not None or segment.crc32c is not None
-            found.append(_sealed(segment, len(data), crc32c if checked else None))
+            told_crc32c = crc32c if checked else None
+            found.append(msgspec.structs.replace(segment, bytes=len(data), crc32c=told_crc32c))
             told = sealed_before(data)
         return found[::-1]
 
@@ -216,7 +218,3 @@ class LogHistory:
 
 def _other_checksum(segment: SegmentFile) -> LogCorruptError:
     return LogCorruptError("the segment has another checksum", path=segment.path)
-
-
-def _sealed(segment: SegmentFile, size: int, crc32c: int | None) -> SegmentFile:
-    return SegmentFile(segment.path, segment.number, size, segment.last, segment.open, crc32c)
