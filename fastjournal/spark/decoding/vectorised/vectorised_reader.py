@@ -108,9 +108,9 @@ class _VectorisedReader:
         data, segment = self._data, self._segment
         arrays = SegmentBytes(data)
         frames = find_frames(arrays)
+        is_right = segment.crc32c is not None and segment.crc32c == google_crc32c.value(data)
         if frames is not None and (
-            segment.crc32c == google_crc32c.value(data)
-            or right_checksums(data, arrays, frames.start, frames.end).all()
+            is_right or right_checksums(data, arrays, frames.start, frames.end).all()
         ):
             self._take_part(arrays, [frames])
             yield from self._read_run(arrays, frames, last=segment.last)
