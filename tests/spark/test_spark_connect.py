@@ -59,8 +59,8 @@ found = {
     "narrow": read("entries", [log, log], schema="KEY STRING").columns,
     "other": spark.read.format("text").load(output + "/text").columns,
     "entries in sql": told(of_entries),
-    "misspelt": told(lambda: read("records", mdoe="permissive")),
-    "missing": told(lambda: read("entries", output + "/no-log")),
+    "misspelt": told(lambda: read("records", mdoe="permissive").columns),
+    "missing": told(lambda: read("entries", output + "/no-log").columns),
 }
 print(json.dumps(found))
 spark.stop()
@@ -111,4 +111,4 @@ def test_connect_client_has_the_views_and_errors_of_the_data_source(
     assert found["other"] == ["value"]
     assert found["entries in sql"] == len(live)
     assert "there is no option mdoe" in found["misspelt"]
-    assert found["missing"].startswith(f"{tmp_path}/no-log does not exist")
+    assert f"{tmp_path}/no-log does not exist" in found["missing"]
