@@ -175,6 +175,7 @@ class Snapshots:
         Raises:
             LogFailedError: The disk failed.
         """
+        self._end()
         remove_partial_snapshots(disk, SNAPSHOTS)
         assert [f"{SNAPSHOTS}/{name}" for name in names(disk)] == list_snapshots(disk, SNAPSHOTS)
 
