@@ -641,7 +641,8 @@ def test_event_files_are_read_by_any_reader_of_parquet(tmp_path: Path) -> None:
     take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(output)))
     # a process that was killed has left a file that is not whole
     (output / "events-new").mkdir()
-    (output / "events-new" / "segment-000000009-00000000.parquet.0.new").write_bytes(b"PAR1")
+    unfinished = f"segment-000000009-00000000.parquet.{0:032x}.new"
+    (output / "events-new" / unfinished).write_bytes(b"PAR1")
     truth = Counter[tuple[str, str]](told_by(run.ledger.counts))
     place = str(output / "events")
     query = f"SELECT day, event FROM read_parquet('{place}/*/*.parquet', hive_partitioning=true)"

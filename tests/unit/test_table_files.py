@@ -1,14 +1,16 @@
-"""Files of a table in an object store: an interrupted put shows all bytes of an object, or none."""
+"""Files of events and tables: an interrupted put shows all bytes of a file, or none."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fastjournal.spark.storage.table_files import StoreFiles
+from fastjournal.disk import OsDisk
+from fastjournal.spark.storage.table_files import DiskFiles, StoreFiles
 
 
 class Upload:
@@ -46,3 +48,19 @@ def test_put_that_is_interrupted_leaves_no_part_of_an_object() -> None:
     with pytest.raises(KeyboardInterrupt):
         StoreFiles(store).put("bucket/days/2026-11-20.json", b"all of it")
     assert store.objects == {"bucket/days/2026-11-20.json": b"all of it"}
+
+
+def test_remove_unfinished_takes_what_a_put_has_left_and_nothing_else(tmp_path: Path) -> None:
+    beside = tmp_path / "events-new"
+    (beside / "notes").mkdir(parents=True)
+    (beside / "mine.parquet").write_bytes(b"of another program")
+    (beside / "mine.new").write_bytes(b"of another program")
+    (beside / f"segment-000000009-00000000.parquet.{'0' * 32}.new").write_bytes(b"PAR1")
+    files = DiskFiles(OsDisk(), str(beside))
+    files.remove_unfinished()
+    assert sorted(path.name for path in beside.iterdir()) == ["mine.new", "mine.parquet", "notes"]
+    for name in ("mine.new", "mine.parquet"):
+        (beside / name).unlink()
+    (beside / "notes").rmdir()
+    files.remove_unfinished()
+    assert not beside.exists()

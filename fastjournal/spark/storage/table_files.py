@@ -7,6 +7,7 @@ that a crash cut is never seen.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from fastjournal.spark.storage.files import read_file, resolve, translating
 
 REQUESTS_AT_ONCE = 16
 """Requests to an object store, which answers each in tens of milliseconds."""
+_UNFINISHED = re.compile(r".+\.[0-9a-f]{32}\.new", re.DOTALL)
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -116,10 +118,14 @@ class DiskFiles:
         self._disk.sync_directory(parent)
 
     def remove_unfinished(self) -> None:
-        """Remove the files that were not put into place; nobody may write one meanwhile."""
+        """Remove the files that were not put into place; nobody may write one meanwhile.
+
+        What stands there under another name is not of ours, and stays.
+        """
         for name in self.names(self._beside):
-            self.delete(f"{self._beside}/{name}")
-        if self._disk.exists(self._beside):
+            if _UNFINISHED.fullmatch(name):
+                self.delete(f"{self._beside}/{name}")
+        if self._disk.exists(self._beside) and not self.names(self._beside):
             self._disk.rmdir(self._beside)
 
     def delete(self, path: str) -> None:
