@@ -700,7 +700,7 @@ def test_error_while_spark_writes_is_one_sentence_with_the_table(
     )
     assert (done.returncode, done.stdout) == (74, ""), done.stderr
     (said,) = done.stderr.splitlines()
-    assert said.startswith(f"fj-nightly: {output}/staging/")
+    assert said.startswith(f"fj-nightly: {output}/nightly-staging/")
     assert ": Spark cannot write the table: " in said
     assert str(file) in said
     assert java_machine.said() == "", "of Java"

@@ -86,7 +86,7 @@ def object_store(directory: Path) -> DayStore:
     files: Any = pyarrow.fs.SubTreeFileSystem(str(directory.parent), LOCAL)
     store.uri, store.path, store.is_local = f"s3://bucket/{directory.name}", directory.name, False
     set_files(store, files)
-    store._staging = "staging/run"
+    store._staging = "nightly-staging/run"
     return store
 
 
@@ -168,7 +168,7 @@ def test_publication_that_is_killed_anywhere_is_told_by_no_description(tmp_path:
         publish(again, "new")
         assert content(directory) == told(again) == {"new"}
         again.end()
-        assert not (directory / "staging" / "run").exists()
+        assert not (directory / "nightly-staging" / "run").exists()
         if not killed:
             break
     assert not killed
@@ -194,7 +194,7 @@ def test_description_names_tables_that_are_durable(
     for table in TABLES:
         place = f"{table}/dt={DAY}"
         for number in range(2):
-            assert f"staging/{place}/part-{number}-new.parquet" in synced[:last]
+            assert f"nightly-staging/{place}/part-{number}-new.parquet" in synced[:last]
         assert place in synced[:last]
         assert table in synced[:last]
 
@@ -224,7 +224,7 @@ def test_second_run_on_a_day_that_another_one_has_written_meanwhile_is_refused(
     tmp_path: Path,
 ) -> None:
     slower, faster = object_store(tmp_path / "out"), object_store(tmp_path / "out")
-    faster._staging = "staging/other"
+    faster._staging = "nightly-staging/other"
     publish(faster, "old")
     states, days = slower.states(), build(slower, "slower")
     publish(faster, "faster")
@@ -368,22 +368,35 @@ def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: 
     store = DayStore(str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").touch()
-    (tmp_path / "staging").symlink_to("elsewhere")
+    (tmp_path / "nightly-staging").symlink_to("elsewhere")
     publish(store, "new")
     assert content(tmp_path) == {"new"}
     assert (tmp_path / "elsewhere" / "file").exists()
 
 
+def test_staging_tree_and_probe_take_the_place_of_no_file_of_another_program(
+    tmp_path: Path,
+) -> None:
+    kept = [tmp_path / name for name in ("staging/data", "probe")]
+    kept[0].parent.mkdir()
+    for path in kept:
+        path.write_text("mine")
+    store = DayStore(str(tmp_path))
+    publish(store, "new")
+    store.end()
+    assert [path.read_text() for path in kept] == ["mine", "mine"]
+
+
 @changes_users
-def teststaging_tree_of_another_user_is_named() -> None:
+def test_staging_tree_of_another_user_is_named() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-", dir="/tmp") as name:
         os.chmod(name, 0o777)
-        Path(name, "staging", "hours").mkdir(parents=True)
-        Path(name, "staging", "hours").chmod(0o755)
-        Path(name, "staging", "hours", "file").touch()
+        Path(name, "nightly-staging", "hours").mkdir(parents=True)
+        Path(name, "nightly-staging", "hours").chmod(0o755)
+        Path(name, "nightly-staging", "hours", "file").touch()
 
         def work() -> None:
-            told = rf"{name}/staging: cannot remove: .*Permission denied"
+            told = rf"{name}/nightly-staging: cannot remove: .*Permission denied"
             with pytest.raises(LogFailedError, match=told):
                 DayStore(name).begin()
 
@@ -395,13 +408,14 @@ def test_staging_tree_of_a_store_is_removed_when_nobody_has_written_to_it_for_a_
 ) -> None:
     store = object_store(tmp_path / "out")
     for name, hours in (("killed", 25), ("works", 1)):
-        place = tmp_path / "out" / "staging" / name / "hours"
+        place = tmp_path / "out" / "nightly-staging" / name / "hours"
         place.mkdir(parents=True)
         (place / "file").touch()
         at = store._now.timestamp() - hours * 3600
         os.utime(place / "file", (at, at))
     store.begin()
-    assert {path.name for path in (tmp_path / "out" / "staging").iterdir()} == {"works", "run"}
+    trees = (tmp_path / "out" / "nightly-staging").iterdir()
+    assert {path.name for path in trees} == {"works", "run"}
 
 
 def test_descriptions_are_the_files_with_their_ending(tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_figures_of_many_domains_are_sums_and_the_rows_that_are_shown(tmp_path: 
         "attempts": [{"domain": name, "attempt": 1, **counts} for name in names],
     }
     for table, rows in tables.items():
-        place = tmp_path / "staging" / table / f"dt={DAY}"
+        place = tmp_path / "nightly-staging" / table / f"dt={DAY}"
         place.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows), place / "part.parquet")
     store = DayStore(str(tmp_path))

@@ -5,7 +5,7 @@
     OUTPUT/reports/2026-11-20.html               report of a day
     OUTPUT/days/2026-11-20.json                  what the tables of a day were computed from, and
                                                  their files with checksums; the last of the day
-    OUTPUT/staging/...                           tables while Spark writes them
+    OUTPUT/nightly-staging/...                   tables while Spark writes them
 
 A description counts for what it names. It loses the tables that are to be replaced before the first
 of them is, and names the new ones when all of them are durably in place. So a run that was killed
@@ -40,8 +40,8 @@ from fastjournal.spark.storage.files import (
 from fastjournal.spark.storage.table_files import open_files
 from fastjournal.versioned_json import Crc32cDigits
 
-STAGING = "staging"
-_PROBE = "probe"
+STAGING = "nightly-staging"
+_PROBE = "nightly.probe"
 REPORTS = "reports"
 DAYS = "days"
 _CHUNK_BYTES = 1 << 24
