@@ -77,7 +77,7 @@ def translating_end(process: str, hint: str) -> Iterator[None]:
 
     Args:
         process: Which one, as the error says it.
-        hint: What to do.
+        hint: Hint of the error.
     """
     try:
         yield
