@@ -75,6 +75,7 @@ def indexed(data: bytes, files: dict[int, bytes]) -> Rows:
 
     index = LiveIndex.open(read, len(data), "LIVE")
     rows: Rows = {}
+    serials = set[int]()
     for segment in index.segments:
         records = index.read_records(read, segment.number)
         for offset in records.offsets:
@@ -89,10 +90,11 @@ def indexed(data: bytes, files: dict[int, bytes]) -> Rows:
                     row["value"] = entry.value[:kept].ljust(size, b"\0")
                 elif changes.value is not None:
                     row["value"] = changes.value
+            serials.add(row["arrival"])
             if entry.more.foreign:
                 row["arrival"] = 0
             rows[position] = row
-    assert len(rows) == index.entries
+    assert len(rows) == len(serials) == index.entries
     return rows
 
 
