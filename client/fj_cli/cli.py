@@ -1,54 +1,109 @@
-"""The command line: the group ``fj-cli`` and the names of its subcommands."""
+"""The command line: the group ``fj-cli`` and the names of its subcommands, loaded when they run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import click
 
 from fastjournal.options import version_option
 from fastjournal.stdio import drop
-from fj_cli.lazy import LazyGroup
+from fj_cli.examples import with_examples
 from fj_cli.shared_options import DONE, server_option
 
-_C = "fj_cli.commands."
+_EXAMPLES = "\nExamples:\n"
+
+
+class LazyGroup(click.Group):
+    """A group of subcommands that are named here and defined elsewhere.
+
+    Args:
+        lazy: Name to module and one-line help. The module is one of ``fj_cli.commands``; its
+            function is named after all words of the command, ``spool_dead_list_command``. The help
+            stands here so that listing the subcommands loads none of them.
+        words: Words of the group itself: ``spool dead``.
+    """
+
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, tuple[str, str]], words: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+        self.words = words
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which they are declared."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load and return a subcommand."""
+        if cmd_name not in self.lazy:
+            return None
+        module = import_module(f"fj_cli.commands.{self.lazy[cmd_name][0]}")
+        words = f"{self.words} {cmd_name}".strip()
+        command = getattr(module, f"{words.replace(' ', '_')}_command")
+        assert isinstance(command, click.Command)
+        if _EXAMPLES not in (command.epilog or ""):
+            # not of the context: the end stays, and the next context may have another path
+            command.epilog = with_examples(words, command.epilog)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand; a name that is none is an error that names the nearest."""
+        if args[0] not in self.lazy and not args[0].startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - only where needed
+
+            near = get_close_matches(args[0], self.lazy, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else "see --help"
+            ctx.fail(f"No such command {args[0]!r}: {meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of subcommands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
 
 COMMANDS = {
-    "next": (_C + "next", "Lease what is due, or work it off with --exec."),
-    "peek": (_C + "peek", "Show what next would lease, and lease nothing."),
-    "set": (_C + "set", "Set a key, or add work to a domain."),
-    "get": (_C + "get", "Show the entry under a key."),
-    "list": (_C + "list", "List keys: all, or a prefix, a range or an expression."),
-    "domains": (_C + "domains", "List the domains with their counts."),
-    "add": (_C + "add", "Add to a number: a counter."),
-    "not": (_C + "not_", "Flip a boolean: a flag."),
-    "truncate": (_C + "truncate", "Cut or fill up a buffer or a string."),
-    "rename": (_C + "rename", "Change the primary key of an entry."),
-    "link": (_C + "link", "Add one more key to an entry."),
-    "lock": (_C + "lock", "Hold the lock of an entry while a command runs."),
-    "touch": (_C + "touch", "Move the expiry of an entry, or renew a lease."),
-    "delete": (_C + "delete", "Delete an entry, or complete a job with its token."),
-    "release": (_C + "release", "Release the lease of an entry."),
-    "bury": (_C + "bury", "Bury an entry: a dead letter."),
-    "kick": (_C + "kick", "Make buried entries ready again."),
-    "purge": (_C + "purge", "Delete the entries of a domain that nobody works on."),
-    "limit": (_C + "limit", "Set or show the rate and concurrency limits of a domain."),
-    "pause": (_C + "pause", "Deliver no entry of a domain for a while."),
-    "resume": (_C + "resume", "End the pause of a domain."),
-    "watch": (_C + "watch", "Print changes as they happen."),
-    "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
-    "explain": (_C + "explain", "Say why an entry is not delivered now, and what to do."),
-    "top": (_C + "top", "Show domains, rates and the sync time, live."),
-    "ping": (_C + "ping", "Measure the round trip to the daemon."),
-    "bench": (_C + "bench", "Measure latency and throughput of a running daemon."),
-    "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
-    "export": (_C + "export", "Write a snapshot as Parquet, or for another queue."),
-    "import": (_C + "import_", "Import the pending jobs of another queue into the daemon."),
-    "spool": (_C + "spool", "Look at a local spool."),
-    "log": (_C + "log", "Look at a command log, or repair it, without a daemon."),
-    "token": (_C + "token", "Make tokens for AUTH."),
-    "demo": (_C + "demo", "Send real change events through all programs, and count."),
+    "next": ("next", "Lease what is due, or work it off with --exec."),
+    "peek": ("next", "Show what next would lease, and lease nothing."),
+    "set": ("set", "Set a key, or add work to a domain."),
+    "get": ("get", "Show the entry under a key."),
+    "list": ("get", "List keys: all, or a prefix, a range or an expression."),
+    "domains": ("domains", "List the domains with their counts."),
+    "add": ("set", "Add to a number: a counter."),
+    "not": ("requests", "Flip a boolean: a flag."),
+    "truncate": ("requests", "Cut or fill up a buffer or a string."),
+    "rename": ("requests", "Change the primary key of an entry."),
+    "link": ("requests", "Add one more key to an entry."),
+    "lock": ("lock", "Hold the lock of an entry while a command runs."),
+    "touch": ("requests", "Move the expiry of an entry, or renew a lease."),
+    "delete": ("requests", "Delete an entry, or complete a job with its token."),
+    "release": ("requests", "Release the lease of an entry."),
+    "bury": ("requests", "Bury an entry: a dead letter."),
+    "kick": ("domains", "Make buried entries ready again."),
+    "purge": ("domains", "Delete the entries of a domain that nobody works on."),
+    "limit": ("domains", "Set or show the rate and concurrency limits of a domain."),
+    "pause": ("requests", "Deliver no entry of a domain for a while."),
+    "resume": ("requests", "End the pause of a domain."),
+    "watch": ("top", "Print changes as they happen."),
+    "stats": ("stats", "Show counts of the daemon, a domain or an entry."),
+    "explain": ("stats", "Say why an entry is not delivered now, and what to do."),
+    "top": ("top", "Show domains, rates and the sync time, live."),
+    "ping": ("bench", "Measure the round trip to the daemon."),
+    "bench": ("bench", "Measure latency and throughput of a running daemon."),
+    "snapshot": ("requests", "Have the daemon take a snapshot."),
+    "export": ("export", "Write a snapshot as Parquet, or for another queue."),
+    "import": ("import_", "Import the pending jobs of another queue into the daemon."),
+    "spool": ("spool", "Look at a local spool."),
+    "log": ("log", "Look at a command log, or repair it, without a daemon."),
+    "token": ("requests", "Make tokens for AUTH."),
+    "demo": ("demo", "Send real change events through all programs, and count."),
 }
 
 

@@ -1,4 +1,4 @@
-"""Output of fj-cli and its errors: JSON, an object a line; tables and lines for people.
+"""Output of fj-cli and its errors: JSON, an object a line; tables, lists and questions for people.
 
 Everything passes through here or through ``fj_cli.text``, which escapes what came from elsewhere.
 Bytes in JSON: a field ``value`` holds text where the bytes are UTF-8; else the field is named
@@ -18,9 +18,12 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, FastjournalError
@@ -28,9 +31,8 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.stdio import drop, holds_unicode
 from fastjournal.times import format_duration
-from fj_cli.instants import show_instant
-from fj_cli.table_layout import lay_out
-from fj_cli.text import json_text, safe_text
+from fj_cli.text import json_text, lay_out, safe_text
+from fj_cli.times import show_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -347,3 +349,88 @@ def write_jobs(entries: Iterable[Entry], title: str | None, as_json: bool | None
         for entry in entries
     ]
     write_table(title, ("key", "URI", "attempts", "value"), rows)
+
+
+T = TypeVar("T")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+TABLE_ROWS = 1000
+"""Rows of a table: a longer list becomes several, so that a terminal shows the first at once."""
+
+
+def limit_option(things: str) -> Callable[[Decorated], Decorated]:
+    """Return the option ``--limit`` for these things."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(0),
+        default=1000,
+        show_default=True,
+        help=f"{things} at most; 0: all.",
+    )
+
+
+def page_size(limit: int) -> int:
+    """Return how many to request at a time: one more than the limit shows whether more follows."""
+    return min(limit + 1, TABLE_ROWS) if limit else TABLE_ROWS
+
+
+def write_list(
+    found: Iterator[T],
+    limit: int,
+    as_json: bool | None,
+    *,
+    fields: Callable[[T], dict[str, Any]],
+    columns: Sequence[str],
+    row: Callable[[T], list[str]],
+) -> None:
+    """Write what a scan finds.
+
+    Args:
+        found: The scan.
+        limit: How many at most; 0: all.
+        as_json: JSON or tables, as the option says.
+        fields: Makes the JSON object of one.
+        columns: Names of the columns of a table.
+        row: Makes the row of one.
+    """
+    shown = islice(found, limit) if limit else found
+    if wants_json(as_json):
+        for one in shown:
+            write_json(fields(one))
+    else:
+        _write_tables(shown, columns, row)
+    if limit and next(found, None) is not None:
+        note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
+
+
+def _write_tables(
+    shown: Iterator[T], columns: Sequence[str], row: Callable[[T], list[str]]
+) -> None:
+    while True:
+        rows = [row(one) for one in islice(shown, TABLE_ROWS)]
+        if rows:
+            write_table(None, columns, rows)
+        if len(rows) < TABLE_ROWS:
+            return
+
+
+def confirm(question: str, consequence: str) -> None:
+    """Ask on the terminal; without one, refuse.
+
+    Args:
+        question: A yes-or-no question.
+        consequence: For the refusal: "it would drop 2 pieces".
+
+    Raises:
+        click.Abort: The answer is no, or Ctrl-C.
+        click.UsageError: Standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{consequence}; give --yes", click.get_current_context())
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        note("")  # the shell goes on in a line of its own
+        raise
+    if not agreed:
+        raise click.Abort

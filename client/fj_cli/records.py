@@ -1,4 +1,4 @@
-"""A record of the command log as a JSON object, and as a line for people."""
+"""Segments of a command log; their records as JSON objects, and as lines for people."""
 
 from __future__ import annotations
 
@@ -10,9 +10,48 @@ from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure, is
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import tag_of, unpack_content
 from fastjournal.cmdlog.format.records import Record
-from fastjournal.errors import LogCorruptError
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.recovery.inspect_archive import archived_files, is_archive
+from fastjournal.cmdlog.snapshot import is_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.times import format_instant
+
+
+def segments_in(disk: OsDisk, directory: str) -> list[int]:
+    """Return the numbers of the segments in a log or a snapshot, which may have none.
+
+    Raises:
+        BadRequestError: There are none: it is another directory that was meant.
+    """
+    numbers = list_segments(disk, directory)
+    if not numbers and not is_snapshot(disk, directory):
+        if is_archive(disk, directory):
+            raise BadRequestError(
+                f"{directory} is the archive of a log",
+                hint="name the directory of --cmdlog-path, or a snapshot; fj-cli log stat, verify"
+                " and dump read an archive",
+            )
+        raise BadRequestError(
+            f"{directory} holds no segment, such as 000000001.log",
+            hint="name the directory of --cmdlog-path, or a snapshot",
+        )
+    return numbers
+
+
+def segment_files(disk: OsDisk, directory: str) -> dict[int, str]:
+    """Return the file names of the segments of a log, a snapshot or an archive, by number.
+
+    Raises:
+        BadRequestError: There are none: it is another directory that was meant.
+    """
+    if list_segments(disk, directory) or not is_archive(disk, directory):
+        return {number: segment_name(number) for number in segments_in(disk, directory)}
+    files = archived_files(disk, directory)
+    return {number: versions[-1][0].name for number, versions in files.items()}
+
 
 _KINDS: dict[type, str] = {Envelope: "entry", Completion: "completion", Failure: "failure"}
 _WITH_JOB = (Command.ADD, Command.SCHEDULE)

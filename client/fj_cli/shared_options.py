@@ -1,17 +1,19 @@
-"""Options and parameter types that several subcommands share, and the connection they name."""
+"""Options, parameter types and completion that several subcommands share; the daemon they name."""
 
 from __future__ import annotations
 
 import base64
 import math
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, FastjournalError
 from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.times import check_instant, to_datetime
 from fj_cli.times import Microseconds, parse_duration, parse_instant
@@ -259,3 +261,25 @@ def open_client(ctx: click.Context) -> SyncClient:
     address, credentials = daemon_of(ctx)
     # One request and an answer, or an exit code that says what happened.
     return SyncClient(address, tls=credentials.tls, auth=credentials.auth, reconnect=None)
+
+
+# --- shell completion of names that the daemon knows ---------------------------------------------
+
+_NAMES_MAX = 100
+"""Names that are offered: a shell shows no more at once in any useful way."""
+
+
+def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Return domains that begin with what was typed; none if no daemon answers.
+
+    A name that is not text, or that a shell does not take as it is, is left out: a shell may put
+    it on the line without quotes, and domains are names of strangers.
+    """
+    try:
+        with open_client(ctx) as client:
+            found = islice(client.domains(os.fsencode(begun), page=_NAMES_MAX), _NAMES_MAX)
+            names = [domain.name for domain in found]
+    except (FastjournalError, OSError):
+        return []  # whoever presses Tab wants no sentence in the middle of the line
+    shown = [name.decode("utf-8", "replace") for name in names]
+    return [name for name in shown if shlex.quote(name) == name and name[:1] != "-"]

@@ -1,15 +1,19 @@
-"""JSON that is strict, and that harms no terminal; text for people goes through ``safe_text``."""
+"""JSON that is strict, and that harms no terminal; text for people goes through ``safe_text``.
+
+Table layout: columns as wide as their widest cell, measured once; rows too wide are left out. No
+table of rich: it measures, folds and styles each cell several times (docs/decisions).
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fastjournal.printable import NOT_PLAIN, safe_text
 
-__all__ = ["json_text", "safe_text"]
+__all__ = ["GAP", "Layout", "json_text", "lay_out", "safe_text"]
 
 
 def json_text(fields: Mapping[str, Any], *, ascii_only: bool = False) -> str:
@@ -45,3 +49,92 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return value
+
+
+GAP = "   "
+"""Between two columns."""
+
+
+class Layout(NamedTuple):
+    """Lines of a table."""
+
+    head: str
+    rule: str
+    lines: list[str | None]
+    """One a row; None: the row is too wide."""
+
+
+def lay_out(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, rule: str = "-"
+) -> Layout | None:
+    """Return a table of at most so many cells of the terminal; None: most rows do not fit.
+
+    Columns without any value are left out, but the first, if all columns are too wide. Rows are
+    left out only then, the widest first: so one long name costs no other row its place.
+
+    Args:
+        columns: Names of the columns.
+        rows: Their cells, a text each that harms no terminal.
+        width: Cells of a line.
+        rule: Character of the line below the names.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415 - rich is slow to load
+
+    heads = [cell_len(name) for name in columns]
+    cells = [[cell_len(text) for text in row] for row in rows]
+    widths = [max(sizes) for sizes in zip(heads, *cells, strict=True)]
+    kept: Sequence[int] = range(len(rows))
+    chosen: Sequence[int] = range(len(columns))
+    if _total(widths) > width:
+        kept, widths = _fitting(heads, cells, width)
+        chosen = [index for index, size in enumerate(widths) if size]
+        if _total(widths) > width or 2 * len(kept) < len(rows):
+            return None
+    texts = [[rows[number][index] for index in chosen] for number in kept]
+    sizes = [[cells[number][index] for index in chosen] for number in kept]
+    names, used = [columns[index] for index in chosen], [widths[index] for index in chosen]
+    right = [
+        bool(texts) and all(row[place].replace(",", "").isdecimal() for row in texts)
+        for place in range(len(chosen))
+    ]
+    pads = [(size, at_right) for size, at_right in zip(used, right, strict=True)]
+    lines: list[str | None] = [None] * len(rows)
+    for number, row, row_sizes in zip(kept, texts, sizes, strict=True):
+        lines[number] = _line(row, row_sizes, pads)
+    return Layout(
+        _line(names, [heads[index] for index in chosen], pads),
+        rule * (sum(used) + len(GAP) * (len(used) - 1)),
+        lines,
+    )
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Return the width of a line: a blank at each end, and a gap between columns."""
+    used = [size for size in widths if size]
+    return sum(used) + len(GAP) * (len(used) - 1) + 2
+
+
+def _fitting(
+    heads: Sequence[int], cells: Sequence[Sequence[int]], width: int
+) -> tuple[list[int], list[int]]:
+    """Return the rows of the widest table that fits, in order, and its columns; 0: left out.
+
+    A row goes in, the narrowest first, if the table still fits with it. O(rows * columns).
+    """
+    widths = [heads[0], *[0] * (len(heads) - 1)]
+    kept = []
+    for number in sorted(range(len(cells)), key=lambda number: sum(cells[number])):
+        row = zip(heads, cells[number], widths, strict=True)
+        wider = [max(head, size, so_far) if size else so_far for head, size, so_far in row]
+        if _total(wider) <= width:
+            widths = wider
+            kept.append(number)
+    return sorted(kept), widths
+
+
+def _line(texts: Sequence[str], sizes: Sequence[int], pads: Sequence[tuple[int, bool]]) -> str:
+    padded = (
+        " " * (width - size) + text if at_right else text + " " * (width - size)
+        for text, size, (width, at_right) in zip(texts, sizes, pads, strict=True)
+    )
+    return GAP.join(padded)

@@ -19,8 +19,8 @@ import trio
 from fastjournal.client import Change, ChangeKind, Client, Entry
 from fastjournal.clock import SystemClock
 from fastjournal.errors import FastjournalError
-from fj_cli.instants import show_stamp
 from fj_cli.output import entry_fields, json_line, note, put_bytes, show_bytes, show_value
+from fj_cli.times import show_stamp
 
 
 async def watch(client: Client, query: dict[str, Any], *, as_json: bool) -> None:

@@ -28,7 +28,7 @@ from fastjournal.foreign import ForeignJournal, open_workq
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.testing.logs import SegmentBuilder, in_zone
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fj_cli.importing import Importer
+from fj_cli.commands.import_ import Importer
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.spark.plan_logs import write_log

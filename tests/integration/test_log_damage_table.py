@@ -441,7 +441,7 @@ def test_damage_is_found_refused_and_repaired_the_same_in_all_ways(
 
 
 def test_damage_table_holds_every_kind_of_diagnostic() -> None:
-    from fj_cli.commands.log_repair import _DOES
+    from fj_cli.commands.log import _DOES
 
     assert {kind for _, kinds in KINDS.values() for kind in kinds} == set(_DOES)
     assert all(

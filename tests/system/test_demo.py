@@ -44,12 +44,12 @@ FEW_EVENTS = 1_500
 
 PLAY_NOTHING = f"""
 import msgspec
-from fj_cli.demo import play, weeks
+from fj_cli.demo import history, play
 from fj_cli.main import main
 played = play.DemoResult(**dict.fromkeys(play.DemoResult.__struct_fields__, 1))
 played = msgspec.structs.replace(played, lost=0, doubled=0)
 play.Play.run = lambda _: played
-weeks.CHANGES, weeks.DAYS = {FEW_EVENTS}, 7
+history.CHANGES, history.DAYS = {FEW_EVENTS}, 7
 main()
 """
 

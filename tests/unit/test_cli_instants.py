@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fj_cli.instants import show_instant, show_local, show_relative, show_stamp
-from fj_cli.times import parse_instant
+from fj_cli.times import parse_instant, show_instant, show_local, show_relative, show_stamp
 
 NOW = 1_795_449_600_000_000
 """2026-11-23T16:00:00Z."""

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fj_cli.cli import cli
-from fj_cli.commands import ping
+from fj_cli.commands import bench
 
 
 class Daemon:
@@ -27,7 +27,7 @@ class Daemon:
 
 
 def test_ping_shows_a_clock_of_1970(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ping, "open_client", lambda _ctx: Daemon())
+    monkeypatch.setattr(bench, "open_client", lambda _ctx: Daemon())
     arguments = ["ping", "--count", "1", "--json"]
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == 0

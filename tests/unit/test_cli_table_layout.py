@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fj_cli.output import write_table
-from fj_cli.table_layout import lay_out
+from fj_cli.text import lay_out
 
 COLUMNS = ("domain", "due", "paused")
 

@@ -10,8 +10,7 @@ from msgspec import structs
 from rich.console import Console
 
 from fastjournal.client.core.stats import DaemonStats, DomainStats, WorkerStats
-from fj_cli.domain_rounds import FIRST_PART, PART, DomainRounds
-from fj_cli.top_screen import Rates, Sample, Screen, rates_between
+from fj_cli.top_screen import FIRST_PART, PART, DomainRounds, Rates, Sample, Screen, rates_between
 
 SECOND = 1_000_000
 LARGE = DomainStats(

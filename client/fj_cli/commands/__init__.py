@@ -1,4 +1,4 @@
-"""One module for each subcommand of ``fj-cli``; each has a click command named ``command``.
+"""The subcommands of ``fj-cli``: click commands named after their words, ``spool_put_command``.
 
-``fj_cli.cli`` names them with their one-line help, and loads only the one that is run.
+``fj_cli.cli`` names them with module and one-line help, and loads only the module that is run.
 """

@@ -32,7 +32,7 @@ from fj_cli.termination import TerminatedError, unwound
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep everything here, in a new directory; without it, it is kept only after a failure.",
 )
-def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> None:
+def demo_command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> None:
     """Play 122,237 real changes of two documentation sites through all parts, and count.
 
     Several producers spool them, the forwarder sends them, workers lease and complete; the daemon
@@ -74,10 +74,9 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: b
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from fj_cli.demo.history import Weeks
     from fj_cli.demo.page_changes import expected_executions, load_changes
-    from fj_cli.demo.play import Play
-    from fj_cli.demo.report import print_result
-    from fj_cli.demo.weeks import Weeks
+    from fj_cli.demo.play import Play, print_result
 
     changes = load_changes()
     jobs = len(expected_executions(changes, delay_s))

@@ -1,20 +1,43 @@
-"""``fj-cli domains``: list of the domains with their counts, in byte order."""
+"""``fj-cli domains``, ``limit``, ``purge`` and ``kick``: domains, and entries of one."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastjournal.clock import SystemClock
-from fj_cli.instants import show_relative
-from fj_cli.listing import limit_option, page_size, write_list
-from fj_cli.output import put_bytes, show_bytes, show_field
-from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
-from fj_cli.shell_completion import complete_domain
+from fastjournal.limits import PAIRS_MAX
+from fj_cli.output import (
+    confirm,
+    limit_option,
+    note,
+    page_size,
+    put_bytes,
+    show_bytes,
+    show_field,
+    wants_json,
+    write_fields,
+    write_json,
+    write_list,
+)
+from fj_cli.progress import ProgressBar
+from fj_cli.shared_options import (
+    DONE,
+    DURATION,
+    NAME,
+    NOTHING_TO_DO,
+    b64_option,
+    complete_domain,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.times import show_relative, to_duration_or_none
 
 if TYPE_CHECKING:
-    from fastjournal.client import DomainStats
+    from fastjournal.client import DomainStats, SyncClient
 
 COLUMNS = (
     *("domain", "due", "delayed", "leased", "buried", "oldest due"),
@@ -29,7 +52,7 @@ COLUMNS = (
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None) -> None:
+def domains_command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None) -> None:
     """List the domains, or those that begin with PREFIX, in byte order, with their counts.
 
     These are the domains that have entries, a pause or a limit of their own. If the daemon has
@@ -68,3 +91,156 @@ def _show(name: str, number: int) -> str:
     if name == "paused_until_us":
         return show_relative(number, SystemClock().now_us())
     return show_field(name, number)
+
+
+@click.command("limit")
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
+@click.option("--interval", "interval_us", type=DURATION, help="Least time between two deliveries.")
+@click.option(
+    "--jobs", type=click.IntRange(min=0), metavar="N", help="Most entries leased at once."
+)
+@click.option(
+    "--lease", "lease_us", type=DURATION, help="Lease of a worker that asks for no other length."
+)
+@click.option(
+    "--attempts", type=click.IntRange(min=0), metavar="N", help="Failed attempts until buried."
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def limit_command(
+    ctx: click.Context, /, domain: bytes, as_json: bool | None, **given: int | None
+) -> None:
+    """Set the limits of DOMAIN, for all workers together; without options, show them.
+
+    Limits that are not named stay as they are; 0 is the daemon's default. The limits outlive
+    a restart of the daemon. Workers keep the leases that they have.
+    """
+    with open_client(ctx) as client:
+        if any(number is not None for number in given.values()):
+            client.limit(
+                domain,
+                interval=to_duration_or_none(given["interval_us"]),
+                jobs=given["jobs"],
+                lease=to_duration_or_none(given["lease_us"]),
+                attempts=given["attempts"],
+            )
+            return
+        stats = client.domain_stats(domain)
+    fields = {
+        "interval_us": stats.interval_us,
+        "jobs": stats.jobs_max,
+        "lease_us": stats.lease_us,
+        "attempts": stats.attempts_max,
+    }
+    if wants_json(as_json):
+        named: dict[str, object] = {}
+        put_bytes(named, "domain", domain)
+        write_json(named | fields)
+        return
+    shown = [
+        (name.removesuffix("_us"), show_field(name, value) if value else "no limit")
+        for name, value in fields.items()
+    ]
+    write_fields(show_bytes(domain), shown)
+
+
+@click.command("purge")
+@click.argument("domain", type=NAME, shell_complete=complete_domain)
+@click.option("--yes", is_flag=True, help="Do not ask first; then the right write is enough.")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def purge_command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) -> int:
+    """Delete all entries of DOMAIN that nobody works on: waiting, delayed and buried ones.
+
+    Leased entries stay, and those that another connection has locked. Exit code 75: there was
+    nothing to delete.
+    """
+    with open_client(ctx) as client, ProgressBar("deleting") as bar:
+        there = None if yes else _confirm(client.domain_stats(domain), domain)
+        purged = 0
+        # entries that came since the question are not deleted unasked where there was nothing
+        while there != 0 and (number := client.purge(domain, count=PAIRS_MAX)):
+            purged += number
+            bar.update(purged, None if there is None else max(there, purged))
+    if wants_json(as_json):
+        write_json({"purged": purged})
+    else:
+        note(f"{purged} purged")
+    return DONE if purged else NOTHING_TO_DO
+
+
+def _confirm(stats: DomainStats, domain: bytes) -> int:
+    """Ask whether to delete the entries of a domain; return how many there are."""
+    there = stats.entries - stats.worked_on
+    if there:
+        entries = "1 entry" if there == 1 else f"{there:,} entries"
+        confirm(f"Delete {entries} of {show_bytes(domain)}?", "it deletes entries")
+    return there
+
+
+@click.command("kick")
+@click.argument("key", type=NAME, required=False)
+@click.option(
+    "--domain",
+    type=NAME,
+    shell_complete=complete_domain,
+    help="Buried entries of this domain instead, most urgent first.",
+)
+@click.option("--count", type=click.IntRange(1), help="At most that many.  [default: 1]")
+@click.option("--all", "everything", is_flag=True, help="All that are buried there now.")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def kick_command(
+    ctx: click.Context,
+    key: bytes | None,
+    domain: bytes | None,
+    count: int | None,
+    everything: bool,
+    as_json: bool | None,
+) -> int:
+    """Make the buried entry under KEY ready again, or some of a domain.
+
+    Exit code 75: nothing was buried.
+    """
+    if (key is None) == (domain is None):
+        raise click.UsageError("give either a KEY or --domain", ctx)
+    if (count is not None or everything) and domain is None:
+        raise click.UsageError("--count and --all need --domain", ctx)
+    if count is not None and everything:
+        raise click.UsageError("give either --count or --all", ctx)
+    from fj_cli.advice import hints
+
+    missing = {}
+    if key is not None and b":" not in key:
+        missing["not-found"] = (
+            f"if it is a domain: fj-cli kick --domain {shlex.quote(show_bytes(key))}"
+        )
+    with hints(missing), open_client(ctx) as client:
+        if domain is None:
+            kicked = client.kick(key or b"")
+        else:
+            if everything:
+                count = client.domain_stats(domain).buried
+            kicked = _kick_domain(client, domain, 1 if count is None else count)
+    if wants_json(as_json):
+        write_json({"kicked": kicked})
+    else:
+        note(f"{kicked} kicked")
+    return DONE if kicked else NOTHING_TO_DO
+
+
+def _kick_domain(client: SyncClient, domain: bytes, count: int) -> int:
+    """Kick up to ``count`` entries in as many requests as the daemon needs; return how many."""
+    kicked = 0
+    while kicked < count:
+        number = client.kick_domain(domain, count=min(count - kicked, PAIRS_MAX))
+        if number == 0:
+            break
+        kicked += number
+    return kicked

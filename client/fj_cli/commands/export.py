@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_context
-def command(
+def export_command(
     ctx: click.Context,
     snapshot: str,
     destination: str,

@@ -49,7 +49,9 @@ _LOOK_S = 0.1
 @b64_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple[str, ...]) -> int:
+def lock_command(
+    ctx: click.Context, key: bytes, time_us: int, wait: int, argv: tuple[str, ...]
+) -> int:
     """Run CMD while this connection holds the lock of the entry under KEY.
 
     Others' writes get 'locked', and NEXT does not deliver the entry. The exit code is that of

@@ -1,4 +1,4 @@
-"""``fj-cli next``: lease due entries; with ``--exec``, run a command for each."""
+"""``fj-cli next`` and ``peek``: lease what is due, or show what NEXT would deliver now."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, RefusedError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
-from fj_cli.instants import show_instant
-from fj_cli.output import note_nothing_due, released_unless_written, write_jobs
+from fj_cli.output import note, note_nothing_due, released_unless_written, write_jobs
 from fj_cli.shared_options import (
     DONE,
     DURATION,
+    LEASE,
     NAME,
     NOTHING_TO_DO,
     IntParamType,
     b64_option,
+    complete_domain,
     json_option,
     lease_option,
     open_client,
@@ -25,8 +26,7 @@ from fj_cli.shared_options import (
     refuse_options,
     server_option,
 )
-from fj_cli.shell_completion import complete_domain
-from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
+from fj_cli.times import FOREVER_US, show_instant, to_duration_or_none, to_wait
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient
@@ -128,7 +128,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
+def next_command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
     """Lease what is due in DOMAIN, or in any domain in turns, and print it.
 
     Exit code 75: nothing is due. An entry that is not completed ('fj-cli delete KEY --token TOKEN')
@@ -256,3 +256,48 @@ def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str,
         as_json=bool(options["as_json"]),
     )
     return trio.run(ExecWorker(plan).run)
+
+
+COUNT_MAX = 500
+"""Entries to show: as many as the daemon returns to one request."""
+
+
+@click.command("peek")
+@click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
+@click.option(
+    "--count",
+    type=click.IntRange(1, COUNT_MAX),
+    default=1,
+    show_default=True,
+    help="At most that many entries.",
+)
+@click.option(
+    "--lease", type=DURATION, default=LEASE, show_default=True, help="As given to 'next'."
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def peek_command(
+    ctx: click.Context, domain: bytes, count: int, lease: int, as_json: bool | None
+) -> int:
+    """Show what 'next' would lease now in DOMAIN, or in any domain in turns; lease nothing.
+
+    The order is that of 'next', and nothing changes: neither the times of the entries nor the
+    turns of the domains. For a paused DOMAIN it shows what would come without the pause.
+
+    One 'next' has one length of the lease. So with --lease 0, which is the default lease of each
+    domain, the list ends before an entry of a domain with another one ('limit --lease').
+
+    Exit code 75: nothing is due.
+    """
+    with open_client(ctx) as client:
+        jobs = client.peek(domain, count=count, lease=to_duration_or_none(lease or None), meta=True)
+        paused_until = client.domain_stats(domain).paused_until_us if domain else 0
+    if paused_until:
+        note(f"paused until {show_instant(paused_until, SystemClock().now_us())}")
+    if not jobs.pairs:
+        note_nothing_due(jobs.next_at_us)
+        return NOTHING_TO_DO
+    write_jobs(jobs, None, as_json)
+    return DONE

@@ -1,4 +1,4 @@
-"""``fj-cli set``: set a key, or add work to a domain."""
+"""``fj-cli set`` and ``add``: set a key, add work to a domain, add to a number (a counter)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import (
-    default_id,
-    journal_key_of,
-    looks_like_journal_key,
-    parse_journal_key,
-)
+from fastjournal.keys import default_id, journal_key_of, looks_like_journal_key, parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.stdio import open_input
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
@@ -23,15 +18,16 @@ from fj_cli.shared_options import (
     EXPIRY,
     INSTANT,
     NAME,
+    NumberParamType,
     b64_option,
     check_empty,
+    complete_domain,
     json_option,
     open_client,
     plain_option,
     server_option,
     to_expiry,
 )
-from fj_cli.shell_completion import complete_domain
 from fj_cli.times import to_duration_or_none
 
 _TTL_US_MIN = 1_000
@@ -81,7 +77,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
+def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Set KEY to VALUE, or with --domain or --uri add work to a domain; prints the key.
 
     VALUE '-' is read from standard input; --empty says that there is none. With --uri and neither
@@ -189,3 +185,53 @@ def _value(word: str | None, type_: str | None) -> bytes | str | int | float | b
         raise BadRequestError(
             f"the value is no {type_}", code="bad-value", hint="give another --type"
         ) from error
+
+
+class Amount(NumberParamType):
+    """An integer, or a number with a point: the entry has to be of the same type."""
+
+    name = "number"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float:
+        """Return the number."""
+        text = str(value)
+        try:
+            return int(text) if text.lstrip("+-").isdigit() else float(text)
+        except ValueError:
+            self.fail(f"{text!r} is no number", param, ctx)
+
+
+@click.command("add", context_settings={"ignore_unknown_options": True})
+@click.argument("key", type=NAME)
+@click.argument("amount", type=Amount(), default="1")
+@click.option("--create", is_flag=True, help="Begin at 0 where there is no entry.")
+@plain_option
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def add_command(
+    ctx: click.Context,
+    key: bytes,
+    amount: int | float,
+    create: bool,
+    plain: bool,
+    as_json: bool | None,
+) -> None:
+    """Add AMOUNT (1 unless given) to the number under KEY, and print the sum.
+
+    An integer is added to an integer, a number with a point to a float.
+    """
+    from fj_cli.advice import hints
+
+    missing = {"not-found": "--create begins at 0 where there is no entry"}
+    with hints(missing), open_client(ctx) as client:
+        value = client.add(key, amount, create=create, plain=plain).decoded()
+    if wants_json(as_json):
+        fields: dict[str, object] = {}
+        put_bytes(fields, "key", key)
+        write_json(fields | {"value": value})
+    else:
+        write_line(str(value))

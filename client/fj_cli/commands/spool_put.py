@@ -52,7 +52,7 @@ _PROGRESS_S = 1.0
 )
 @json_option
 @click.pass_context
-def command(
+def spool_put_command(
     ctx: click.Context,
     /,
     directory: str,

@@ -1,20 +1,39 @@
-"""``fj-cli stats``: counts of the daemon, a domain or an entry."""
+"""``fj-cli stats`` and ``explain``: counts, and why an entry is not delivered now."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from fastjournal.errors import RefusedError
+from fastjournal.keys import parse_journal_key
 from fj_cli.output import (
     INSTANTS,
     note,
+    put_bytes,
     show_bytes,
     show_field,
     wants_json,
     write_fields,
     write_json,
+    write_line,
 )
-from fj_cli.shared_options import NAME, b64_option, json_option, open_client, server_option
-from fj_cli.shell_completion import complete_domain
+from fj_cli.shared_options import (
+    DONE,
+    NAME,
+    REFUSED,
+    b64_option,
+    complete_domain,
+    json_option,
+    open_client,
+    server_option,
+)
+
+if TYPE_CHECKING:
+    from fastjournal.client import EntryExplanation, SyncClient
+    from fastjournal.client.core.delivery_reasons import DeliveryReason
+    from fj_cli.entry_history import HistoryEvent
 
 _LABELS = {"worked_on": "leased", "jobs_max": "jobs"}
 """Words of the tables of other commands; JSON has the names of the protocol."""
@@ -31,7 +50,7 @@ _OPTIONAL = {"oldest_due_us", "interval_us", "jobs_max", "attempts_max", "clock_
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) -> None:
+def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) -> None:
     """Show counts of the daemon, of a DOMAIN, or all that is known of the entry under KEY.
 
     A name with a ':' is a key, for a domain has none.
@@ -59,3 +78,240 @@ def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) 
         for name, value in fields.items()
     ]
     write_fields(show_bytes(what) or None, shown)
+
+
+@click.command("explain")
+@click.argument("key", type=NAME, metavar="KEY|URI")
+@click.option(
+    "--log",
+    "log_directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=str),
+    help="Show the history from this command log or snapshot, too.",
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def explain_command(
+    ctx: click.Context, key: bytes, log_directory: str | None, as_json: bool | None
+) -> int:
+    """Say why the entry under KEY or URI is not delivered now, since when and until when.
+
+    It also says what to do, and with --log what happened to the entry so far. A URI leads to its
+    newest entry. Exit code 1: there is no entry and no tombstone under this name.
+    """
+    from fastjournal.client.core.delivery_reasons import reasons_of
+    from fastjournal.clock import SystemClock
+
+    with open_client(ctx) as client:
+        entry = _find(client, key)
+        near = [] if entry is not None else _near(client, key)
+    events = [] if log_directory is None else _history(log_directory, key)
+    now_us = SystemClock().now_us() if entry is None else entry.now_us
+    if entry is None:
+        reasons = [_missing(key, events, log_directory, near)]
+    else:
+        reasons = reasons_of(entry)
+    reasons = [_with_history(reason, events) for reason in reasons]
+    if wants_json(as_json):
+        write_json(_fields(key, entry, reasons, events, log_directory))
+    else:
+        _write_text(key, entry, reasons, events, now_us=now_us, log_directory=log_directory)
+    return REFUSED if entry is None and not events else DONE
+
+
+def _find(client: SyncClient, key: bytes) -> EntryExplanation | None:
+    try:
+        return client.explain(key)
+    except RefusedError as error:
+        if error.code != "not-found":
+            raise
+        return None
+
+
+def _near(client: SyncClient, key: bytes) -> list[str]:
+    """Return what may have been meant instead of a key that is not there."""
+    # a GET of keys like it would move their expiries
+    if b":" in key or not client.domain_stats(key).entries:
+        return []
+    name = show_bytes(key)
+    return [f"{name} is a domain: fj-cli stats {name}, fj-cli peek {name}"]
+
+
+def _history(directory: str, key: bytes) -> list[HistoryEvent]:
+    from fastjournal.cmdlog.locks import lock_to_read
+    from fastjournal.disk import OsDisk
+    from fj_cli.entry_history import entry_history
+    from fj_cli.records import segments_in
+
+    disk = OsDisk()
+    with lock_to_read(disk, directory):
+        return list(entry_history(disk, directory, segments_in(disk, directory), key, None))
+
+
+def _missing(
+    key: bytes, events: list[HistoryEvent], log_directory: str | None, near: list[str]
+) -> DeliveryReason:
+    """Return why there is no entry, as far as the log tells."""
+    from fastjournal.client.core.delivery_reasons import DeliveryReason
+
+    ended = next((event for event in reversed(events) if event.key), None)
+    if ended is not None and ended.what == "expired":
+        return DeliveryReason(
+            code="expired",
+            text="its expiry is over: the daemon removed it without a tombstone",
+            since_us=ended.time_us,
+            advice=("set it again, with a later --expires, or without one",),
+        )
+    if ended is not None:
+        return DeliveryReason(
+            code="gone",
+            text=f"there is no entry any more; the last event of the log is: {ended.what}",
+            since_us=ended.time_us,
+            advice=("set it again",),
+        )
+    hint = [] if log_directory is not None else ["look into the log: --log DIR"]
+    causes = "never set, expired, in memory only before a restart, or deleted longer ago than"
+    if parse_journal_key(key) is None:
+        # a tombstone has the primary key alone
+        causes = f"its job was completed or deleted (a URI has no tombstone), {causes}"
+        hint.append("or explain the journal key of the job")
+    return DeliveryReason(
+        code="not-found",
+        text=f"there is neither an entry nor a tombstone: {causes} tombstone-ttl",
+        advice=(*near, *hint, "list keys: fj-cli list --prefix ..., domains: fj-cli domains"),
+    )
+
+
+_BEGINS = {
+    "leased": ("leased",),
+    "buried": ("buried",),
+    "paused": ("domain paused",),
+    "back-off": ("failed",),
+    "delayed": ("delayed",),
+}
+"""By the code of a reason, the event with which it began."""
+
+
+def _with_history(reason: DeliveryReason, events: list[HistoryEvent]) -> DeliveryReason:
+    """Return a reason with the instant at which it began, where the log has that."""
+    import msgspec
+
+    begins = _BEGINS.get(reason.code, ())
+    began = next((e.time_us for e in reversed(events) if e.what in begins), None)
+    return reason if began is None else msgspec.structs.replace(reason, since_us=began)
+
+
+def _fields(
+    key: bytes,
+    entry: EntryExplanation | None,
+    reasons: list[DeliveryReason],
+    events: list[HistoryEvent],
+    log_directory: str | None,
+) -> dict[str, Any]:
+    from fastjournal.client.core.delivery_reasons import state_of
+
+    fields: dict[str, Any] = {}
+    put_bytes(fields, "asked", key)
+    fields["state"] = "missing" if entry is None else state_of(entry)
+    if entry is not None:
+        fields |= {
+            "keys": entry.keys,
+            "domain": entry.domain,
+            "attempts": entry.attempts,
+            "attempts_max": entry.attempts_max or None,
+            "last_error": entry.last_error,
+            "expires_us": entry.expires_us or None,
+            "due_now": entry.state == "ready" and not reasons,
+            "ready_before": entry.ready_before if entry.state == "ready" else None,
+        }
+    fields["reasons"] = [
+        {
+            "code": reason.code,
+            "text": reason.text,
+            "since_us": reason.since_us,
+            "until_us": reason.until_us,
+            "advice": list(reason.advice),
+        }
+        for reason in reasons
+    ]
+    fields["history"] = None if log_directory is None else [_event_fields(e) for e in events]
+    return fields
+
+
+def _event_fields(event: HistoryEvent) -> dict[str, Any]:
+    fields: dict[str, Any] = {"time_us": event.time_us, "event": event.what}
+    if event.key:
+        put_bytes(fields, "key", event.key)
+    fields |= {"until_us": event.until_us, "text": event.text or None}
+    return fields | {"segment": event.segment, "offset": event.offset}
+
+
+def _write_text(
+    key: bytes,
+    entry: EntryExplanation | None,
+    reasons: list[DeliveryReason],
+    events: list[HistoryEvent],
+    *,
+    now_us: int,
+    log_directory: str | None,
+) -> None:
+    from fastjournal.client.core.delivery_reasons import order_text, state_of
+    from fj_cli.times import show_instant
+
+    write_line(show_bytes(key) if entry is None else entry.keys[0])
+    for other in () if entry is None else entry.keys[1:]:
+        write_line(f"  also       {other}")
+    write_line(f"  state      {'missing' if entry is None else state_of(entry)}")
+    if entry is not None and entry.attempts:
+        of = f" of {entry.attempts_max}" if entry.attempts_max else ""
+        write_line(f"  attempts   {entry.attempts}{of} failed")
+    if entry is not None and entry.expires_us:
+        write_line(f"  expires    {show_instant(entry.expires_us, now_us)}")
+    if entry is not None and not reasons:
+        write_line(order_text(entry))
+    elif reasons:
+        write_line("Not delivered now:")
+    for reason in reasons:
+        _write_reason(reason, now_us, log_is_read=log_directory is not None)
+    if log_directory is not None:
+        _write_history(events, now_us, log_directory)
+
+
+def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> None:
+    from fj_cli.times import show_instant
+
+    write_line(f"  {reason.text}")
+    times = [
+        f"{word} {show_instant(instant, now_us)}"
+        for word, instant in (("since", reason.since_us), ("until", reason.until_us))
+        if instant is not None
+    ]
+    if reason.since_us is None and reason.code in _BEGINS and not log_is_read:
+        times.append("since when: only the log has that (--log DIR)")
+    if times:
+        write_line(f"    {', '.join(times)}")
+    for advice in reason.advice:
+        write_line(f"    > {advice}")
+
+
+def _write_history(events: list[HistoryEvent], now_us: int, log_directory: str) -> None:
+    from fj_cli.times import show_instant, show_local
+
+    if not events:
+        write_line(f"The log in {log_directory} has nothing about it (any more).")
+        return
+    write_line(f"History from {log_directory}:")
+    before = b""
+    for event in events:
+        time = "no time" if event.time_us is None else show_local(event.time_us, now_us)
+        words = f"  {time:22}  {event.what}"
+        if event.until_us is not None:
+            words += f" until {show_instant(event.until_us, now_us)}"
+        if event.text:
+            words += f": {event.text}"
+        write_line(words)
+        if event.key and event.key != before:
+            write_line(f"  {'':22}  {show_bytes(event.key)}")
+            before = event.key

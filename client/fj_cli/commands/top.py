@@ -1,4 +1,4 @@
-"""``fj-cli top``: live screen of domains, rates and the sync time in the terminal."""
+"""``fj-cli top`` and ``watch``: domains, rates and the sync time, live; changes as they happen."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from fj_cli.shared_options import (
     DURATION,
     NAME,
     b64_option,
+    complete_domain,
     daemon_of,
     json_option,
     open_client,
     server_option,
 )
-from fj_cli.shell_completion import complete_domain
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-    from fj_cli.domain_rounds import DomainRounds
-    from fj_cli.top_screen import Sample, Screen
-
+    from fj_cli.top_screen import DomainRounds, Sample, Screen
 
 JSON_DOMAINS_MAX = 1000
 """Domains of a sample for programs."""
@@ -48,7 +46,7 @@ JSON_DOMAINS_MAX = 1000
 @json_option
 @server_option
 @click.pass_context
-def command(
+def top_command(
     ctx: click.Context, prefix: bytes, interval: int, count: int | None, as_json: bool | None
 ) -> int:
     """Show domains, workers, rates, leased entries and the sync time, live.
@@ -80,8 +78,7 @@ def command(
 def _write_samples(ctx: click.Context, prefix: bytes, interval_s: float, count: int) -> None:
     from heapq import nsmallest
 
-    from fj_cli.domain_rounds import PART
-    from fj_cli.top_screen import Sample, rates_between
+    from fj_cli.top_screen import PART, Sample, rates_between
 
     before: Sample | None = None
     with open_client(ctx) as client:
@@ -183,7 +180,7 @@ class _SampleSource:
         return 1
 
     def _connected(self) -> tuple[SyncClient, DomainRounds]:
-        from fj_cli.domain_rounds import PART, DomainRounds
+        from fj_cli.top_screen import PART, DomainRounds
 
         if self._client is None or self._rounds is None:
             client = open_client(self._ctx)
@@ -256,3 +253,41 @@ def _keys() -> Iterator[int]:
     finally:
         signal.signal(signal.SIGCONT, resumed)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@click.command("watch")
+@click.argument("key", type=NAME, required=False)
+@click.option("--prefix", type=NAME, metavar="TEXT", help="All keys that begin so.")
+@click.option("--regex", metavar="RE", help="All keys in which this is found (RE2 syntax).")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def watch_command(
+    ctx: click.Context,
+    key: bytes | None,
+    prefix: bytes | None,
+    regex: str | None,
+    as_json: bool | None,
+) -> None:
+    """Print each change of KEY, or of all keys, until Ctrl-C or until nobody reads it.
+
+    A line says when it came, whether the key was set or is gone, and the value. Changes that follow
+    faster than they are printed are one line, with the last value. A line 'missed' says that some
+    may be missing: the connection was lost, and made anew.
+    """
+    expression = None if regex is None else os.fsencode(regex)
+    given = {"key": key, "prefix": prefix, "regex": expression}
+    query: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
+    if len(query) > 1:
+        raise click.UsageError("give one of KEY, --prefix and --regex", ctx)
+
+    import trio
+
+    from fastjournal.client import Client
+    from fj_cli.watching import watch
+
+    address, credentials = daemon_of(ctx)
+    client = Client(address, tls=credentials.tls, auth=credentials.auth)
+    in_json = wants_json(as_json)
+    trio.run(lambda: watch(client, query or {"prefix": b""}, as_json=in_json))

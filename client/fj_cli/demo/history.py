@@ -12,12 +12,15 @@ is something to find:
 
 The log is written as the daemon writes it, with the instants of the simulation. The ledger counts
 what the simulation did, without looking at the log.
+
+``Weeks`` starts a daemon on the log and has ``fj-nightly`` report on it.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,10 +28,12 @@ from pathlib import Path
 
 import msgspec
 
+from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.keys import build_journal_key
 from fj_cli.demo.history_log import HistoryLog
 from fj_cli.demo.page_changes import SECOND_US, PageChange
+from fj_cli.demo.services import Daemon, DemoError, installed
 
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
@@ -259,3 +264,41 @@ class Simulation:
         work.attempts += 1
         work.due = now + RETRY_US
         self._wait(work)
+
+
+CHANGES = 10_000
+"""Newest events of the file, which are spread over the weeks."""
+
+
+class Weeks:
+    """Weeks that end now.
+
+    Args:
+        directory: Directory of everything; it is created.
+        changes: Events, oldest first.
+    """
+
+    def __init__(self, directory: Path, changes: list[PageChange]) -> None:
+        self._directory = directory
+        directory.mkdir()
+        self._archive = directory / "archive"
+        self._daemon = Daemon(directory, self._archive)
+        self.ledger = Simulation(
+            self._daemon.cmdlog, changes[-CHANGES:], until_us=SystemClock().now_us(), days=DAYS
+        ).run()
+
+    def report(self) -> Path:
+        """Start a daemon on the log, let ``fj-nightly`` report on it, and return the page.
+
+        Raises:
+            DemoError: One of them failed.
+        """
+        output = self._directory / "report"
+        command = [installed("fj-nightly"), f"--server={self._daemon.address}"]
+        command += [f"--archive={self._archive}", f"--output={output}"]
+        with self._daemon:
+            self._daemon.start()
+            status = subprocess.run(command, check=False)
+        if status.returncode:
+            raise DemoError("fj-nightly failed", hint="--no-spark leaves it out")
+        return max((output / "reports").iterdir())

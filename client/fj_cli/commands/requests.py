@@ -1,0 +1,260 @@
+"""Subcommands of one request: each declares its name, its arguments, the call and the output.
+
+``delete``, ``link``, ``not``, ``pause``, ``release``, ``rename``, ``resume``, ``snapshot``,
+``touch`` and ``truncate``; beside them ``bury``, which looks at its words before it connects, and
+``token``, which needs no daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from fastjournal.clock import SystemClock
+from fastjournal.errors import ConfigError
+from fastjournal.limits import PAIRS_MAX
+from fj_cli.examples import with_examples
+from fj_cli.output import put_bytes, released_unless_written, wants_json, write_json, write_line
+from fj_cli.shared_options import (
+    DURATION,
+    NAME,
+    b64_option,
+    complete_domain,
+    json_option,
+    open_client,
+    plain_option,
+    server_option,
+)
+from fj_cli.times import show_instant, to_duration, to_duration_or_none
+
+if TYPE_CHECKING:
+    from fastjournal.client import SyncClient
+
+_KEY = click.argument("key", type=NAME)
+_NEW_KEY = click.argument("new_key", type=NAME)
+_DOMAIN = click.argument("domain", type=NAME, shell_complete=complete_domain)
+_DURATION = click.argument("duration", type=DURATION)
+_IF_TOKEN = click.option("--token", type=click.IntRange(0), help="Only if this is its lease token.")
+
+
+class _Answer(NamedTuple):
+    """Output of a request."""
+
+    as_json: bool | None
+    """JSON or a line, as the option says."""
+    fields: dict[str, Any]
+    line: str
+
+    def write(self) -> None:
+        """Write the fields or the line."""
+        if wants_json(self.as_json):
+            write_json(self.fields)
+        else:
+            write_line(self.line)
+
+
+def _request(
+    name: str, *parameters: Callable[[Any], Any]
+) -> Callable[[Callable[..., _Answer | None]], click.Command]:
+    """Declare a subcommand of one request.
+
+    Args:
+        name: Name of the subcommand.
+        parameters: Its arguments and options, in the order of its help.
+
+    Returns:
+        A decorator of the call. It takes a connected client and the parameters; what it returns is
+        written when the connection is closed. Its docstring is the help.
+    """
+
+    def declare(call: Callable[..., _Answer | None]) -> click.Command:
+        @wraps(call)
+        def run(ctx: click.Context, /, **given: Any) -> None:
+            with open_client(ctx) as client:
+                answer = call(client, **given)
+            if answer is not None:
+                answer.write()
+
+        declared: Any = click.pass_context(run)
+        for parameter in reversed((*parameters, server_option)):
+            declared = parameter(declared)
+        return click.command(name)(declared)
+
+    return declare
+
+
+def _named(key: bytes, **fields: Any) -> dict[str, Any]:
+    """Return a JSON object about a key."""
+    named: dict[str, Any] = {}
+    put_bytes(named, "key", key)
+    return named | fields
+
+
+@_request("not", _KEY, b64_option, json_option)
+def not_command(client: SyncClient, key: bytes, as_json: bool | None) -> _Answer:
+    """Flip the boolean under KEY, and print what it is now."""
+    value = client.flip(key).decoded()
+    return _Answer(as_json, _named(key, value=value), "true" if value else "false")
+
+
+@_request("truncate", _KEY, click.argument("size", type=click.IntRange(0, 2**63 - 1)), b64_option)
+def truncate_command(client: SyncClient, key: bytes, size: int) -> None:
+    """Cut the buffer or string under KEY to SIZE bytes, or fill it up with zero bytes."""
+    client.truncate(key, size)
+
+
+@_request(
+    "rename",
+    _KEY,
+    _NEW_KEY,
+    click.option("--overwrite", is_flag=True, help="Replace what has NEW_KEY as its primary key."),
+    plain_option,
+    b64_option,
+)
+def rename_command(
+    client: SyncClient, key: bytes, new_key: bytes, overwrite: bool, plain: bool
+) -> None:
+    """Change the primary key of an entry from KEY to NEW_KEY; value and all else stay.
+
+    A journal key makes it work, any other key makes it plain data. KEY keeps a tombstone.
+    """
+    client.rename(key, new_key, overwrite=overwrite, plain=plain)
+
+
+@_request("link", _KEY, _NEW_KEY, plain_option, b64_option)
+def link_command(client: SyncClient, key: bytes, new_key: bytes, plain: bool) -> None:
+    """Add NEW_KEY as one more key of the entry under KEY. Deleting by any key deletes all."""
+    client.link(key, new_key, plain=plain)
+
+
+@_request(
+    "touch",
+    _KEY,
+    _DURATION,
+    click.option(
+        "--token", type=click.IntRange(0), help="Renew this lease; the new token is printed."
+    ),
+    b64_option,
+    json_option,
+)
+def touch_command(
+    client: SyncClient, key: bytes, duration: int, token: int | None, as_json: bool | None
+) -> None:
+    """Let the entry under KEY expire in DURATION; with --token, let its lease end then."""
+    renewed = client.touch(key, token, ttl=to_duration(duration))
+    if renewed is None:
+        return
+    fields = _named(key, token=renewed, worked_on_until_us=renewed)
+    until = show_instant(renewed, SystemClock().now_us())
+    with released_unless_written(client, [(key, renewed)]):
+        _Answer(as_json, fields, f"leased until {until}, token {renewed}").write()
+
+
+@_request(
+    "delete",
+    _KEY,
+    _IF_TOKEN,
+    click.option(
+        "--no-tombstone", is_flag=True, help="Leave no trace: older writes may come back."
+    ),
+    b64_option,
+)
+def delete_command(client: SyncClient, key: bytes, token: int | None, no_tombstone: bool) -> None:
+    """Delete the entry under KEY with all its keys; with --token: complete the job."""
+    client.delete(key, token=token, overwrite=no_tombstone)
+
+
+@_request(
+    "release",
+    _KEY,
+    click.argument("token", type=click.IntRange(0)),
+    click.option("--delay", type=DURATION, help="It is due again after that long."),
+    b64_option,
+)
+def release_command(client: SyncClient, key: bytes, token: int, delay: int | None) -> None:
+    """Release the lease TOKEN of the entry under KEY: it is due again."""
+    client.release(key, token, delay=to_duration_or_none(delay))
+
+
+@click.command("bury")
+@click.argument("words", nargs=-1, required=True, metavar="KEY")
+@_IF_TOKEN
+@click.option("--reason", default="", metavar="TEXT", help="Why; 'fj-cli stats KEY' shows it.")
+@b64_option
+@server_option
+@click.pass_context
+def bury_command(
+    ctx: click.Context, words: tuple[str, ...], token: int | None, reason: str
+) -> None:
+    """Bury the entry under KEY: NEXT does not deliver it until it is kicked.
+
+    Without --token this ends a lease, and whoever works on it cannot complete it any more.
+    """
+    # no argument of one word: the second was meant as the reason, which is said before a connect
+    if len(words) > 1:
+        raise click.UsageError(f"too many arguments: write --reason {shlex.quote(words[1])}", ctx)
+    key = NAME.convert(words[0], None, ctx)
+    with open_client(ctx) as client:
+        client.bury(key, token, reason=reason)
+
+
+@_request("pause", _DOMAIN, _DURATION, b64_option)
+def pause_command(client: SyncClient, domain: bytes, duration: int) -> None:
+    """Pause DOMAIN: deliver no entry of it for DURATION; 0 is 'fj-cli resume'.
+
+    Leased entries can be completed. The pause outlives a restart of the daemon.
+    """
+    client.pause(domain, to_duration(duration))
+
+
+@_request("resume", _DOMAIN, b64_option)
+def resume_command(client: SyncClient, domain: bytes) -> None:
+    """End the pause of DOMAIN, if there is one."""
+    client.resume(domain)
+
+
+@_request(
+    "snapshot",
+    click.option(
+        "--keep",
+        type=click.IntRange(1, PAIRS_MAX),
+        metavar="N",
+        help="Remove all but the newest N, this one among them.  [default: remove none]",
+    ),
+    json_option,
+)
+def snapshot_command(client: SyncClient, keep: int | None, as_json: bool | None) -> _Answer:
+    """Have the daemon take a snapshot of its log; prints the path on the daemon's machine."""
+    path = client.snapshot(keep=keep)
+    return _Answer(as_json, {"path": path}, path)
+
+
+@click.group("token")
+def token_command() -> None:
+    """Make tokens for AUTH, without a daemon."""
+
+
+@token_command.command("new", epilog=with_examples("token new", None))
+@click.argument("file", type=click.Path(dir_okay=False))
+def new(file: str) -> None:
+    """Write a new token to FILE, mode 0600.
+
+    Print the line for the daemon's file of tokens. The token itself is shown nowhere: --auth-file
+    FILE uses it, and the daemon keeps its hash.
+    """
+    import hashlib
+    import secrets
+
+    token = secrets.token_urlsafe(32)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise ConfigError("exists: remove it first, or name another file", path=file) from error
+    with open(descriptor, "w", encoding="ascii") as out:
+        out.write(f"{token}\n")
+    write_line(f'token_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
