@@ -120,7 +120,7 @@ class DiskFiles:
     def remove_unfinished(self) -> None:
         """Remove the files that were not put into place; nobody may write one meanwhile.
 
-        What stands there under another name is not of ours, and stays.
+        Files there under other names are not of ours, and stay.
         """
         for name in self.names(self._beside):
             if _UNFINISHED.fullmatch(name):
