@@ -176,3 +176,14 @@ def test_snapshot_whose_index_a_kill_has_cut_is_removed_at_the_next_start(tmp_pa
         assert daemon.stop() == 0
     assert str(cut[0]) in daemon.said()
     assert assert_live_index(OsDisk(), str(path)) > 0
+
+
+def test_snapshot_shows_a_lease_whose_uri_an_entry_in_memory_took_before_a_persistent_one(
+    tmp_path: Path,
+) -> None:
+    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
+        assert client.ask(set_request(b"a:1:0:x", uri=b"u")).code == ""
+        assert client.ask(build(Function.NEXT, b"a", count=1)).pairs
+        assert client.ask(build(Function.SET, b"a:1:0:y", b"v", uri=b"u")).code == ""
+        assert client.ask(set_request(b"a:1:0:z", uri=b"u")).code == ""
+        assert assert_live_index(OsDisk(), str(take_snapshot(client))) == 2

@@ -14,12 +14,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-import msgspec
 import pytest
 
 from fastjournal.errors import LogCorruptError
 from fastjournal.protocol import decode_reply
-from fastjournal.protocol.constants import QUERY_MASK, Flag, Function
+from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import SegmentBuilder
@@ -110,10 +109,6 @@ class Session:
     def ask(self, session: Hashable, asked: Request) -> None:
         """Ask for something, and take what it leased."""
         log, now = self.log, self.log.clock.instant_us
-        if asked.function == Function.SET and not asked.flags & Flag.PERSIST:
-            # the log knows nothing of the keys that such a one takes from others
-            lost = QUERY_MASK | int(Flag.OVERWRITE)
-            asked = msgspec.structs.replace(asked, second_key=None, flags=asked.flags & ~lost)
         answer = log.engine.handle(session, asked, now)
         while isinstance(answer, Missing):
             answer = log.engine.handle(

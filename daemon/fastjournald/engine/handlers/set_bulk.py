@@ -16,7 +16,7 @@ from fastjournal.protocol import Request
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import LISTEN, PERSIST
-from fastjournald.engine.handlers.set import place_of, postponed, validate
+from fastjournald.engine.handlers.set import note_superseded, place_of, postponed, validate
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.entry import Entry, Extra
 from fastjournald.tables.entry_states import EntryState
@@ -85,6 +85,9 @@ def set_waiting(
             persistent.append(entry)
     if persistent:
         context.journal.stored_new(persistent, now, recorded)
+        if store.leased_uris:
+            for entry in persistent:
+                note_superseded(context, entry)
     if entries:
         store.insert_new(entries, now)
     if replaced:
