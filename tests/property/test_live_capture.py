@@ -198,7 +198,7 @@ def test_snapshot_index_that_is_taken_while_entries_change_equals_replay(
 
 HOOKS = (
     *("remove", "leased", "set_value", "end_work", "set_expiry", "advance", "_set_back", "extend"),
-    *("bury", "kick", "rename_entry", "release", "_take_over", "link", "_move_positions"),
+    *("bury", "kick", "rename_entry", "release", "note_superseded", "link", "_move_positions"),
 )
 """Functions that have an entry captured before they change it."""
 

@@ -174,7 +174,6 @@ def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inhe
     if holder is not None:
         if holder.state == EntryState.LEASED:
             assert uri is not None
-            context.store.before_change(holder)
             context.store.leases.supersede(holder, uri, request.timestamp)
         else:
             created, waiting = holder.created, holder
