@@ -92,7 +92,7 @@ def test_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PLAY_FIRST_EVENTS]
     options = ["--no-spark", "--delay=3650d", "--seed=2", f"--directory={tmp_path / 'demo'}"]
     run = subprocess.run([*command, "demo", *options], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
     rows = {
         cells[0].strip(): cells[1].strip()
         for line in run.stdout.splitlines()

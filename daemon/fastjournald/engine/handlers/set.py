@@ -5,7 +5,7 @@ Several in a row: ``set_bulk``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED, is_stale
@@ -103,8 +103,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
             standing is not None and standing.job_id in context.journal.records.erasers
         )
         context.journal.stored(entry, now, erases=erases)
-        if store.leased_uris:
-            note_superseded(context, entry)
+        note_superseded(context, (entry,))
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
@@ -249,17 +248,20 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
     return entry
 
 
-def note_superseded(context: Context, entry: Entry) -> None:
-    """Note that the record of a new entry takes its URI from one that is worked on.
+def note_superseded(context: Context, entries: Iterable[Entry]) -> None:
+    """Note that the records of new entries take their URIs from entries that are worked on.
 
-    It may be another one that had the URI until now, which is not persistent: the log has the URI
+    It may be another one that had a URI until now, which is not persistent: the log has the URI
     with the one that is worked on.
     """
     store = context.store
-    running = None if entry.uri is None else store.leased_uris.get(entry.uri)
-    if running is not None and running.superseded:
-        store.before_change(running)
-        context.journal.superseded(running, entry.timestamp)
+    if not store.leased_uris:
+        return
+    for entry in entries:
+        running = None if entry.uri is None else store.leased_uris.get(entry.uri)
+        if running is not None and running.superseded:
+            store.before_change(running)
+            context.journal.superseded(running, entry.timestamp)
 
 
 def place_of(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:

@@ -29,8 +29,7 @@ def set_waiting(
 ) -> int:
     """Bulk insert: carry out SETs that put in new entries or move waiting ones; return how many.
 
-    It carries them out from the first on, and ends before one that does more, or that has to be
-    refused: ``set_`` carries that out.
+    It ends before the first that does more or has to be refused: ``set_`` does that.
     """
     store = context.store
     if context.read_only:
@@ -65,10 +64,9 @@ def set_waiting(
             entry = Entry(facts, key, uri, request.value, domain)
         elif grant is not None and not grant.covers(holder):
             break
+        elif (moved := _moved(context, request, holder, now)) is None:
+            break
         else:
-            moved = _moved(context, request, holder, now)
-            if moved is None:
-                break
             entry = moved
             replaced.append((holder, request.timestamp))
         if wanted:
@@ -85,9 +83,7 @@ def set_waiting(
             persistent.append(entry)
     if persistent:
         context.journal.stored_new(persistent, now, recorded)
-        if store.leased_uris:
-            for entry in persistent:
-                note_superseded(context, entry)
+        note_superseded(context, persistent)
     if entries:
         store.insert_new(entries, now)
     if replaced:
