@@ -202,6 +202,7 @@ class Play:
     def _work_off(self, workers: list[Player], due_s: int | None, *, kill: bool) -> None:
         """Let the workers complete all that is due, and what a kill left leased to nobody."""
         deadline = time.monotonic() + DRAIN_SECONDS
+        is_unleased = False
         while True:
             for worker in workers:
                 worker.tell(due_s)
@@ -216,8 +217,10 @@ class Play:
                 self._lost_leases += worked.lost_leases
             with SyncClient(self._daemon.address) as client:
                 stats = client.stats()
-            self._waiting = stats["waiting"]
-            if stats["worked_on"] == 0 and (due_s is not None or not self._waiting):
+            self._waiting, was_unleased = stats["waiting"], is_unleased
+            # a lease that ended behind the turn of the workers left work for another turn
+            is_unleased = stats["worked_on"] == 0
+            if is_unleased and was_unleased and (due_s is not None or not self._waiting):
                 return
             if time.monotonic() > deadline:
                 raise DemoError("jobs are left", path=self._directory)

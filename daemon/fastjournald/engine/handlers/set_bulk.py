@@ -62,9 +62,9 @@ def set_waiting(
                 priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
             )
             entry = Entry(facts, key, uri, request.value, domain)
-        elif grant is not None and not grant.covers(holder):
-            break
-        elif (moved := _moved(context, request, holder, now)) is None:
+        elif (grant is not None and not grant.covers(holder)) or (
+            moved := _moved(context, request, holder, now)
+        ) is None:
             break
         else:
             entry = moved
