@@ -127,7 +127,7 @@ def test_log_that_is_no_snapshot_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
     code, said = run("--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
     assert code == IO
-    assert "there is no manifest, so this is no snapshot (name the directory" in said
+    assert "or a daemon has started here (name the directory" in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

@@ -154,7 +154,7 @@ def export_snapshot(
     source = LogDirectory(snapshot)
     if source.manifest is None:
         raise LogCorruptError(
-            "there is no manifest, so this is no snapshot",
+            "this is no snapshot: there is no manifest, or a daemon has started here",
             path=source.path,
             hint="name the directory that 'fj-cli snapshot' printed",
         )

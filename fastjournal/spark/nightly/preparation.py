@@ -295,7 +295,7 @@ def snapshot_manifest(snapshot: str) -> Manifest:
     manifest = LogDirectory(snapshot).manifest
     if manifest is None:
         raise LogCorruptError(
-            "there is no manifest, so this is no snapshot",
+            "this is no snapshot: there is no manifest, or a daemon has started here",
             path=snapshot,
             hint=_NAME_SNAPSHOT,
         )
