@@ -30,6 +30,7 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.history import events_view
 from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.spark.history.coverage import gaps_of, spans
 from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventRow
@@ -299,6 +300,22 @@ def test_gap_of_a_table_is_a_row_of_the_view_events_in_mode_permissive(
     texts = [row["_corrupt"] for row in found if row["_corrupt"]]
     assert texts == [f"{table}: segment 3 is not there"]
     assert len(found) == len(view(table)) + 1
+
+
+@pytest.mark.parametrize("parts", [1, 3, 64])
+def test_event_files_are_read_in_a_bounded_number_of_parts(
+    parts: int, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_view, "PARTS", parts)
+    archive, output = tmp_path / "archive", tmp_path / "out"
+    archive.mkdir()
+    copy_archive(kept, archive)
+    take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(output)))
+    files = len(list(output.glob("events/*/*.parquet")))
+    assert 3 < files < 64
+    assert len(history_parts(str(output))) <= parts
+    assert len(history_parts(str(output))) == files or parts < 64
+    assert read(output) == told(kept.events)
 
 
 def view(directory: Path, **options: str) -> list[dict[str, object]]:

@@ -32,7 +32,7 @@ class EventsReader(PartReader):
     """Reads the events of directories; see ``PartReader``. Gaps are damage, too."""
 
     def parts(self, directory: str) -> Sequence[HistoryPart]:
-        """Return one part for each event file, for their gaps, and for each log.
+        """Return parts of event files, one for their gaps, or one for a log.
 
         Raises:
             LogCorruptError: Segments of an archive are missing, in mode ``failfast``.

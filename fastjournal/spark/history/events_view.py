@@ -34,6 +34,9 @@ from fastjournal.spark.storage.table_files import open_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PARTS = 64
+"""Parts of event files: to begin a task takes more of a processor than to read a small file."""
+
 
 def events(
     spark: SparkSession,
@@ -80,11 +83,11 @@ def events(
 
 
 class HistoryPart(NamedTuple):
-    """A part of a history that a task reads: one event file, or a whole log."""
+    """A part of a history that a task reads: some event files, or a whole log."""
 
     directory: str
-    file: EventFile | None = None
-    """None: it is a log."""
+    files: tuple[EventFile, ...] = ()
+    """Empty: it is a log, or has only gaps."""
     permissive: bool = False
     """Gaps and damaged segments of the log become rows."""
     lost: tuple[str, ...] = ()
@@ -113,7 +116,9 @@ def history_parts(directory: str, *, permissive: bool = False) -> list[HistoryPa
         return [HistoryPart(directory, permissive=permissive)]
     events = _opened(place)
     files = events.listed()
-    found = [HistoryPart(place, file) for file in files]
+    number = -(-len(files) // PARTS)
+    starts = range(0, len(files), number) if files else ()
+    found = [HistoryPart(place, tuple(files[at : at + number])) for at in starts]
     gaps = gaps_of(events.segments(files)) if permissive else []
     lost = tuple(f"{place}: {gap_text(gap.first, gap.last, gap.reason)}" for gap in gaps)
     return [*found, HistoryPart(place, lost=lost)] if lost else found
@@ -130,8 +135,10 @@ def read_events(part: HistoryPart) -> Iterator[pa.RecordBatch]:
     if part.lost:
         yield corrupt_batch(part.lost)
         return
-    if part.file is not None:
-        yield from _opened(part.directory).read(part.file).to_batches(BATCH_ROWS)
+    if part.files:
+        events = _opened(part.directory)
+        for file in part.files:
+            yield from events.read(file).to_batches(BATCH_ROWS)
         return
     lost: list[str] | None = [] if part.permissive else None
     yield from batches_of(LogHistory(part.directory).events(lost))
