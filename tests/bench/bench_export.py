@@ -66,7 +66,8 @@ def write_segment(directory: str, number: int, groups: int) -> tuple[SegmentInfo
             key = b"host%03d.example:128:%016d:%d" % (draw.randrange(DOMAINS), now, serial)
             # the last one takes the URI of the first one
             uri = b"https://host.example/some/page/%d" % (serial - index if index == 6 else serial)
-            fields: tuple[object, ...] = (key, uri, [], 1, bytes(100), now, now, now, serial, now)
+            times = now, now, now, serial, now
+            fields = (key, uri, [], 1, bytes(100), *times, 0, 0, 0, 0, 0, None, 0)
             job = builder.job_id()
             record = encode_job(Command.SCHEDULE, moment, job, head, pack(fields), moment, moment)
             if index >= GROUP_ENTRIES - GROUP_LIVE:

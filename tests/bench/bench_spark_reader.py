@@ -53,7 +53,8 @@ def build(records: int) -> bytes:
             now, serial = builder.now_us, len(builder.offsets)
             key = b"host%03d.example:128:%016d:%d" % (draw.randrange(200), now, serial)
             uri = b"https://host.example/some/page/%d" % serial
-            fields = (key, uri, [], 1, bytes(100), now, now, now, serial, now)
+            times = now, now, now, serial, now
+            fields = (key, uri, [], 1, bytes(100), *times, 0, 0, 0, 0, 0, None, 0)
             time, job = encode_time(now), builder.job_id()
             builder.record(encode_job(Command.SCHEDULE, time, job, head, pack(fields), time, time))
             jobs.append((job, key))
