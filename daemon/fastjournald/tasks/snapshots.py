@@ -44,7 +44,7 @@ SLICE_SECONDS = 0.0005
 STEP_ENTRIES = 128
 """Entries between two looks at the clock."""
 
-OTHERS_SHARE = 24
+OTHERS_SHARE = 64
 """So many times as long as a slice takes, others have their turn behind it, if they did anything
 since the slice before. They keep nine tenths of their rate so, with what it costs to catch entries
 before they change."""
