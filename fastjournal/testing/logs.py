@@ -192,19 +192,7 @@ class SegmentBuilder:
 
     def lease(self, job_ids: Sequence[bytes], token: int) -> None:
         """Append a lease group."""
-        self.operation(
-            Lease(
-                len(job_ids),
-                token,
-                again=False,
-                attempts=0,
-                facts=b"",
-                priorities=b"",
-                numbers=b"",
-                domains=[],
-                since=0,
-            )
-        )
+        self.operation(Lease.bare(len(job_ids), token))
         for job_id in job_ids:
             self.simple(Command.START_ATTEMPT, job_id)
 

@@ -76,19 +76,7 @@ def without(log: SegmentBuilder, index: int) -> bytes:
     records = [data[start:end] for start, end in zip(log.offsets, ends, strict=True)]
     if index in (LEASE + 1, LEASE + 2):
         head, _ = decode_record(records[LEASE])
-        payload = pack(
-            Lease(
-                1,
-                START_US + 60 * SECOND,
-                again=False,
-                attempts=0,
-                facts=b"",
-                priorities=b"",
-                numbers=b"",
-                domains=[],
-                since=0,
-            )
-        )
+        payload = pack(Lease.bare(1, START_US + 60 * SECOND))
         records[LEASE] = encode_record(msgspec.structs.replace(head, payload=payload))
     records[index] = b""
     if index in (BATCH + 1, BATCH + 2):

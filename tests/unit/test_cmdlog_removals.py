@@ -27,7 +27,7 @@ NOW = START_US + 3_600_000_000
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:128:0000000000000001:b"
 URI = b"http://a/"
-AGAIN = Lease(1, NOW + 9, True, 0, b"", b"", b"", [], 0)
+AGAIN = Lease.bare(1, NOW + 9, again=True)
 """A lease that goes on, of an entry that is written again."""
 
 

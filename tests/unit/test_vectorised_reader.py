@@ -316,28 +316,8 @@ def test_reader_equals_the_oracle_where_numbers_of_groups_are_absurd(
     tmp_path: Path, number: int
 ) -> None:
     for head in (
-        Lease(
-            number,
-            7,
-            again=False,
-            attempts=0,
-            facts=b"",
-            priorities=b"",
-            numbers=b"",
-            domains=[],
-            since=0,
-        ),
-        Lease(
-            1,
-            number,
-            again=False,
-            attempts=0,
-            facts=b"",
-            priorities=b"",
-            numbers=b"",
-            domains=[],
-            since=0,
-        ),
+        Lease.bare(number, 7),
+        Lease.bare(1, number),
         Batch(number),
     ):
         builder = SegmentBuilder(previous=None)
@@ -393,19 +373,7 @@ def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: P
         builder = SegmentBuilder()
         jobs = [builder.entry(b"%d" % index) for index in range(3)]
         builder.operation(Batch(4))
-        builder.operation(
-            Lease(
-                3,
-                77,
-                again=False,
-                attempts=0,
-                facts=b"",
-                priorities=b"",
-                numbers=b"",
-                domains=[],
-                since=0,
-            )
-        )
+        builder.operation(Lease.bare(3, 77))
         for job in jobs[:following]:
             builder.simple(Command.START_ATTEMPT, job)
         check_bytes(tmp_path, bytes(builder))

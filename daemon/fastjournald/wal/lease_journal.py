@@ -136,17 +136,7 @@ class LeaseJournal:
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""
         self._append_operation(
-            Lease(
-                0,
-                self.last_token,
-                again=False,
-                attempts=0,
-                facts=b"",
-                priorities=b"",
-                numbers=b"",
-                domains=[],
-                since=0,
-            ),
+            Lease.bare(0, self.last_token),
             now,
         )
 

@@ -113,6 +113,11 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
     since: _Number
     """When it began; 0: at the time of this record."""
 
+    @classmethod
+    def bare(cls, following: int, token: int, *, again: bool = False, attempts: int = 0) -> Lease:
+        """Return one that tells nothing of the entries: no facts, and no event."""
+        return cls(following, token, again, attempts, b"", b"", b"", [], 0)
+
 
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
     """Atomic record group: the next records belong to one request, all or nothing."""
