@@ -35,7 +35,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.disk import OsDisk
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.decoding.view_columns import cut, text
-from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000

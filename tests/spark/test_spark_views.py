@@ -23,7 +23,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.cluster.java_errors import translating_workers
 from fastjournal.spark.live_entries import entry_parts
-from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import INSTANTS
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder

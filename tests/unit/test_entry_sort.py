@@ -11,7 +11,7 @@ import pytest
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.export import entry_sort
 from fastjournal.spark.export.entry_sort import RunGroup, find_ranges, read_range, write_runs
-from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
 
 
 def batch_of(domains: list[str | None], values: list[bytes] | None = None) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.view_columns import READABLE
 from fastjournal.spark.live_entries import entry_parts, log_replay
 from fastjournal.spark.live_entries.entry_parts import find_parts, read_part
-from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.live_entries.log_replay import ReplayedLog
 from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder

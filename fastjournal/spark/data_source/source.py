@@ -42,7 +42,7 @@ from fastjournal.spark.history.events_reader import EventsReader, EventsStream
 from fastjournal.spark.history.events_view import history_parts
 from fastjournal.spark.live_entries.entries_reader import EntriesReader
 from fastjournal.spark.live_entries.entry_parts import find_index
-from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS
 from fastjournal.spark.query.paths import (
     check_journal,
     check_spool,

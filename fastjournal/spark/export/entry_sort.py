@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 from fastjournal.errors import LogFailedError
-from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
 
 RUN_BYTES = 64 * 1024 * 1024
 GROUP_ROWS = 2048

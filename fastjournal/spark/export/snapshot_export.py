@@ -59,7 +59,7 @@ from fastjournal.spark.live_entries.entry_parts import (
     parts_of_index,
     read_part,
 )
-from fastjournal.spark.live_entries.entry_rows import ENTRY_ARROW_SCHEMA
+from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.storage.files import (
     LogDirectory,
     check_outside_snapshots,

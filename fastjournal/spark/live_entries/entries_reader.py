@@ -1,4 +1,7 @@
-"""Reader of the view ``entries`` of the Spark data source."""
+"""Reader of the view ``entries`` of the Spark data source.
+
+Apart from ``entry_parts``, because the export, which reads these too, loads no PySpark.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Fetch of live entries: the records at given places of a segment, decoded column by column.
 
+They are rows of the view ``entries``: columns of the view ``records``, and the state of an entry.
+
 Only these records are read, in pieces of ``CHUNK_BYTES``, and each one's checksum is checked. An
 entry that later records changed, and one of a rare form, is decoded by itself.
 """
@@ -7,13 +9,16 @@ entry that later records changed, and one of a rare form, is decoded by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from fastjournal.cmdlog.format.layout import CRC_BYTES, SIMPLE_BODY_BYTES, TIME_BYTES
 from fastjournal.cmdlog.live_index import LiveChanges, LiveRecords, ReadBytes
 from fastjournal.errors import LogCorruptError
+from fastjournal.keys import parse_journal_key
 from fastjournal.spark.decoding.byte_arrays import (
     END_BYTES,
     ByteStrings,
@@ -27,14 +32,27 @@ from fastjournal.spark.decoding.vectorised.chunk import Chunk, parts_of
 from fastjournal.spark.decoding.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.decoding.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
 from fastjournal.spark.decoding.vectorised.frames import Frames, right_checksums
-from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, to_batch
-from fastjournal.spark.live_entries.entry_rows import (
-    ENTRY_ARROW_SCHEMA,
-    ENTRY_COLUMNS,
-    change_entry,
-)
+from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, READABLE, Column, to_batch
 from fastjournal.spark.storage.files import SegmentFile
 
+
+def _state_of_row(row: RecordRow) -> str | None:
+    if row.entry is None:
+        return None
+    if row.entry.token:
+        return "worked_on"
+    return "waiting" if row.entry.reason is None else "buried"
+
+
+_NAMES = (
+    "key", "uri", "links", "domain", "priority", "not_before", "id", "state", "value_type", "value",
+    "timestamp", "created", "modified", "expires", "ttl", "arrival", "attempts", "worked_on_until",
+    "superseded", "reason", "job_id", "segment", "offset",
+)  # fmt: skip
+_KNOWN = READABLE | {"state": Column("state", "text", _state_of_row)}
+
+ENTRY_COLUMNS = tuple(_KNOWN[name] for name in _NAMES)
+ENTRY_ARROW_SCHEMA = pa.schema([(column.name, column.arrow) for column in ENTRY_COLUMNS])
 _COLUMNS = {column.name: column for column in (*ENTRY_COLUMNS, CORRUPT_COLUMN)}
 READABLE_SCHEMA = ENTRY_ARROW_SCHEMA.append(pa.field(CORRUPT_COLUMN.name, CORRUPT_COLUMN.arrow))
 _LAST_RECORD_BYTES = 4096
@@ -214,3 +232,29 @@ def _state(chunk: Chunk) -> pa.Array:
     if isinstance(token, Integers):
         state[token.numbers > 0] = 1
     return _STATES.take(chunk.numbers(entries.rows, state, entries.valid, "long"))
+
+
+def change_entry(row: RecordRow, changes: LiveChanges | None) -> RecordRow:
+    """Return the row of the record that carries an entry, with the entry as it is now.
+
+    Args:
+        row: The record; it is changed.
+        changes: Changes by later records; None: the entry is as it stands there.
+
+    Raises:
+        LogCorruptError: The record carries no entry.
+    """
+    entry = row.entry
+    if entry is None:
+        raise LogCorruptError("the record carries no entry")
+    if changes is not None:
+        changed: dict[str, Any] = msgspec.structs.asdict(changes)
+        value = changes.value
+        if value is None:
+            changed["value"] = entry.value
+        elif isinstance(value, tuple):
+            kept, size = value
+            changed["value"] = entry.value[:kept].ljust(size, b"\0")
+        row.entry = msgspec.structs.replace(entry, **changed)
+        row.journal = parse_journal_key(changes.key)
+    return row

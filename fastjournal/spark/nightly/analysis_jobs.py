@@ -28,7 +28,7 @@ from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, sql_schema
 from fastjournal.spark.execution.process_pool import run_apart
 from fastjournal.spark.export.snapshot_export import PART_BYTES, export_snapshot
 from fastjournal.spark.history.event_rows import EventKind
-from fastjournal.spark.live_entries.entry_rows import ENTRY_COLUMNS
+from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS
 from fastjournal.spark.nightly.day_store import DayStore
 from fastjournal.spark.nightly.preparation import Night
 from fastjournal.spark.query.paths import list_directory
