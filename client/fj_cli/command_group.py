@@ -23,6 +23,9 @@ _LOOK_S = 0.1
 JOB_CONTROL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 """Signals of a terminal that stop a process: Ctrl-Z, and its use from the background."""
 
+_USES = (signal.SIGTTIN, signal.SIGTTOU)
+"""Those of its use from the background."""
+
 _TERM_S, _KILL_S = 10.0, 5.0
 """Patience after SIGTERM, and after SIGKILL: what is left then, the kernel holds."""
 
@@ -123,7 +126,6 @@ class CommandGroup:
         if self._terminal is not None and os.tcgetpgrp(self._terminal) == os.getpgrp():
             os.tcsetpgrp(self._terminal, self._process.pid)
             self._lent = True
-            self.signal(signal.SIGCONT)  # it may have read the terminal before, which stopped it
 
     def _take_terminal(self) -> None:
         if not self._lent or self._terminal is None:
@@ -139,9 +141,13 @@ class CommandGroup:
 
     def _is_stopped(self) -> bool:
         try:
-            return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
+            stopped = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
             return False  # it has ended, and the next wait says so
+        if stopped is not None and self._lent and stopped.si_status in _USES:
+            self.signal(signal.SIGCONT)  # it used the terminal before it was in front
+            return False
+        return stopped is not None
 
     def _stop_too(self) -> None:
         """Stop as the command has stopped, until the shell continues this program."""
@@ -166,7 +172,7 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
         OSError: It cannot be run.
     """
     group: CommandGroup | None = None
-    asked = False
+    asked, stop = False, 0
 
     def pass_on(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
@@ -175,7 +181,10 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
             group.signal(signal.SIGINT)
 
     def suspend(number: int, _frame: FrameType | None) -> None:
-        if group is not None:
+        nonlocal stop
+        if group is None:
+            stop = number
+        else:
             group.suspend(number)
 
     def look(_number: int, _frame: FrameType | None) -> None:
@@ -196,6 +205,8 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
             group = CommandGroup(argv)
         if asked:
             group.signal(signal.SIGINT)
+        if stop:
+            group.suspend(stop)
         yield group
     finally:
         if group is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,56 @@ def test_command_that_is_stopped_gives_the_shell_back_and_goes_on_in_front(
     terminal.press("one\n")
     terminal.wait_for("got one")
     terminal.wait_for("end 0")
+
+
+LENDING = """
+import os, signal
+from fj_cli.main import main
+lend = os.tcsetpgrp
+def lend_once(terminal, group):
+    os.tcsetpgrp = lend
+    {}
+os.tcsetpgrp = lend_once
+main()
+"""
+"""The command line, with a moment at which it hands the terminal over to its command."""
+WAIT_STOPPED = "os.waitid(os.P_PID, group, os.WSTOPPED | os.WNOWAIT)"
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "os.kill(os.getpid(), signal.SIGTSTP); lend(terminal, group)",
+        f"lend(terminal, group); os.killpg(group, signal.SIGTSTP); {WAIT_STOPPED}",
+    ],
+    ids=["before", "after"],
+)
+def test_stop_that_comes_while_the_command_gets_the_terminal_is_not_lost(
+    moment: str, terminal: Shell, tmp_path: Path
+) -> None:
+    run_lending(terminal, tmp_path, moment)
+    terminal.wait_for("Stopped")
+    terminal.press("echo sh''ell; fg; echo en''d $?\n")
+    terminal.wait_for("shell")
+    terminal.press("one\n")
+    terminal.wait_for("got one")
+    terminal.wait_for("end 0")
+
+
+def test_command_that_reads_before_it_has_the_terminal_goes_on(
+    terminal: Shell, tmp_path: Path
+) -> None:
+    run_lending(terminal, tmp_path, f"{WAIT_STOPPED}; lend(terminal, group)")
+    terminal.wait_for("began")
+    terminal.press("one\n")
+    terminal.wait_for("got one")
+
+
+def run_lending(terminal: Shell, directory: Path, moment: str) -> None:
+    script, program = directory / "script", directory / "program.py"
+    script.write_text("echo began; read a; echo got $a")
+    program.write_text(LENDING.format(moment))
+    terminal.press(f"{quote(sys.executable)} {program} lock k bash {script}\n")
 
 
 def test_lock_stops_its_command_with_it_and_goes_on_once_the_lock_is_renewed(
