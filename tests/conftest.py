@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
 from tests.memory_files import IN_MEMORY, copy_directory, memory_directory
 from tests.property.packer import ALONE, WITH_WORKER, packing
@@ -198,7 +197,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 @pytest.fixture(params=["poller", "tasks"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one task serve all plain connections of servers in this process, then a task each."""
-    patch_module(monkeypatch, "POLLS", request.param == "poller")
+    monkeypatch.setattr("fastjournald.net.connections.POLLS", request.param == "poller")
 
 
 @pytest.fixture(scope="module", params=[ALONE, WITH_WORKER])

@@ -7,10 +7,12 @@ import trio
 from fastjournal.protocol import Function, Request, ValueType, decode_reply
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.config import Config
-from tests.door.daemon import Server
-from tests.door.observability import PageRequest, PageResponse, pages_of
-from tests.door.recovery import open_archive, recover_engine
+from fastjournald.config.options import Config
+from fastjournald.observability.http_app import PageRequest, PageResponse
+from fastjournald.observability.http_routes import pages_of
+from fastjournald.recovery.open_archive import open_archive
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.server import Server
 
 START = 1_790_000_000_000_000
 

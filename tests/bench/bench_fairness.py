@@ -15,7 +15,7 @@ import sys
 import time
 
 from fastjournal.protocol import Function, Request
-from tests.door.engine import Engine
+from fastjournald.engine.engine import Engine
 
 FEW = 10
 MANY_DEFAULT = 100_000

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
-from tests.door.engine import Engine
-from tests.door.tables import Entry
+from fastjournald.engine.engine import Engine
+from fastjournald.tables.entry import Entry
 
 FEW = 10_000
 MANY = 1_000_000

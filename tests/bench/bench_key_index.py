@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import thread_time
 
-from tests.door.tables import KeyIndex
+from fastjournald.tables.key_index import KeyIndex
 
 LOADED_KEYS = 2048
 """Keys that a part of a bulk load has."""

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
-from tests.door.engine import Engine
+from fastjournald.engine.engine import Engine
 
 ENTRIES_DEFAULT = 1_000_000
 WINDOW = 256

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Query
-from tests.door.engine import Engine, Scan
+from fastjournald.engine.engine import Engine, Scan
 
 RANGES_DEFAULT = 100_000
 EACH = 1000

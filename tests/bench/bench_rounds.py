@@ -32,10 +32,14 @@ from typing import Any
 
 from fastjournal.cmdlog.writer import SyncPolicy
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
+from fastjournald.group_commit.commit import GroupCommit
+from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.polled_transport import PolledTransport
+from fastjournald.net.poller import Poller
+from fastjournald.net.session import Session
+from fastjournald.net.shared_batch import SharedBatch
 from tests.bench.bench_stages import HotPath, Stopwatch, now_us
 from tests.bench.one_connection import BODY, SUCCESS_BYTES
-from tests.door.daemon import GroupCommit
-from tests.door.net import PlainSocket, PolledTransport, Poller, Session, SharedBatch
 
 DIRECTORY = "/dev/shm"
 

@@ -31,11 +31,16 @@ from typing import Any
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.protocol import ClientConnection, Flag, Function, Request, encode_request
+from fastjournald.admission.memory_budget import MemoryBudget
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.engine import engine as engine_module
+from fastjournald.engine.engine import Engine, Settings, new_journal
+from fastjournald.engine.handlers import next as next_module
+from fastjournald.histogram import Latencies
+from fastjournald.net.session import Session
+from fastjournald.net.session_steps import COMMIT, RECEIVE
+from fastjournald.net.shared import Shared
 from tests.bench.one_connection import BATCH, BODY, DIRECTORY, WINDOW
-from tests.door.admission import MemoryBudget, TurnBudget
-from tests.door.daemon import Latencies
-from tests.door.engine import Engine, Settings, engine_module, new_journal, next_module
-from tests.door.net import COMMIT, RECEIVE, Session, Shared
 
 WINDOWS = 200
 STAGES = ("decode", "handle", "record", "index", "reply", "session", "write")

@@ -28,7 +28,7 @@ from fastjournal.keys import build_journal_key
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.daemon import main as run_daemon
+from fastjournald.main import main as run_daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("fastjournal/", "daemon/", "client/")

@@ -15,11 +15,12 @@ import msgspec
 
 from fastjournal.options import ENVIRONMENT, HELP
 from fastjournal.spark.nightly import command as nightly
+from fastjournald.config.command_line import UNITS
+from fastjournald.config.options import Config
+from fastjournald.main import new_command
 from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
 from tests.docs.reference_pages import allowed
-from tests.door.config import UNITS, Config
-from tests.door.daemon import new_command
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "systemd"

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import click
 
 from fastjournal.spark.nightly import command as nightly
+from fastjournald.main import new_command
 from fj_cli.cli import cli
 from fj_forwarder.main import command as forwarder
-from tests.door.daemon import new_command
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "man"

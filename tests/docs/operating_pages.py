@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tests.door.daemon import new_command
+from fastjournald.main import new_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 HEAD = "| option | default | meaning |\n| --- | --- | --- |\n"

@@ -19,13 +19,14 @@ import fastjournal
 from fastjournal import errors, limits
 from fastjournal.disk import DiskSpace
 from fastjournal.spool.forwarder_status import ForwarderStatus
+from fastjournald.config.command_line import UNITS
+from fastjournald.config.options import Config
+from fastjournald.main import new_command
+from fastjournald.observability.metrics import Metrics
 from fj_forwarder.http_metrics import ForwarderMetrics
 from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, context_of, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
-from tests.door.config import UNITS, Config
-from tests.door.daemon import new_command
-from tests.door.observability import Metrics
 from tests.observed_daemon import ObservedDaemon
 
 API_GROUPS = {

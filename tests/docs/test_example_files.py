@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fastjournald.config.load import load_config
+from fastjournald.config.options import Config
 from fj_cli.config import NAMES, find_daemon
 from tests.docs.example_files import DIRECTORY, EXAMPLES, NEEDED_BY_THE_UNIT, STATE, USUAL
-from tests.door.config import Config, load_config
 from tests.integration.programs import installed
 
 COMMENTED_OUT = re.compile(r"^# (?=\w+ ?= ?\S)", re.MULTILINE)

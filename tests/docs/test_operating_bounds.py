@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fastjournald.config.options import Config
 from tests.docs.operating_pages import MIB, operating_page, options
-from tests.door.config import Config
 
 TESTS = Path(__file__).resolve().parents[1]
 OPERATING = TESTS.parent / "docs/operating.md"

@@ -16,9 +16,9 @@ import pytest
 import fastjournal
 from fastjournal import Client, Job, SyncClient, SyncJob, errors
 from fastjournal.protocol.constants import ErrorCode
+from fastjournald.config.options import Config
 from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, subcommands_of
-from tests.door.config import Config
 from tests.system.staging import ROOT
 
 pytestmark = pytest.mark.xdist_group("site")

@@ -19,8 +19,8 @@ from fastjournal.disk import OsDisk
 from fastjournal.foreign.workq import open_workq
 from fastjournal.testing.logs import in_zone
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.engine import Settings
-from tests.door.recovery import load_engine
+from fastjournald.engine.engine import Settings
+from fastjournald.recovery.recover import load_engine
 
 DATA = Path(__file__).parent / "data" / "workq"
 LOGS = sorted(path.stem for path in DATA.glob("*.json"))

@@ -11,8 +11,8 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Function, Request, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.engine import Engine, Settings
-from tests.door.recovery import load_engine
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
 
 LOG = "/log"
 CORPUS = Path(__file__).parent / "data" / "workq"

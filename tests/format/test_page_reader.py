@@ -18,7 +18,7 @@ from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from fastjournal.protocol.messages import Reply
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.config import Config
+from fastjournald.config.options import Config
 from tests.format import page_reader
 from tests.format.page_reader import HEADER, DamageError, Entry, Log, parse_key
 from tests.integration.daemon_process import DaemonProcess

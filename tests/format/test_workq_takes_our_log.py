@@ -23,8 +23,8 @@ from fastjournal.protocol import Flag, Function, Query, Request, ValueType, deco
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqJobState, assert_workq_accepts
-from tests.door.engine import Scan, Settings
-from tests.door.recovery import load_engine
+from fastjournald.engine.engine import Scan, Settings
+from fastjournald.recovery.recover import load_engine
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 

@@ -15,7 +15,6 @@ from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Pair, Reply, Request, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
-from tests.door.places import patch_module
 from tests.integration.both_clients import KINDS, connected
 
 DAYS_30_S = 30 * 86400
@@ -109,7 +108,7 @@ def test_poll_of_a_longer_wait_than_it_takes_is_several() -> None:
 
 
 def test_poll_of_a_channel_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "SOCKET_WAIT_S_MAX", 0.01)
+    monkeypatch.setattr("fastjournal.client.sync.sockets.SOCKET_WAIT_S_MAX", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(ours)

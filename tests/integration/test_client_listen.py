@@ -13,7 +13,6 @@ from fastjournal.client.sync.listen import SyncListener
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_error
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
-from tests.door.places import patch_module
 from tests.integration.two_jobs import SleepingClock
 
 LISTEN = int(Flag.LISTEN)
@@ -94,7 +93,7 @@ async def test_listener_that_lost_its_connection_listens_again_and_says_so(
 async def test_listener_without_changes_notices_that_the_daemon_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.01)
+    monkeypatch.setattr("fastjournal.client.aio.listen.LISTENER_PING_S", 0.01)
     async with (
         Client(daemon.address, reconnect=QUICK) as client,
         client.listen("first") as changes,
@@ -204,7 +203,7 @@ def test_blocking_listener_that_lost_its_connection_listens_again_and_says_so(
 def test_blocking_quiet_listener_asks_whether_the_daemon_is_there(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.01)
+    monkeypatch.setattr("fastjournal.client.sync.listen.LISTENER_PING_S", 0.01)
     with SyncClient(daemon.address) as client, client.listen("first") as changes:
         next(changes)
         assert changes.wait(timeout=0.1) is None
@@ -256,7 +255,7 @@ def test_blocking_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> 
 def test_blocking_listener_that_polls_notices_a_daemon_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.1)
+    monkeypatch.setattr("fastjournal.client.sync.listen.LISTENER_PING_S", 0.1)
     silent = False
 
     def script(request: Request) -> Answer:
@@ -279,7 +278,7 @@ def poll_for_ever(changes: SyncListener) -> None:
 async def test_listener_that_polls_notices_a_daemon_that_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.05)
+    monkeypatch.setattr("fastjournal.client.aio.listen.LISTENER_PING_S", 0.05)
     async with Client(daemon.address) as client, client.listen("first") as changes:
         await anext(changes)
         with trio.fail_after(20):

@@ -14,7 +14,6 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from tests.door.places import patch_module
 from tests.integration.both_clients import KINDS, connected
 
 
@@ -66,7 +65,7 @@ async def test_connection_wakes_tasks_that_wait_for_room_about_once(
 ) -> None:
     """All of the room is taken: of requests in flight, or of unsent bytes."""
     if value_bytes == 0:
-        patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 100)
+        monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 100)
     tasks = 2000
     value, done, steps = bytes(value_bytes), 0, Steps()
 
@@ -89,7 +88,7 @@ async def test_connection_wakes_tasks_that_wait_for_room_about_once(
 async def test_timeout_does_not_count_a_wait_for_room_while_others_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
 
     def slow(request: Request) -> Answer:
         time.sleep(0.2)
@@ -106,7 +105,7 @@ async def test_timeout_does_not_count_a_wait_for_room_while_others_are_answered(
 
 
 async def test_malformed_request_passes_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
 
     async def fail(client: Client) -> None:
         with pytest.raises(BadRequestError):

@@ -31,9 +31,9 @@ from fastjournal.protocol import (
     encode_request,
 )
 from fastjournal.protocol.messages import Request
+from fastjournald.main import main
+from fastjournald.net.credentials import load_grants
 from tests.certificates import LONG_AGO, Authority, Files
-from tests.door.daemon import main
-from tests.door.net import load_grants
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
 

@@ -21,10 +21,9 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.limits import HTTP_CONNECTIONS_MAX
 from fastjournal.protocol import Function, Request, encode_request
-from tests.door.config import Config
-from tests.door.daemon import Server
-from tests.door.places import patch_module
-from tests.door.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.server import Server
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.programs import installed, run_program
 
@@ -172,8 +171,8 @@ async def test_daemon_that_stops_says_so_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so the end waits for this test's client, not for the clock
-    patch_module(monkeypatch, "STOP_SECONDS", START_S)
-    patch_module(monkeypatch, "STOP_SECONDS_MAX", START_S)
+    monkeypatch.setattr("fastjournald.net.stream_transport.STOP_SECONDS", START_S)
+    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", START_S)
     disk, clock = OsDisk(), SystemClock()
     path = str(tmp_path / "log")
     disk.mkdir(path)

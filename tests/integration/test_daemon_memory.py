@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.config import PROGRAM_BYTES
-from tests.door.tables import ENTRY_BYTES
+from fastjournald.config.options import PROGRAM_BYTES
+from fastjournald.tables.value_cache import ENTRY_BYTES
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
 from tests.integration.test_daemon_compaction import Churn, churning, outcomes

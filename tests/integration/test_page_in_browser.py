@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_to_bytes
 import pytest
 
 from fastjournal.client import SyncClient
-from tests.door.observability import duration
+from fastjournald.observability.page_text import duration
 from tests.integration.browser import CHROMIUM, Browser
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.page_contents import HOSTILE, PageReader, get_page

@@ -17,7 +17,7 @@ from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.door.recovery import ScanWorker, start_scan_worker
+from fastjournald.recovery.scan_worker import ScanWorker, start_scan_worker
 
 SEGMENTS = 5
 SLOT_BYTES = 1 << 20

@@ -7,8 +7,10 @@ from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Engine, Missing, fill_value
-from tests.door.tables import Cold, Entry, Unreadable
+from fastjournald.engine.engine import Engine, Missing
+from fastjournald.engine.value_memory import fill_value
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.value_cache import Unreadable
 
 
 def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:

@@ -19,20 +19,16 @@ from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from tests.door.compaction import (
-    DURABLE,
-    NOW,
-    TURN,
-    Backpressure,
-    Blocking,
-    candidates,
-    compact_segment,
-)
-from tests.door.config import Config
-from tests.door.daemon import Counters
-from tests.door.engine import Missing, Scan, evict_values
-from tests.door.recovery import recover_engine
-from tests.door.tables import Entry
+from fastjournald.compaction.backpressure import Backpressure
+from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.policy import candidates
+from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.value_memory import evict_values
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.runtime import Counters
+from fastjournald.tables.entry import Entry
 from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, dump, intervals_of
 from tests.property.subject import SECOND, START

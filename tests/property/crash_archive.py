@@ -14,9 +14,9 @@ from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.config import Config
-from tests.door.engine import Engine
-from tests.door.recovery import open_archive
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine
+from fastjournald.recovery.open_archive import open_archive
 
 ARCHIVE = "/archive"
 

@@ -19,7 +19,7 @@ from fastjournal.cmdlog.snapshot import (
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Store
+from fastjournald.engine.store import Store
 from tests.property.live_indexes import assert_live_index
 
 SNAPSHOTS = "/snapshots"

@@ -23,21 +23,18 @@ from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, en
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Compaction, compact_segment
-from tests.door.config import Config
-from tests.door.engine import (
-    BURIED_AT_ATTEMPTS_MAX,
-    DeliveredJobs,
-    DeliveringReply,
-    Engine,
-    KeyFilter,
-    Missing,
-    evict_values,
-    missing_notifications,
-    range_filter,
-)
-from tests.door.recovery import recover_engine
-from tests.door.tables import Entry, Unreadable
+from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Missing
+from fastjournald.engine.job_lifecycle import BURIED_AT_ATTEMPTS_MAX
+from fastjournald.engine.key_filter import KeyFilter, range_filter
+from fastjournald.engine.prefetch import missing_notifications
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.engine.value_memory import evict_values
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import Unreadable
 from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_archive import ARCHIVE, CrashedArchive
 from tests.property.crash_requests import VOLATILE_URI, draw_request

@@ -15,7 +15,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_e
 from fastjournal.cmdlog.snapshot import read_manifest
 from fastjournal.disk import Disk
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Store
+from fastjournald.engine.store import Store
 
 Rows = dict[int, dict[str, Any]]
 """Position of the record of each live entry, to what the entry is."""

@@ -26,8 +26,8 @@ from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedFile
-from tests.door.net import PlainSocket, StepRunner
-from tests.door.places import patch_module
+from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.step_runner import StepRunner
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer, ServerFixture
 
@@ -66,11 +66,11 @@ class PolledServer(ServerFixture):
         )
         self.disk.capacity_bytes = None
         self.draw = draw = Random(seed)
-        patch_module(monkeypatch, "POLLS", True)
+        monkeypatch.setattr("fastjournald.net.connections.POLLS", True)
         # in the event loop, in the thread, or as the disk shows
         limit = draw.choice((math.inf, -1.0, -1.0, 0.001))
-        patch_module(monkeypatch, "INLINE_SECONDS_MAX", limit)
-        patch_module(monkeypatch, "compactor.LOOK_SECONDS", 0.02)
+        monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", limit)
+        monkeypatch.setattr("fastjournald.tasks.compactor.LOOK_SECONDS", 0.02)
         slowness = draw.choice((0.0, 0.3, 1.0))
         sync = SimulatedFile.sync
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from fastjournal.errors import LogCorruptError
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
-from tests.door.config import Config
-from tests.door.engine import Missing
-from tests.door.tables import Entry
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Missing
+from fastjournald.tables.entry import Entry
 from tests.property.cold_values import still, value_of
 from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, request

@@ -19,8 +19,7 @@ import trio.testing
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
 from fastjournal.testing.path_lookup import file_at
-from tests.door.daemon import SyncThread
-from tests.door.places import patch_module
+from fastjournald.group_commit.sync_thread import SyncThread
 from tests.property.subject import START
 from tests.unit.server_fixture import LOG, Peer
 from tests.unit.test_session_bounds import Room
@@ -77,9 +76,9 @@ class SlowRoom(Room):
         # the same seed gives the same order of tasks, too
         monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         trio._core._run._r.seed(seed)
-        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
         # what waits is written while a sync goes on, however little it is
-        patch_module(monkeypatch, "WRITE_BYTES_MIN", 1)
+        monkeypatch.setattr("fastjournald.group_commit.commit.WRITE_BYTES_MIN", 1)
         self._synced_before = self._synced() - self.writer.durable
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
         monkeypatch.setattr(SyncThread, "run", lambda _, call: self._sync_slowly(call))

@@ -15,9 +15,10 @@ from fastjournal.errors import LogFailedError
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import DURABLE, NOW, TURN, Blocking, compact_segment
-from tests.door.config import Config
-from tests.door.recovery import recover_engine
+from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
 
 LOG: Final = "/log"
 DOMAIN: Final = b"good"

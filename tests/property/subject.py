@@ -21,20 +21,16 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import (
-    DeliveredJobs,
-    DeliveringReply,
-    Engine,
-    LongMatches,
-    Missing,
-    Scan,
-    Settings,
-    evict_values,
-    fill_value,
-    missing_notifications,
-)
-from tests.door.recovery import begin_anew, load_engine, value_limit
-from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold, Unreadable
+from fastjournald.engine.engine import Engine, Missing, Scan, Settings
+from fastjournald.engine.key_filter import LongMatches
+from fastjournald.engine.prefetch import missing_notifications
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.engine.value_memory import evict_values, fill_value
+from fastjournald.recovery.recover import begin_anew, load_engine, value_limit
+from fastjournald.tables.domain import NEVER
+from fastjournald.tables.entry import Cold
+from fastjournald.tables.signals import CHANGES, READY, TIMER, VALUES
+from fastjournald.tables.value_cache import Unreadable
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.value_watch import ValueWatch

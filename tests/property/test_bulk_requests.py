@@ -12,7 +12,8 @@ import pytest
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.constants import Flag, Query
 from fastjournal.protocol.messages import Reply
-from tests.door.engine import RIGHTS, Engine, Grant, Grants
+from fastjournald.engine.authorization import RIGHTS, Grant, Grants
+from fastjournald.engine.engine import Engine
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import Choices, draw_session
 from tests.property.subject import LOG, SECOND, START, EngineSubject, decoded, request

@@ -15,9 +15,10 @@ from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.engine import Engine, Settings
-from tests.door.recovery import load_engine
-from tests.door.tables import Entry, EntryState
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.packer import packing

@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.recovery import recover_engine
+from fastjournald.recovery.recover import recover_engine
 from tests.property.slow_syncs import SlowRoom
 from tests.property.subject import SECOND, request
 from tests.unit.server_fixture import Peer

@@ -15,7 +15,8 @@ import pytest
 
 from fastjournal.limits import UNDERSIZED_SEGMENTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.compaction import TIERS, Backpressure, bytes_usual, candidates, live_bytes
+from fastjournald.compaction.backpressure import Backpressure
+from fastjournald.compaction.policy import TIERS, bytes_usual, candidates, live_bytes
 from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 

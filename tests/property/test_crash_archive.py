@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from tests.door.compaction import AWAITS_ARCHIVE
+from fastjournald.compaction.compact_segment import AWAITS_ARCHIVE
 from tests.property.crash_archive import ARCHIVE
 from tests.property.crashing_daemon import LOG, CrashingDaemon
 from tests.property.test_crash_simulation import LIVES, live_and_crash, options

@@ -10,8 +10,8 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.config import Config
-from tests.door.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
 from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, dump
 
 SEEDS = 12

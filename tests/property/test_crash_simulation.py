@@ -18,8 +18,7 @@ from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.config import Config
-from tests.door.places import patch_module
+from fastjournald.config.options import Config
 from tests.property.crash_snapshots import SNAPSHOTS
 from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, START, request
@@ -241,7 +240,7 @@ def test_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -
 def test_recovery_finds_nothing_odd_where_time_was_applied_in_the_smallest_parts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    patch_module(monkeypatch, "ADVANCE_WORK_MAX", 1)
+    monkeypatch.setattr("fastjournald.engine.engine.ADVANCE_WORK_MAX", 1)
     for seed in (3, 35, 73, 77, 93, 126):
         run(seed)
     assert "event=found" in caplog.text

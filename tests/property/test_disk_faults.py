@@ -25,10 +25,10 @@ from fastjournal.protocol import ClientConnection, Flag, Function, encode_reques
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.config import Config
-from tests.door.daemon import Server, main
-from tests.door.places import patch_module
-from tests.door.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.main import main
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.server import Server
 from tests.property.subject import request
 
 LOG = "/log"
@@ -236,8 +236,8 @@ def run_daemon(
 
             await server.run(ready, stopped.wait)
 
-    patch_module(monkeypatch, "main.OsDisk", lambda: disk)
-    patch_module(monkeypatch, "main._serve", serve)
+    monkeypatch.setattr("fastjournald.main.OsDisk", lambda: disk)
+    monkeypatch.setattr("fastjournald.main._serve", serve)
     with pytest.raises(SystemExit) as caught:
         main(
             [

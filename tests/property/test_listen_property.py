@@ -15,8 +15,8 @@ import pytest
 from fastjournal.protocol import ClientConnection, decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from tests.door.engine import Engine, KeyFilter, Settings, expression_filter, range_filter
-from tests.door.places import patch_module
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.engine.key_filter import KeyFilter, expression_filter, range_filter
 from tests.property.subject import SECOND, START, request
 
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:1:0:x", b"p"]
@@ -193,7 +193,7 @@ def run(seed: int) -> None:
 def test_listener_with_a_copy_converges_and_gets_nothing_twice(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "MATCH_STEPS_MAX", size)
-    patch_module(monkeypatch, "NOTIFICATIONS_TURN_BYTES", 1)
+    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", size)
+    monkeypatch.setattr("fastjournald.engine.notifications.NOTIFICATIONS_TURN_BYTES", 1)
     for seed in range(SEEDS):
         run(seed)

@@ -22,10 +22,11 @@ from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import SegmentBuilder
-from tests.door.engine import DeliveredJobs, DeliveringReply, LongMatches, Missing, Scan
-from tests.door.places import patch_module
-from tests.door.tables import Entry
-from tests.door.wal import LiveCapture
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.key_filter import LongMatches
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.tables.entry import Entry
+from fastjournald.wal.live_capture import LiveCapture
 from tests.property.cold_values import fetch
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.live_indexes import TakenIndex
@@ -182,8 +183,8 @@ def test_snapshot_index_that_is_taken_while_entries_change_equals_replay(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part % 2:
-        patch_module(monkeypatch, "RUN_ENTRIES", 3)
-        patch_module(monkeypatch, "RUN_CHANGES", 2)
+        monkeypatch.setattr("fastjournald.wal.live_capture.RUN_ENTRIES", 3)
+        monkeypatch.setattr("fastjournald.wal.live_capture.RUN_CHANGES", 2)
     seen: Counter[str] = Counter()
     for seed in range(part, SESSIONS, PARTS):
         session = Session(seed)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.door.config import Config
+from fastjournald.config.options import Config
 from tests.property.crashing_daemon import LOG
 from tests.property.power_loss import RebuiltDaemon
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from fastjournal.protocol import decode_reply, decode_request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Engine, Scan, Settings
-from tests.door.places import patch_module
+from fastjournald.engine.engine import Engine, Scan, Settings
 from tests.property.subject import SECOND, START, request
 
 CURSOR = Query.CURSOR << QUERY_SHIFT
@@ -48,8 +47,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reply_bytes_max: int) -> None:
         # a step looks at one key or two, so that much may come between
-        patch_module(monkeypatch, "SCAN_STEP_WORK", 8)
-        patch_module(monkeypatch, "_LEASE_WORK", 8)
+        monkeypatch.setattr("fastjournal.limits.SCAN_STEP_WORK", 8)
+        monkeypatch.setattr("fastjournald.engine.handlers.scan.leasing._LEASE_WORK", 8)
         self.engine = Engine(Settings(reply_bytes_max=reply_bytes_max))
         self.now = START
         self.steps = 0

@@ -12,7 +12,7 @@ import pytest
 
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.door.config import Config
+from fastjournald.config.options import Config
 from tests.property.crashing_daemon import LOG, CrashingDaemon, Step, dump
 
 SEEDS = 60

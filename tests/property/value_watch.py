@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from fastjournal.protocol.constants import ValueType
-from tests.door.tables import Cold, Entry
+from fastjournald.tables.entry import Cold, Entry
 
 NUMBERS = (ValueType.INTEGER, ValueType.FLOAT, ValueType.BOOLEAN)
 """Types of values that never leave memory, if they are short."""

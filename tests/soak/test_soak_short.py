@@ -51,7 +51,7 @@ def test_poisons_of_the_soak_have_every_code_that_the_forwarder_gives_one_record
 
 
 def test_functions_all_take_part_in_the_soak() -> None:
-    from tests.door.engine import HANDLERS
+    from fastjournald.engine.handlers.table import HANDLERS
 
     asked = {int(operation.function) for operation in OPERATIONS}
     # QUIT ends a connection, as the soak does by closing it

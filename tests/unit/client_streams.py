@@ -13,7 +13,7 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from tests.door.net import PlainSocket
+from fastjournald.net.plain_socket import PlainSocket
 
 Watch = Callable[[bytes], None]
 """Called with the bytes that are about to be sent to a client."""

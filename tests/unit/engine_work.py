@@ -8,7 +8,7 @@ from typing import Any
 from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX
 from fastjournal.protocol import Flag, Function, Request
-from tests.door.engine import Engine, Scan, Settings, new_journal
+from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
 from tests.unit.lines import lines_of
 
 NOW = 1_790_000_000_000_000

@@ -15,11 +15,10 @@ from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
-from tests.door.config import Config
-from tests.door.daemon import Server
-from tests.door.engine import Engine
-from tests.door.places import patch_module
-from tests.door.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.server import Server
 from tests.property.subject import START
 
 LOG = "/log"
@@ -110,7 +109,7 @@ class HeldSync:
         # a function: a bound method in a class would not be given the file
         monkeypatch.setattr(SimulatedFile, "sync", lambda file, slowly=self.sync: slowly(file))
         # as on a disk whose syncs take long
-        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
 
     def sync(self, file: SimulatedFile) -> None:
         self._begun.set()

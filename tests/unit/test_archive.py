@@ -23,9 +23,10 @@ from fastjournal.cmdlog.snapshot import read_manifest, take_snapshot
 from fastjournal.errors import ConfigError, LogCorruptError, LogFailedError
 from fastjournal.limits import ARCHIVE_GAPS_MAX, ARCHIVE_RETRY_SECONDS
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import AWAITS_ARCHIVE, bytes_slowed, candidates
-from tests.door.recovery import open_archive, try_link
-from tests.door.tasks import Archiver
+from fastjournald.compaction.compact_segment import AWAITS_ARCHIVE
+from fastjournald.compaction.policy import bytes_slowed, candidates
+from fastjournald.recovery.open_archive import open_archive, try_link
+from fastjournald.tasks.archiver import Archiver
 from tests.property.compacted_log import LOG, CompactedLog
 
 ARCHIVE = "/archive"

@@ -21,7 +21,8 @@ from fastjournal.protocol import (
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.protocol.declaration import Scope
-from tests.door.engine import OPEN, RIGHTS, Engine, Grant, Grants
+from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
+from fastjournald.engine.engine import Engine
 from tests.functions import NO_FUNCTION, functions_for
 from tests.property.subject import SECOND, START, request
 

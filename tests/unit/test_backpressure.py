@@ -12,10 +12,10 @@ import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
-from tests.door.admission import bytes_of, grows
-from tests.door.compaction import GRANTED, Backpressure, bytes_slowed, bytes_usual
-from tests.door.places import patch_module
-from tests.door.tasks import Compactor
+from fastjournald.admission.log_growth import bytes_of, grows
+from fastjournald.compaction.backpressure import GRANTED, Backpressure
+from fastjournald.compaction.policy import bytes_slowed, bytes_usual
+from fastjournald.tasks.compactor import Compactor
 from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer
@@ -327,14 +327,14 @@ def two_writes(room: Room, *between: Request) -> list[Request]:
 async def test_backpressure_lets_others_go_while_a_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, answer: str
 ) -> None:
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
         pressure, writer = room.server.runtime.backpressure, room.writer
         other = await overgrow(room)
         # in lockstep: what is not read is not sent
         silent = room.connect_in_memory(lockstep=True)
-        patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 100_000)
+        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
         asked = two_writes(room, *READS[answer])
         await silent.send(*asked)
         await trio.testing.wait_all_tasks_blocked()
@@ -350,7 +350,7 @@ async def test_backpressure_lets_others_go_while_a_client_does_not_read(
         await trio.testing.wait_all_tasks_blocked()
         assert pressure.waiting == 1
         most = writer.log_bytes * 16 // 14
-        patch_module(monkeypatch, "bytes_slowed", lambda *_: most)
+        monkeypatch.setattr("fastjournald.compaction.backpressure.bytes_slowed", lambda *_: most)
         pressure.look()
         reply = await other.reply()
         assert reply is not None
@@ -364,7 +364,7 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
     answer: str,
     behind: int,
 ) -> None:
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
         peer = await overgrow(room)
@@ -374,7 +374,7 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
             sizes.append(size)
 
         monkeypatch.setattr(room.server.runtime.backpressure, "wait_turn", turn_comes)
-        patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 100_000)
+        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
         asked = two_writes(room, *READS[answer])
         await peer.send(*asked)
         for _ in asked:

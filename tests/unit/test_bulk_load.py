@@ -9,10 +9,10 @@ from fastjournal.cmdlog.format.segments import pack_position
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.keys import parse_journal_key
-from tests.door.engine import Engine, Settings
-from tests.door.places import patch_module
-from tests.door.recovery import load_engine
-from tests.door.tables import Entry, EntryState
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
 
 NOW = 1_700_000_000_000_000
 KEYS = [
@@ -45,7 +45,7 @@ KEYS = [
 @pytest.fixture(params=[1, 2, 1024], autouse=True)
 def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries are made so many at a time."""
-    patch_module(monkeypatch, "PART_JOBS", request.param)
+    monkeypatch.setattr("fastjournald.recovery.bulk_load.PART_JOBS", request.param)
 
 
 def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
@@ -101,7 +101,7 @@ def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> Non
 def test_keys_of_a_load_are_read_in_order_before_any_is_merged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "LOADED_RUN_KEYS", 7)
+    monkeypatch.setattr("fastjournald.recovery.bulk_load.LOADED_RUN_KEYS", 7)
     jobs = [a_job(number, key, uri=b"u%d" % number) for number, key in enumerate(KEYS, 1)]
     index = loaded(*jobs).store.keys.index
     assert index is not None

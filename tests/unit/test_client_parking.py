@@ -17,7 +17,6 @@ from fastjournal.client.core.address import parse_address
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.protocol import Reply, ServerConnection, encode_reply
-from tests.door.places import patch_module
 
 PATIENCE_S = 20
 
@@ -68,7 +67,7 @@ async def turns(count: int = 5) -> None:
 def test_backpressure_wakes_the_next_request_after_a_woken_one_was_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
 
     async def main() -> None:
         stream = DaemonStream()

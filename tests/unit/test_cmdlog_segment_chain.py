@@ -19,7 +19,7 @@ from fastjournal.disk import DiskLock, OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import READ
+from fastjournald.compaction.compact_segment import READ
 from tests.format.golden_log import GOLDEN, LIVE, build, live_of
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND

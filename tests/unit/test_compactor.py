@@ -11,15 +11,10 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.recovery.recover import verify
-from tests.door.compaction import (
-    DURABLE,
-    Blocking,
-    CompactionStoppedError,
-    bytes_usual,
-    compact_segment,
-)
-from tests.door.places import patch_module
-from tests.door.tasks import CompactionPace, Compactor
+from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.policy import bytes_usual
+from fastjournald.compaction.steps import DURABLE, Blocking, CompactionStoppedError
+from fastjournald.tasks.compactor import CompactionPace, Compactor
 from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 
 SEGMENT_BYTES = 16 * 1024
@@ -85,7 +80,7 @@ async def test_rewritten_segment_is_written_and_synced_in_pieces(
         return file
 
     monkeypatch.setattr(log.disk, "create", counting)
-    patch_module(monkeypatch, "WRITTEN_BYTES_MAX", 1000)
+    monkeypatch.setattr("fastjournald.compaction.replace_segment.WRITTEN_BYTES_MAX", 1000)
     await compactor_of(log).compact()
     assert len(syncs) > 3
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.door.tasks import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, CompactionPace
+from fastjournald.tasks.compactor import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, CompactionPace
 
 SLICE = 0.001
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from fastjournal.errors import ConfigError
-from tests.door.config import PROGRAM_BYTES, Config, load_config
-from tests.door.daemon import main
-from tests.door.places import patch_module
+from fastjournald.config.load import load_config
+from fastjournald.config.options import PROGRAM_BYTES, Config
+from fastjournald.main import main
 
 OPTIONS: dict[str, tuple[str, str, object]] = {
     # name: on the command line, in the file, the attribute
@@ -91,7 +91,7 @@ def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(config: Config, *_: object) -> int:
         raise Started(config)
 
-    patch_module(monkeypatch, "main._run", run)
+    monkeypatch.setattr("fastjournald.main._run", run)
 
 
 def start(*arguments: str) -> Config:
@@ -411,7 +411,7 @@ def test_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    patch_module(monkeypatch, "main._run", interrupted)
+    monkeypatch.setattr("fastjournald.main._run", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["--cmdlog-path", "/var/log-a"])
     assert ended.value.code == 130

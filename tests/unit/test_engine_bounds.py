@@ -13,9 +13,8 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import ENTRY_WORK, TOMBSTONE_BYTES
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from tests.door.engine import Engine, Scan, Settings, new_journal
-from tests.door.places import patch_module
-from tests.door.tables import TOMBSTONES_DROPPED, Tombstones
+from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
+from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
 
 NOW = 1_790_000_000_000_000
 LATER = NOW + 10_000_000
@@ -69,8 +68,8 @@ class Daemon:
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    patch_module(monkeypatch, "ADVANCE_WORK_MAX", PART * ENTRY_WORK)
-    patch_module(monkeypatch, "READY_DOMAINS_MAX", PART)
+    monkeypatch.setattr("fastjournald.engine.engine.ADVANCE_WORK_MAX", PART * ENTRY_WORK)
+    monkeypatch.setattr("fastjournald.engine.dispatcher.READY_DOMAINS_MAX", PART)
     return Daemon()
 
 
@@ -119,7 +118,7 @@ def test_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: Da
 
 
 def test_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "OLDEST_DUE_LOOKS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.stats.OLDEST_DUE_LOOKS_MAX", 3)
     daemon = Daemon()
     for number in range(3):
         daemon.set(b"d%d:1:%d:x" % (number, NOW - 1000 + number))
@@ -208,7 +207,7 @@ def served(daemon: Daemon, now: int) -> list[list[int]]:
 def test_waiting_requests_are_served_in_parts_in_the_order_of_asking(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    patch_module(monkeypatch, "SERVED_MAX", 4)
+    monkeypatch.setattr("fastjournald.engine.dispatcher.SERVED_MAX", 4)
     for number in range(PART):
         daemon.set(b"d:1:%d:%d" % (LATER, number))
     waiting(daemon, PART + 2)
@@ -235,7 +234,7 @@ def test_newly_ready_domains_are_examined_in_parts(daemon: Daemon) -> None:
 def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    patch_module(monkeypatch, "engine.REPLIES_BYTES_MAX", 1500)
+    monkeypatch.setattr("fastjournald.engine.dispatcher.REPLIES_BYTES_MAX", 1500)
     for number in range(6):
         daemon.set(b"d:1:%d:%d" % (LATER, number), value=bytes(1000))
     for asked in range(6):
@@ -247,7 +246,7 @@ def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
 def test_waiting_next_whose_time_is_over_is_answered_in_parts(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    patch_module(monkeypatch, "SERVED_MAX", 4)
+    monkeypatch.setattr("fastjournald.engine.dispatcher.SERVED_MAX", 4)
     waiting(daemon, 10, ttl=LATER - NOW)
     assert [len(go) for go in served(daemon, LATER)] == [4, 4, 2]
 

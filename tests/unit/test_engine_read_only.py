@@ -6,7 +6,7 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
-from tests.door.engine import Engine, Scan, Settings, new_journal
+from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 

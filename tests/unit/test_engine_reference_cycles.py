@@ -13,9 +13,9 @@ from fastjournal.protocol import Flag, Function, ValueType, decode_request, enco
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.config import Config
-from tests.door.engine import Engine, Settings
-from tests.door.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import recover_engine
 from tests.property.crashing_daemon import LOG
 from tests.property.subject import SECOND, START, request
 

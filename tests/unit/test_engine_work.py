@@ -18,7 +18,9 @@ from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from tests.door.engine import HANDLERS, LongMatches, Scan
+from fastjournald.engine.engine import Scan
+from fastjournald.engine.handlers.table import HANDLERS
+from fastjournald.engine.key_filter import LongMatches
 from tests.marks import marked
 from tests.unit.engine_work import LARGE, LATER, LINKS, MANY, NEXT, NOW, Daemon, do_bounded, key_of
 

@@ -8,8 +8,9 @@ from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pac
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
-from tests.door.tables import ARRIVAL_MAX, NOTHING, AccessTimes, Domain, Entry, Extra
-from tests.door.wal import Journal
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, AccessTimes, Entry, Extra
+from fastjournald.wal.journal import Journal
 
 HIGHEST = (255, INSTANT_MAX, ARRIVAL_MAX, INSTANT_MAX - 1, INSTANT_MAX - 2, 7)
 LAST_POSITION = pack_position(SEGMENT_NUMBER_MAX, 2**40 - 1)

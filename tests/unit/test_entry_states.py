@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from tests.door.tables import CAUSES, STATE_NAMES, Domain, Entry, EntryState
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import CAUSES, STATE_NAMES, EntryState
 
 STATES = sorted(value for name, value in vars(EntryState).items() if name.isupper())
 DAEMON = Path(__file__).parents[2] / "daemon" / "fastjournald"

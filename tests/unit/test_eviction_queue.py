@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.door.admission import EvictionQueue
-from tests.door.net import origin_of_host
+from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.net.listeners import origin_of_host
 
 
 def test_eviction_queue_gives_the_oldest_of_the_address_that_has_most() -> None:

@@ -14,8 +14,7 @@ import trio.testing
 
 from fastjournal.clock import WatchedClock
 from fastjournal.testing.clock import ManualClock
-from tests.door.places import patch_module
-from tests.door.tasks import Timers
+from fastjournald.tasks.timers import Timers
 
 FULL_SECONDS = 2.0
 FULL_SECONDS_MAX = 10.0
@@ -24,8 +23,8 @@ FULL_SECONDS_MAX = 10.0
 async def test_full_collection_waits_for_an_idle_moment_but_not_for_ever(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "FULL_COLLECTION_SECONDS", FULL_SECONDS)
-    patch_module(monkeypatch, "FULL_COLLECTION_SECONDS_MAX", FULL_SECONDS_MAX)
+    monkeypatch.setattr("fastjournald.tasks.timers.FULL_COLLECTION_SECONDS", FULL_SECONDS)
+    monkeypatch.setattr("fastjournald.tasks.timers.FULL_COLLECTION_SECONDS_MAX", FULL_SECONDS_MAX)
     requests: Counter[str] = Counter()
     runtime: Any = SimpleNamespace(
         engine=SimpleNamespace(counters=SimpleNamespace(requests=requests))

@@ -12,8 +12,8 @@ from fastjournal.cmdlog.format.records import encode_time
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
-from tests.door.daemon import INLINE_SECONDS_MAX, WRITE_BYTES_MIN, GroupCommit, SyncThread
-from tests.door.places import patch_module
+from fastjournald.group_commit.commit import INLINE_SECONDS_MAX, WRITE_BYTES_MIN, GroupCommit
+from fastjournald.group_commit.sync_thread import SyncThread
 
 LOG = "/log"
 TIME = encode_time(0)
@@ -257,7 +257,7 @@ class SlowDisk:
         self._main = threading.get_ident()
         # a function: a bound method in a class would not be given the file
         monkeypatch.setattr(SimulatedFile, "sync", lambda file, slowly=self.sync: slowly(file))
-        patch_module(monkeypatch, "commit.perf_counter", lambda: self._now)
+        monkeypatch.setattr("fastjournald.group_commit.commit.perf_counter", lambda: self._now)
 
     def sync(self, file: SimulatedFile) -> None:
         self.in_thread.append(threading.get_ident() != self._main)
@@ -467,8 +467,8 @@ class VirtualSyncs:
     """Syncs in the thread take 5 ms of trio's mock clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
-        patch_module(monkeypatch, "commit.perf_counter", trio.current_time)
+        monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("fastjournald.group_commit.commit.perf_counter", trio.current_time)
 
         async def run(_thread: SyncThread, call: Callable[[], object]) -> None:
             await trio.sleep(0.005)

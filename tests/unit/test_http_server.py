@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal import limits
-from tests.door.observability import HttpServer, PageRequest, PageResponse, answer
+from fastjournald.observability.http_app import PageRequest, PageResponse, answer
+from fastjournald.observability.http_server import HttpServer
 
 GET = b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n"
 BODY = b"what the page says\n"

@@ -8,7 +8,7 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.door.tables import FIRST, TOP, Intervals
+from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 
 KEYS = st.binary(max_size=3) | st.sampled_from([b"a", b"a\0", b"b", b"\xff", b"\xff\xff"])
 RANGES = st.tuples(KEYS, KEYS | st.none())

@@ -8,8 +8,9 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.protocol.constants import Flag
-from tests.door.engine import Store
-from tests.door.tables import Entry, EntryState
+from fastjournald.engine.store import Store
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 

@@ -9,8 +9,10 @@ import pytest
 from fastjournal.cmdlog.format.endings import DELETED
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.segments import pack_position
-from tests.door.tables import Domain, Entry
-from tests.door.wal import Journal, LeaseJournal
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.wal.journal import Journal
+from fastjournald.wal.lease_journal import LeaseJournal
 
 NOW = 10
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_BYTES_MAX, KEY_BYTES_MAX
-from tests.door.engine import (
+from fastjournald.engine.key_filter import (
     KeyFilter,
     LongMatches,
     expression_filter,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.door.places import patch_module
-from tests.door.tables import KEY_BYTES, KeyIndex, KeyRuns
+from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.key_runs import KEY_BYTES, KeyRuns
 
 
 class Keys:
@@ -265,11 +265,11 @@ def test_index_lists_what_stands_whatever_comes_and_goes_between(
     before: set[int], many_before: int, changes: list[tuple[str, int]], size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch_module(patch, "BLOCK_KEYS_MAX", size)
-        patch_module(patch, "BLOCK_KEYS_MIN", size // 8)
-        patch_module(patch, "PART_KEYS_MIN", max(3, size // 16))
-        patch_module(patch, "RUN_KEYS_MAX", 4 * size)
-        patch_module(patch, "_TAKEN_KEYS_MIN", size)
+        patch.setattr("fastjournald.tables.key_index.BLOCK_KEYS_MAX", size)
+        patch.setattr("fastjournald.tables.key_index.BLOCK_KEYS_MIN", size // 8)
+        patch.setattr("fastjournald.tables.key_index.PART_KEYS_MIN", max(3, size // 16))
+        patch.setattr("fastjournald.tables.key_runs.RUN_KEYS_MAX", 4 * size)
+        patch.setattr("fastjournald.tables.key_runs._TAKEN_KEYS_MIN", size)
         keys = Keys(*numbered(*before, *range(many_before)))
         for what, number in changes:
             if what in ("merge", "merge_gone", "sort_pending"):

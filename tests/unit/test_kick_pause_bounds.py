@@ -7,7 +7,6 @@ import pytest
 from fastjournal.limits import KICK_BYTES_MAX, KICK_ENTRIES_MAX, PAUSED_DOMAINS_MAX
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Function
-from tests.door.places import patch_module
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, EngineSubject, Subject, request
 
@@ -22,7 +21,7 @@ def test_kick_of_at_most_250_entries_by_one_request(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KICK_ENTRIES_MAX == 250
-    patch_module(monkeypatch, "KICK_ENTRIES_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.bury_kick.KICK_ENTRIES_MAX", 3)
     for n in range(4):
         s.set(b"a:1:0:%d" % n)
         s.bury(b"a:1:0:%d" % n)
@@ -34,7 +33,7 @@ def test_kick_looks_at_so_many_buried_entries_and_no_more(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that another connection has locked are passed over, one look each."""
-    patch_module(monkeypatch, "KICK_LOOKS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.bury_kick.KICK_LOOKS_MAX", 3)
     for number in range(5):
         s.set(b"a:1:0:%d" % number)
         s.bury(b"a:1:0:%d" % number)
@@ -59,7 +58,7 @@ def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
 def test_pause_of_more_domains_than_the_limit_is_busy(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "PAUSED_DOMAINS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.pause.PAUSED_DOMAINS_MAX", 2)
     assert PAUSED_DOMAINS_MAX == 100_000
     assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert s.pause(b"a", 2 * SECOND) == ""

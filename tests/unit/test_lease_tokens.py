@@ -7,7 +7,7 @@ import pytest
 from fastjournal.limits import INSTANT_MAX, SCAN_LEASES_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from tests.door.engine import Engine, Scan
+from fastjournald.engine.engine import Engine, Scan
 from tests.property.subject import Subject
 from tests.unit.lines import lines_of
 

@@ -9,7 +9,6 @@ import pytest
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import INTERVAL_BYTES, LIMIT_BYTES
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.places import patch_module
 from tests.property.compacted_log import CompactedLog
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, EngineSubject, Subject, request
@@ -37,7 +36,7 @@ def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
 
 @pytest.mark.rule("LIMIT: at most 100,000 domains")
 def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "LIMITED_DOMAINS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.limit.LIMITED_DOMAINS_MAX", 2)
     assert [limit(s, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert limit(s, b"a", b'{"jobs":8}') == ""
     assert limit(s, b"b", NONE) == ""
@@ -45,7 +44,9 @@ def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_limit_bounds_bytes(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000))
+    monkeypatch.setattr(
+        "fastjournald.engine.handlers.limit.LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000)
+    )
     names = [b"%01000d" % number for number in range(3)]
     assert [limit(s, name) for name in names] == ["", "", "busy"]
 
@@ -60,7 +61,7 @@ def test_limit_is_refused_while_the_disk_is_nearly_full(s: Subject) -> None:
 def test_intervals_are_bounded_in_number_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "tables.INTERVALS_MAX", 2)
+    monkeypatch.setattr("fastjournald.tables.domain_rules.INTERVALS_MAX", 2)
     s = s.under(interval_us_default=10 * SECOND)
     for name in (b"a", b"b", b"c"):
         s.set(name + b":1:0:x")
@@ -73,7 +74,9 @@ def test_intervals_are_bounded_in_number_and_the_first_ends_early(
 def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "tables.INTERVALS_BYTES_MAX", 2 * (INTERVAL_BYTES + 1000))
+    monkeypatch.setattr(
+        "fastjournald.tables.domain_rules.INTERVALS_BYTES_MAX", 2 * (INTERVAL_BYTES + 1000)
+    )
     s = s.under(interval_us_default=10 * SECOND)
     assert isinstance(s.target, EngineSubject)
     names = [b"%01000d" % number for number in range(3)]
@@ -119,7 +122,7 @@ def test_lease_of_a_plain_entry_is_no_hand_out_of_a_domain(s: Subject, plain: by
 
 
 def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "replay.INTERVALS_MAX", 2)
+    monkeypatch.setattr("fastjournal.cmdlog.recovery.replay_state.INTERVALS_MAX", 2)
     state = ReplayState()
     for number, key in enumerate((b"a:1:0:x", b"b:1:0:x", b"a:1:0:y", b"c:1:0:x")):
         state.note_delivery(key, number)

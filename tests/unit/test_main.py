@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from fastjournal.cmdlog.recovery.inspect_log import Progress
-from tests.door.daemon import _progress
+from fastjournald.main import _progress
 
 
 def test_progress_of_a_recovery_is_one_line_of_names_and_values(

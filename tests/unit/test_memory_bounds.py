@@ -10,8 +10,8 @@ from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import PAUSE_BYTES
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.engine import DOMAIN_BYTES, WAIT_BYTES, Engine
-from tests.door.places import patch_module
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES
 from tests.property.subject import SECOND, START, request
 
 
@@ -28,7 +28,7 @@ def wait(engine: Engine, domain: bytes, **fields: object) -> str:
 
 
 def test_waits_are_bounded_in_bytes_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "WAITS_BYTES_MAX", 10_500)
+    monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_BYTES_MAX", 10_500)
     engine = Engine()
     longest = bytes(4000)
     assert [wait(engine, longest + b"%d" % n, session=n) for n in range(3)] == [
@@ -65,7 +65,9 @@ def test_waits_count_their_options_and_keep_no_second_key() -> None:
 
 
 def test_pauses_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "engine.PAUSED_BYTES_MAX", 2 * (PAUSE_BYTES + 1000))
+    monkeypatch.setattr(
+        "fastjournald.engine.handlers.pause.PAUSED_BYTES_MAX", 2 * (PAUSE_BYTES + 1000)
+    )
     engine = Engine()
     names = [b"%01000d" % number for number in range(3)]
     codes = [code_of(engine, Function.PAUSE, name, ttl=SECOND) for name in names]
@@ -82,7 +84,9 @@ def test_pauses_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pauses_that_are_over_leave_a_replay_before_they_take_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "replay.PAUSED_BYTES_MAX", 10 * (PAUSE_BYTES + 1000))
+    monkeypatch.setattr(
+        "fastjournal.cmdlog.recovery.replay_state.PAUSED_BYTES_MAX", 10 * (PAUSE_BYTES + 1000)
+    )
     state = ReplayState()
     for number in range(100):
         state.pause(b"%01000d" % number, START + number, START + number, 1)
@@ -108,7 +112,7 @@ def test_segments_remember_pauses_of_long_names_in_few_bytes() -> None:
 
 
 def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "LOCKS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.lock_unlock.LOCKS_MAX", 2)
     engine = Engine()
     for key in (b"p", b"q", b"r"):
         assert code_of(engine, Function.SET, key, value=b"v") == ""
@@ -121,7 +125,9 @@ def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) 
 
 def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound some are notified twice, and none is missed."""
-    patch_module(monkeypatch, "EARLY_DELIVERIES_BYTES_MAX", 3000)
+    monkeypatch.setattr(
+        "fastjournald.engine.pubsub.notification_queue.EARLY_DELIVERIES_BYTES_MAX", 3000
+    )
     engine = Engine()
     keys = [b"%01000d" % number for number in range(10)]
     for at, key in enumerate(keys):

@@ -26,16 +26,13 @@ from fastjournal.disk import DiskSpace
 from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request
-from tests.door.config import load_config
-from tests.door.daemon import Histogram
-from tests.door.engine import UNKNOWN
-from tests.door.observability import (
-    Metrics,
-    PageResponse,
-    histogram,
-    shown,
-)
-from tests.door.places import patch_module
+from fastjournald.config.load import load_config
+from fastjournald.engine.request_counters import UNKNOWN
+from fastjournald.histogram import Histogram
+from fastjournald.observability.http_app import PageResponse
+from fastjournald.observability.metric_values import histogram
+from fastjournald.observability.metrics import Metrics
+from fastjournald.observability.page_text import shown
 from tests.functions import NO_FUNCTIONS
 from tests.observed_daemon import START, ObservedDaemon
 
@@ -223,7 +220,7 @@ def test_domains_of_any_names_have_distinct_series(names: set[bytes]) -> None:
 def test_metrics_of_many_domains_let_others_have_their_turn(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "metrics.SLICE_SECONDS", 0)
+    monkeypatch.setattr("fastjournald.observability.time_slices.SLICE_SECONDS", 0)
     for number in range(50):
         s.set(b"d%d:1:0:x" % number)
 

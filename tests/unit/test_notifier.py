@@ -11,10 +11,10 @@ import trio.testing
 
 from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.admission import TurnBudget
-from tests.door.daemon import Counters
-from tests.door.engine import Engine
-from tests.door.tasks import Notifier
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.engine.engine import Engine
+from fastjournald.runtime import Counters
+from fastjournald.tasks.notifier import Notifier
 from tests.property.subject import START, request
 
 SESSIONS = 1000

@@ -10,14 +10,11 @@ import trio.testing
 
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournal.protocol import Function
-from tests.door.observability import (
-    PART_MAX,
-    Overview,
-    PageRequest,
-    SharedTotals,
-    TimeSlices,
-    pages_of,
-)
+from fastjournald.observability.http_app import PageRequest
+from fastjournald.observability.http_routes import pages_of
+from fastjournald.observability.page_figures import Overview
+from fastjournald.observability.shared_totals import PART_MAX, SharedTotals
+from fastjournald.observability.time_slices import TimeSlices
 from tests.observed_daemon import ObservedDaemon
 
 DOMAINS = 10_000

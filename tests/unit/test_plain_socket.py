@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from tests.door.net import PlainSocket
+from fastjournald.net.plain_socket import PlainSocket
 
 USES: dict[str, Callable[[PlainSocket], Awaitable[object]]] = {
     "send": lambda plain: plain.send_all(b"x"),

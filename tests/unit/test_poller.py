@@ -20,10 +20,10 @@ from trio.testing import MockClock
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Function
-from tests.door.admission import TurnBudget
-from tests.door.daemon import INLINE_SECONDS_MAX
-from tests.door.net import ALONE_PIECES, PlainSocket
-from tests.door.places import patch_module
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.group_commit.commit import INLINE_SECONDS_MAX
+from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.poller import ALONE_PIECES
 from tests.property.subject import request
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
 from tests.unit.test_backpressure import LARGE, OVER, SEGMENT_BYTES, overgrow
@@ -33,7 +33,7 @@ from tests.unit.test_session_limits import NOP, ended, set_
 
 @pytest.fixture(autouse=True)
 def _polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "POLLS", True)
+    monkeypatch.setattr("fastjournald.net.connections.POLLS", True)
 
 
 def send_urgent(plain: socket.socket, before: bytes, behind: bytes) -> None:
@@ -262,7 +262,9 @@ async def test_poller_cuts_a_client_that_the_system_cannot_watch(
 async def test_failed_sync_tells_no_client_of_the_poller_ok(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf if "loop" in where else -1.0)
+    monkeypatch.setattr(
+        "fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf if "loop" in where else -1.0
+    )
     fixture = ServerFixture()
     told: list[str] = []
 

@@ -26,8 +26,9 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournal.protocol.declaration import LogEffect
-from tests.door.engine import HANDLERS, VALUE_HANDLERS, Context, Outcome
-from tests.door.tables import Unreadable
+from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS, Outcome
+from fastjournald.tables.value_cache import Unreadable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 

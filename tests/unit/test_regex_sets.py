@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_SET_INSTRUCTIONS
-from tests.door.engine import (
-    CompiledSet,
-    CompiledSets,
-    KeyFilter,
-    SetSearch,
-    expression_filter,
-    memory_of,
-    re2_options,
-)
+from fastjournald.engine.key_filter import KeyFilter, expression_filter, re2_options
+from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, SetSearch, memory_of
 
 EXPRESSIONS = [
     b"a", b"^a", b"a$", b"b+c", b"(a|b)*c", b".", b"^$", b"", b"[^a]", b"a{3}", b"\\xff", b"(?i)AB",

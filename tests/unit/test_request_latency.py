@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol import Flag, Function
-from tests.door.daemon import Latencies
-from tests.door.net import RECEIVE, RunScan, SharedBatch
+from fastjournald.histogram import Latencies
+from fastjournald.net.session_steps import RECEIVE, RunScan
+from fastjournald.net.shared_batch import SharedBatch
 from tests.property.subject import request
 from tests.unit.test_session_sans_io import (
     GET,

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.door.engine import DOMAINS, EXPRESSION, RANGE, Cursor, decode_cursor, encode_cursor
+from fastjournald.engine.handlers.scan.cursor import (
+    DOMAINS,
+    EXPRESSION,
+    RANGE,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+)
 
 GOLDEN = [
     (Cursor(RANGE, 4, b"k7", b""), "01010004 0002 6b37 0000 0484044b"),

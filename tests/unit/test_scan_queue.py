@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from tests.door.tasks import Place, ScanQueue
+from fastjournald.tasks.scan_queue import Place, ScanQueue
 
 
 def stays() -> bool:

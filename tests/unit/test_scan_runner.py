@@ -24,10 +24,10 @@ from fastjournal.limits import (
     TURN_WORK,
 )
 from fastjournal.protocol import Function
-from tests.door.admission import Share, TurnBudget
-from tests.door.daemon import Counters
-from tests.door.engine import Engine, Settings
-from tests.door.tasks import ScanRunner
+from fastjournald.admission.turn_budget import Share, TurnBudget
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.runtime import Counters
+from fastjournald.tasks.scan_runner import ScanRunner
 
 NUMBER = 20_000
 

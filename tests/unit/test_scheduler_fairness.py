@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol import Function, Reply, Request, decode_reply
-from tests.door.engine import Engine
+from fastjournald.engine.engine import Engine
 
 NOW = 1_790_000_000_000_000
 SECOND = 1_000_000

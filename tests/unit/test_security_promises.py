@@ -11,11 +11,12 @@ import click
 import pytest
 
 from fastjournal.spark.nightly import command as nightly
+from fastjournald.config.addresses import parse_place
+from fastjournald.config.options import Config
+from fastjournald.engine.authorization import Grant, Grants
+from fastjournald.main import new_command
 from fj_cli.cli import cli
 from fj_forwarder.main import command as forwarder
-from tests.door.config import Config, parse_place
-from tests.door.daemon import new_command
-from tests.door.engine import Grant, Grants
 
 
 def test_listen_by_default_is_loopback_only() -> None:

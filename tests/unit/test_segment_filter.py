@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.limits import FILTERED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.compaction import Liveness, SegmentFilter
+from fastjournald.compaction.liveness import Liveness
+from fastjournald.compaction.segment_filter import SegmentFilter
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 

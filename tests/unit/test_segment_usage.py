@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.door.wal import SegmentScore, SegmentUsage
+from fastjournald.wal.segment_usage import SegmentScore, SegmentUsage
 
 RUN = b"run one:"
 OTHER = b"another:"

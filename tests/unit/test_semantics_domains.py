@@ -13,7 +13,7 @@ from fastjournal import limits
 from fastjournal.protocol import Function, Reply, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from fastjournal.protocol.declaration import Right
-from tests.door.engine import Grant, Grants
+from fastjournald.engine.authorization import Grant, Grants
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 from tests.unit.engine_work import Daemon, do_bounded

@@ -13,8 +13,8 @@ from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.declaration import Right
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Grant, Grants, missing_notifications
-from tests.door.places import patch_module
+from fastjournald.engine.authorization import Grant, Grants
+from fastjournald.engine.prefetch import missing_notifications
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
 
@@ -326,7 +326,9 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
 def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
+    monkeypatch.setattr(
+        "fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_PER_CONNECTION_MAX", 2
+    )
     s.set(b"p")
     for identifier in (1, 2, 2):
         assert s.listen_to(b"p", identifier=identifier).code == ""
@@ -345,7 +347,7 @@ def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
 def test_listen_with_too_many_subscriptions_in_all_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_MAX", 2)
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
     other = request(Function.GET, b"p", flags=LISTEN)
@@ -358,7 +360,9 @@ def test_listen_with_too_many_subscriptions_in_all_is_busy(
 def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000)
+    monkeypatch.setattr(
+        "fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000
+    )
     keys = [b"p%d" % number for number in range(20)]
     for identifier, key in enumerate(keys):
         s.set(key)
@@ -376,7 +380,7 @@ def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
 def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_MAX", 1600)
+    monkeypatch.setattr("fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_MAX", 1600)
     for number in range(9):
         s.set(b"p%d" % number)
         s.listen_to(b"p%d" % number, identifier=number)
@@ -393,7 +397,7 @@ def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
 def test_listen_matching_is_bounded_in_one_go(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "MATCH_STEPS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 3)
     s.set(b"p")
     for identifier in range(10):
         s.listen_to(b"p", identifier=identifier)

@@ -6,8 +6,8 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.protocol import Flag, Function, Pair, Reply, State, ValueType, decode_reply
-from tests.door.engine import Missing
-from tests.door.tables import Unreadable
+from fastjournald.engine.engine import Missing
+from fastjournald.tables.value_cache import Unreadable
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 from tests.unit.engine_work import NEXT, Daemon, do_bounded

@@ -22,9 +22,9 @@ from fastjournal import limits
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Scan
-from tests.door.net import Session, connections
-from tests.door.places import patch_module
+from fastjournald.engine.engine import Scan
+from fastjournald.net import connections
+from fastjournald.net.session import Session
 from tests.property.subject import request
 from tests.unit.client_streams import Watch, as_socket_stream, stream_pair
 from tests.unit.server_fixture import Peer, ServerFixture
@@ -39,7 +39,7 @@ SMALL = 65_536
 @pytest.fixture(autouse=True)
 def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 class Room(ServerFixture):
@@ -411,7 +411,7 @@ async def test_memory_budget_counts_held_bytes_and_releases_them(autojump_clock:
 async def test_connections_together_wait_for_so_much_work(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    patch_module(monkeypatch, "WAITS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_MAX", 3)
     room = Room()
     async with room.open():
         peers = [room.connect_in_memory() for _ in range(2)]
@@ -481,8 +481,8 @@ async def test_session_that_is_over_leaves_memory_at_once_without_garbage_collec
 async def test_scans_over_a_bound_wait_to_begin(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    patch_module(monkeypatch, "SCANS_MAX", 2)
-    patch_module(monkeypatch, "SLICE_WORK", 0)
+    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 0)
     room = Room()
     gathering: set[int] = set()
     most = 0

@@ -20,9 +20,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import LongMatches
-from tests.door.places import patch_module
-from tests.door.tasks import may_rewrite, room_bytes
+from fastjournald.engine.key_filter import LongMatches
+from fastjournald.tasks.free_space import may_rewrite, room_bytes
 from tests.property.subject import START, request
 from tests.unit.server_fixture import LOG, SILENCE_S, HeldSync, Peer, ServerFixture
 
@@ -70,7 +69,7 @@ async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
 async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_timer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "SPACE_SECONDS", 3600.0)
+    monkeypatch.setattr("fastjournald.tasks.free_space.SPACE_SECONDS", 3600.0)
     fixture = ServerFixture()
     least = fixture.config.min_free_bytes
     async with fixture.open():
@@ -237,7 +236,7 @@ async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_fu
 async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up(
     slice_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SLICE_WORK", slice_work)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", slice_work)
     fixture = ServerFixture()
     order: list[int] = []
     async with fixture.open():
@@ -535,7 +534,7 @@ async def set_many(peer: Peer) -> list[bytes]:
 async def test_range_scan_waits_for_no_thread_that_matches_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "SCANS_MAX", 2)
+    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
     fixture = ServerFixture()
     begun, goes_on = hold_matches(monkeypatch)
     async with fixture.open():
@@ -607,10 +606,10 @@ async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
 async def test_scan_that_holds_much_ends_its_page_where_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "SCANS_MAX", 1)
+    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 1)
     monkeypatch.setattr(limits, "SCAN_HELD_BYTES_MAX", 1000)
     monkeypatch.setattr(limits, "SCAN_PAGE_WORK", 2000)
-    patch_module(monkeypatch, "SLICE_WORK", 100)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 100)
     fixture = ServerFixture()
     everything = request(Function.GET, b"k", uri=b"l", count=0)
 
@@ -648,7 +647,7 @@ async def test_sync_thread_takes_no_descriptor_once_the_server_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Descriptors may have run out when the first sync is slow."""
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
     fixture = ServerFixture()
     async with fixture.open():
         peer = await fixture.connect()

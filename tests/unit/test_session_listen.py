@@ -11,8 +11,7 @@ import trio.testing
 
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.places import patch_module
-from tests.door.tasks import Notifier
+from fastjournald.tasks.notifier import Notifier
 from tests.property.subject import SECOND, START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
@@ -173,7 +172,9 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
 async def test_slow_consumer_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000)
+    monkeypatch.setattr(
+        "fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000
+    )
     fixture = ServerFixture()
     fixture.disk.capacity_bytes = None
     async with fixture.open():
@@ -200,9 +201,9 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
 async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)
-    patch_module(monkeypatch, "MATCH_SLICE_WORK", 0)
-    patch_module(monkeypatch, "MATCH_STEPS_MAX", 1)
+    monkeypatch.setattr("fastjournald.engine.notifications.CHANGES_STOP_BYTES", 5 * 252)
+    monkeypatch.setattr("fastjournald.tasks.notifier.MATCH_SLICE_WORK", 0)
+    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 1)
     waits = 0
     wait_matched = Notifier.wait_matched
 

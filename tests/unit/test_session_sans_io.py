@@ -14,10 +14,13 @@ import pytest
 from fastjournal import limits
 from fastjournal.protocol import ClientConnection, Flag, Function, encode_reply, encode_request
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.admission import MemoryBudget, TurnBudget
-from tests.door.daemon import Latencies
-from tests.door.engine import DeliveredJobs, Grant, Grants
-from tests.door.net import (
+from fastjournald.admission.memory_budget import MemoryBudget
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.engine.authorization import Grant, Grants
+from fastjournald.engine.undelivered import DeliveredJobs
+from fastjournald.histogram import Latencies
+from fastjournald.net.session import Session
+from fastjournald.net.session_steps import (
     CLOSE,
     COMMIT,
     FLUSH,
@@ -27,14 +30,12 @@ from tests.door.net import (
     RECEIVE,
     ReadValues,
     RunScan,
-    Session,
-    Shared,
     Step,
     TakeSnapshot,
     WaitRoom,
     WaitTurn,
 )
-from tests.door.places import patch_module
+from fastjournald.net.shared import Shared
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, request
 
@@ -340,7 +341,7 @@ def test_window_of_sets_that_change_the_domain_tries_few_bulks(
         ]
 
     # all of a window in one slice
-    patch_module(monkeypatch, "SLICE_WORK", limits.TURN_WORK)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", limits.TURN_WORK)
     tried: list[int] = []
     handle_bulk = daemon.engine.handle_bulk
 
@@ -460,7 +461,7 @@ def test_news_are_told_when_no_reply_is_owed(daemon: Daemon, client: Client) -> 
 def test_session_does_not_listen_while_too_many_changes_wait(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "CHANGES_STOP_BYTES", 0)
+    monkeypatch.setattr("fastjournald.engine.notifications.CHANGES_STOP_BYTES", 0)
     listen = request(Function.GET, b"k", flags=Flag.LISTEN)
     client.ask(set_(b"k"), listen)
     assert client.send(encode(set_(b"k", b"new", at=START + 1))) is MATCH
@@ -573,7 +574,7 @@ def test_writers_wait_for_room_in_the_log_and_give_back_what_they_do_not_use(
 def test_writers_in_the_middle_of_a_batch_wait_for_room_that_ended_while_others_had_their_turn(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 10 * limits.REQUEST_WORK)
     client.ask(NOP)
     asked = [set_(b"k%02d" % number, identifier=number) for number in range(100)]
     client.session.receive_data(encode(*asked))
@@ -598,7 +599,7 @@ def test_writers_in_the_middle_of_a_batch_wait_for_room_that_ended_while_others_
 def test_readers_in_the_middle_of_a_batch_wait_for_no_room(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 10 * limits.REQUEST_WORK)
     client.ask(NOP)
     client.session.receive_data(encode(*[GET] * 100))
     assert client.step() is PASS_ON
@@ -660,7 +661,7 @@ def test_client_waits_for_its_turn_before_its_bytes_are_decoded(
 def test_long_batch_passes_its_turn_on_and_commits_once(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 10 * limits.REQUEST_WORK)
     client.ask(NOP)
     asked = [set_(b"k%d" % number, identifier=number) for number in range(100)]
     client.session.receive_data(encode(*asked))
@@ -677,7 +678,7 @@ def test_long_batch_passes_its_turn_on_and_commits_once(
 
 
 def test_replies_leave_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 1000)
+    monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 1000)
     client.ask(set_(b"k", bytes(400)))
     client.session.receive_data(encode(*[GET] * 10))
     sent = []
@@ -735,7 +736,7 @@ def test_bytes_that_wait_for_a_turn_are_decoded_in_parts_once_memory_is_scarce(
 def test_batch_that_passed_its_turn_on_gathers_little_once_memory_is_scarce(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 10 * limits.REQUEST_WORK)
     client.ask(set_(b"k", bytes(400)))
     del client.replies[:]
     client.session.receive_data(encode(*[GET] * 200))

@@ -11,8 +11,7 @@ from trio.testing import MockClock
 
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
-from tests.door.net import connections
-from tests.door.places import patch_module
+from fastjournald.net import connections
 from tests.property.subject import request
 from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_bounds import Room, codes
@@ -47,7 +46,7 @@ async def test_request_alone_takes_no_further_turns_of_the_event_loop(
     if connections.POLLS:
         # the poller has received from all others by then
         steps = 1
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
     fixture = ServerFixture()
     async with fixture.open():
         peer = await fixture.connect()

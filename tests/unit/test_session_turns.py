@@ -19,8 +19,9 @@ from fastjournal.limits import (
     TURN_WORK,
 )
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.admission import Share
-from tests.door.engine import Scan, Store
+from fastjournald.admission.turn_budget import Share
+from fastjournald.engine.engine import Scan
+from fastjournald.engine.store import Store
 from tests.property.subject import SECOND, START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP

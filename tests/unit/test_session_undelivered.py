@@ -14,8 +14,7 @@ from trio.testing import MockClock
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from tests.door.places import patch_module
-from tests.door.recovery import recover_engine
+from fastjournald.recovery.recover import recover_engine
 from tests.property.subject import SECOND, request
 from tests.unit.server_fixture import HeldSync, ServerFixture
 from tests.unit.test_session_bounds import Room, codes
@@ -37,7 +36,7 @@ TAKING = {
 @pytest.fixture(autouse=True)
 def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 def found_after_power_loss(fixture: ServerFixture, key: bytes = JOB) -> bool:

@@ -10,8 +10,10 @@ import pytest
 from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import Flag, Function, encode_request
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Grants, Scan
-from tests.door.net import CLOSE, COMMIT, RECEIVE, SharedBatch, WaitRoom, WaitTurn
+from fastjournald.engine.authorization import Grants
+from fastjournald.engine.engine import Scan
+from fastjournald.net.session_steps import CLOSE, COMMIT, RECEIVE, WaitRoom, WaitTurn
+from fastjournald.net.shared_batch import SharedBatch
 from tests.property.subject import LOG, SECOND, START, request
 from tests.property.test_bulk_requests import GRANTS, TOKENS
 from tests.unit.test_session_sans_io import Client, Daemon, codes, encode, set_

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
-from tests.door.engine import Missing
-from tests.door.places import patch_module
-from tests.door.tables import CHANGES, KEYS, READY, TIMER, VALUES, Signals
+from fastjournald.engine.engine import Missing
+from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -125,8 +124,8 @@ def test_waiting_requests_signal_values_that_are_on_disk_only() -> None:
 def test_keys_that_came_or_went_signal_when_they_are_many(
     s: Signalling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "FRESH_KEYS_MAX", 2)
-    patch_module(monkeypatch, "GONE_KEYS_MAX", 1)
+    monkeypatch.setattr("fastjournald.tables.key_table.FRESH_KEYS_MAX", 2)
+    monkeypatch.setattr("fastjournald.tables.key_table.GONE_KEYS_MAX", 1)
     s.set(b"a")
     s.set(b"b")
     assert s.taken() == 0
@@ -145,7 +144,7 @@ def test_keys_that_came_or_went_signal_when_they_are_many(
 def test_keys_that_went_by_rename_signal_when_they_are_many(
     s: Signalling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "GONE_KEYS_MAX", 1)
+    monkeypatch.setattr("fastjournald.tables.key_table.GONE_KEYS_MAX", 1)
     s.set(b"a")
     s.set(b"b")
     while s.engine.store.keys.sorted_keys().merge(10):

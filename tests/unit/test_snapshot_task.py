@@ -12,7 +12,6 @@ from fastjournal.cmdlog.live_index import LIVE_NAME
 from fastjournal.cmdlog.snapshot import list_snapshots, verify_snapshot
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
-from tests.door.places import patch_module
 from tests.property.live_indexes import assert_live_index
 from tests.property.subject import request
 from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
@@ -24,7 +23,7 @@ SNAPSHOTS = f"{LOG}/snapshots"
 async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
     monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", 0.0)
     fixture = ServerFixture()
     begun, goes_on = threading.Semaphore(0), threading.Event()
     plain = SimulatedDisk._call
@@ -122,7 +121,7 @@ async def test_snapshot_has_the_entries_of_its_instant_while_clients_change_all_
 async def test_snapshot_ends_with_an_error_where_the_daemon_stops_while_its_index_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "snapshots.STOP_SECONDS", 0.0)
+    monkeypatch.setattr("fastjournald.tasks.snapshots.STOP_SECONDS", 0.0)
     fixture = ServerFixture()
     begun, goes_on = threading.Event(), threading.Event()
     plain = SimulatedFile.write

@@ -12,7 +12,9 @@ import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.protocol.constants import Flag, ValueType
-from tests.door.tables import NO_ENTRIES, Domain, Entry, SortedEntries
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.door.daemon import INLINE_SECONDS_MAX, SAMPLE_SECONDS_MAX, SyncEstimate
+from fastjournald.group_commit.commit import INLINE_SECONDS_MAX, SAMPLE_SECONDS_MAX, SyncEstimate
 
 FAST, SLOW = INLINE_SECONDS_MAX / 5, INLINE_SECONDS_MAX * 5
 

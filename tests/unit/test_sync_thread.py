@@ -10,8 +10,7 @@ import trio
 import trio.testing
 
 from fastjournal.errors import LogFailedError
-from tests.door.daemon import SyncThread
-from tests.door.places import patch_module
+from fastjournald.group_commit.sync_thread import SyncThread
 from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_limits import set_
 
@@ -101,7 +100,7 @@ async def test_thread_can_be_closed_twice_and_used_again(thread: SyncThread) -> 
 
 
 async def test_sync_thread_ends_with_a_server_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
     fixture = ServerFixture()
     async with fixture.open():
         peer = await fixture.connect()
@@ -114,7 +113,7 @@ async def test_sync_thread_ends_with_a_server_that_stops(monkeypatch: pytest.Mon
 async def test_sync_thread_ends_with_a_server_whose_disk_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
     fixture = ServerFixture()
     with pytest.RaisesGroup(LogFailedError, flatten_subgroups=True):
         async with fixture.open():

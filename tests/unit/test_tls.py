@@ -20,8 +20,8 @@ from fastjournal.limits import (
     HANDSHAKES_PER_ORIGIN_MAX,
 )
 from fastjournal.protocol import ClientConnection, Function, Request
+from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext
 from tests.certificates import Authority
-from tests.door.net import Handshakes, TlsStream, _Ciphertext
 
 ORIGIN = "10.1.1.1"
 

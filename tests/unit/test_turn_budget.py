@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from fastjournal.limits import ALONE_WORK, CREDIT_WORK, SLICE_WORK, TURN_WORK
-from tests.door.admission import Share, TurnBudget
-from tests.door.daemon import Histogram, Latencies
-from tests.door.engine import Store
-from tests.door.tasks import TurnScheduler
+from fastjournald.admission.turn_budget import Share, TurnBudget
+from fastjournald.engine.store import Store
+from fastjournald.histogram import Histogram, Latencies
+from fastjournald.tasks.turn_scheduler import TurnScheduler
 
 SMALL = 10
 

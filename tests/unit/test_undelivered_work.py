@@ -10,7 +10,8 @@ import pytest
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
-from tests.door.engine import DeliveredJobs, DeliveringReply, Scan
+from fastjournald.engine.engine import Scan
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 

@@ -9,26 +9,13 @@ import pytest
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import (
-    HANDLERS,
-    VALUE_HANDLERS,
-    Missing,
-    Scan,
-    evict_values,
-    fill_value,
-    missing_notifications,
-    missing_soon,
-)
-from tests.door.tables import (
-    ENTRY_BYTES,
-    TEXT_BYTES,
-    VALUE_BYTES,
-    Cold,
-    Domain,
-    Entry,
-    Unreadable,
-    Values,
-)
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS
+from fastjournald.engine.prefetch import missing_notifications, missing_soon
+from fastjournald.engine.value_memory import evict_values, fill_value
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.value_cache import ENTRY_BYTES, TEXT_BYTES, VALUE_BYTES, Unreadable, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
 

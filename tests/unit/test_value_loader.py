@@ -10,10 +10,10 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from tests.door.engine import Missing, evict_values, fill_value
-from tests.door.places import patch_module
-from tests.door.tables import Cold
-from tests.door.tasks import Evictor
+from fastjournald.engine.engine import Missing
+from fastjournald.engine.value_memory import evict_values, fill_value
+from fastjournald.tables.entry import Cold
+from fastjournald.tasks.evictor import Evictor
 from tests.property.subject import request
 from tests.unit.server_fixture import SILENCE_S, ServerFixture
 
@@ -75,7 +75,7 @@ async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy:
 
 
 async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", 0.0)
     fixture = ServerFixture(memory_limit=1)
     with trio.fail_after(SILENCE_S / 2):
         async with fixture.open():
