@@ -90,7 +90,7 @@ class KeyTable:
     def remove(self, entry: Entry) -> None:
         """Take those keys of an entry out that lead to it."""
         shards, key, uri, index = self._shards, entry.key, entry.uri, self.index
-        # as ``pop``, without two calls for each DELETE (tests.bench.bench_stages)
+        # as ``pop``, without two calls for each DELETE (tests.bench.bench_instructions)
         shard = shards[hash(key) & 255]
         if shard.get(key) is entry:
             del shard[key]
