@@ -33,6 +33,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What builds the project (hatchling, editables) and PySpark's source distribution (setuptools, wheel).
 BUILD_TOOLS := hatchling editables setuptools wheel
 
+# It knows dependency groups; the pip of a new environment may be older.
+PIP := 'pip>=25.1'
+
 # The demonstration without Spark needs no Spark.
 DEMO_NEEDS := $(if $(findstring --no-spark,$(ARGS)),$(VENV)/.ready-base,$(VENV)/.ready)
 
@@ -54,7 +57,8 @@ $(VENV)/.ready-base: pyproject.toml constraints.txt | $(VENV)/bin/python
 # All of it: programs, Spark, tools.
 $(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): Spark is large, this takes a few minutes once"
-	$(BIN)/pip install --quiet --editable '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --upgrade $(PIP)
+	$(BIN)/pip install --quiet --editable '.[spark]' --group dev
 	touch $@ $(VENV)/.ready-base
 
 .PHONY: venv
@@ -62,7 +66,7 @@ venv: $(VENV)/.ready ## set up .venv: programs, Spark and tools, in the pinned v
 
 .PHONY: demo
 demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark out
-	$(BIN)/fj-cli demo $(ARGS)
+	$(BIN)/fj-cli demo --events examples/demo/page-changes.tsv.gz $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some, test-unit (or -docs, ...) one tier
@@ -157,9 +161,10 @@ audit: $(VENV)/.ready ## look for known vulnerabilities of the pinned versions; 
 constraints: ## take the newest versions of everything and pin them in constraints.txt
 	new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT; \
 	$(PYTHON) -m venv "$$new"; \
-	"$$new/bin/pip" install --quiet --upgrade $(BUILD_TOOLS) --editable '.[dev,spark]'; \
+	"$$new/bin/python" -m pip install --quiet --upgrade $(PIP); \
+	"$$new/bin/pip" install --quiet --upgrade $(BUILD_TOOLS) --editable '.[spark]' --group dev; \
 	{ echo '# Every version that the make targets install. Written by: make constraints'; \
-	  "$$new/bin/pip" freeze --all --exclude-editable --exclude pip; } >constraints.txt
+	  "$$new/bin/pip" freeze --all --exclude-editable; } >constraints.txt
 
 .PHONY: install-systemd
 install-systemd: ## install the units; PREFIX=, BINDIR= and DESTDIR= say where

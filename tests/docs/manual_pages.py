@@ -1,4 +1,4 @@
-"""Manual pages docs/man/*: generator, from the same declarations as the help of the programs.
+"""Manual pages docs/man/* and shell completion of fj-cli: generator, from the declarations.
 
 ``make pages`` writes them, and a test compares them. One page a program: click-man, the library for
 this, makes one a subcommand, fills the blocks of examples, and leaves the ends of the help out.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from click.shell_completion import get_completion_class
 
 from fastjournal.spark.nightly import command as nightly
 from fastjournald.main import new_command
@@ -21,6 +22,9 @@ from fj_forwarder.main import command as forwarder
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "man"
+COMPLETIONS = ROOT / "packaging" / "completions"
+COMPLETION_FILES = {"bash": "fj-cli", "zsh": "_fj-cli", "fish": "fj-cli.fish"}
+"""Names under which each shell looks for them."""
 
 
 class Manual(NamedTuple):
@@ -169,6 +173,17 @@ def path_of(name: str) -> Path:
     return DIRECTORY / f"{name}.{PROGRAMS[name].section}"
 
 
+def completion_of(shell: str) -> str:
+    """Return the completion of fj-cli for a shell: it asks fj-cli for the words."""
+    completion = get_completion_class(shell)
+    assert completion is not None
+    return completion(cli, {}, "fj-cli", "_FJ_CLI_COMPLETE").source().strip() + "\n"
+
+
 if __name__ == "__main__":
+    for shell, file in COMPLETION_FILES.items():
+        place = COMPLETIONS / shell / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(completion_of(shell), encoding="utf-8")
     for program in PROGRAMS:
         path_of(program).write_text(page_of(program), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Hooks of the documentation site (mkdocs.yml): pages that are no files of docs/ come in here.
 
-README.md is the first page, the reference is generated, and links to files of the repository that
-are no pages become their names.
+README.md is the first page, CHANGELOG.md a page, the reference is generated, and links to files of
+the repository that are no pages become their names.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]\[]+)\]\((?!\w+:|#)([^)#\s]+)((?:#[^)\s]+)?)\)")
 LIST_WITHOUT_BLANK = re.compile(r"^((?!- |\d+\. |[ |#]).+\n)(?=(?:- |\d+\. )\S)", re.MULTILINE)
+
+OF_THE_ROOT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the root that are pages, and their names in the site."""
 
 WITHOUT_PUBLIC_NAMES = {"cmdlog", "foreign", "spark", "testing"}
 """Packages of the library that define no name of ``import fastjournal``: two thirds of it."""
@@ -45,9 +48,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add README.md as the first page, and the reference."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    pages = {"index.md": with_links_from(readme, ROOT), **reference_pages()}
+    """Add the pages of the root, and the reference."""
+    texts = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in OF_THE_ROOT.items()}
+    pages = {page: with_links_from(text, ROOT) for page, text in texts.items()}
+    pages |= reference_pages()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -80,8 +84,8 @@ def with_links_from(text: str, folder: Path, place: Path = Path()) -> str:
             up = "../" * len(place.parts)
             inside = target.relative_to(docs) if target.is_relative_to(docs) else None
             return f"[{label}]({up}{inside}{anchor})" if inside else found[0]
-        if target == ROOT / "README.md":
-            return f"[{label}]({'../' * len(place.parts)}index.md{anchor})"
+        if target.parent == ROOT and target.name in OF_THE_ROOT:
+            return f"[{label}]({'../' * len(place.parts)}{OF_THE_ROOT[target.name]}{anchor})"
         return f"`{target.relative_to(ROOT)}`"
 
     parts = FENCED.split(text)

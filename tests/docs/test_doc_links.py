@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.site_hooks import OF_THE_ROOT
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "fastjournal": ROOT / "fastjournal",
@@ -16,7 +18,7 @@ PACKAGES = {
     "fj_cli": ROOT / "client/fj_cli",
     "tests": ROOT / "tests",
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -97,7 +99,8 @@ def nav_of(part: object) -> set[str]:
 
 def test_page_of_docs_is_in_the_navigation_of_the_site() -> None:
     nav = nav_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
-    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
-    made = {page for page in nav if page == "index.md" or page.startswith("reference/")}
+    docs = ROOT / "docs"
+    pages = {str(page.relative_to(docs)) for page in PAGES if page.is_relative_to(docs)}
+    made = {page for page in nav if page in OF_THE_ROOT.values() or page.startswith("reference/")}
     assert not pages - nav, "no reader finds these pages: put them into nav in mkdocs.yml"
     assert not nav - pages - made, "nav in mkdocs.yml has pages that docs/ has not"

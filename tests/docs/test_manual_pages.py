@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from fj_cli.cli import COMMANDS
-from tests.docs.manual_pages import DIRECTORY, PROGRAMS, page_of, path_of
+from tests.docs.manual_pages import (
+    COMPLETION_FILES,
+    COMPLETIONS,
+    DIRECTORY,
+    PROGRAMS,
+    completion_of,
+    page_of,
+    path_of,
+)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -19,6 +29,25 @@ def test_page_of_the_manual_is_that_of_the_options(name: str) -> None:
 
 def test_page_of_the_manual_exists_for_each_program_and_no_other() -> None:
     assert {path.name for path in DIRECTORY.iterdir()} == {path_of(name).name for name in PROGRAMS}
+
+
+@pytest.mark.parametrize("shell", COMPLETION_FILES)
+def test_completion_of_fj_cli_is_that_of_its_commands(shell: str) -> None:
+    file = COMPLETIONS / shell / COMPLETION_FILES[shell]
+    assert file.read_text(encoding="utf-8") == completion_of(shell), "run: make pages"
+
+
+def test_completion_of_fj_cli_gives_subcommands_to_bash() -> None:
+    file = COMPLETIONS / "bash" / COMPLETION_FILES["bash"]
+    words = "COMP_WORDS=(fj-cli spool st); COMP_CWORD=2; _fj_cli_completion fj-cli"
+    done = subprocess.run(
+        ["bash", "-c", f'. {file}; {words}; echo "${{COMPREPLY[@]}}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )
+    assert done.stdout.split() == ["status"]
 
 
 def rendered(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import os
 import re
@@ -25,19 +26,15 @@ from fj_cli.demo.page_changes import (
 )
 from fj_cli.demo.services import installed
 from tests.spark.java_machine import JavaMachine
+from tests.system.staging import ROOT
 
 DAY_S = 24 * 3600
 
-EVENTS = 20_000
-"""Events of the file that the test plays, the first ones; `make demo` plays all."""
+ALL_EVENTS = ROOT / "examples/demo/page-changes.tsv.gz"
+"""Events that `make demo` plays; the package has the newest of them."""
 
-PLAY_FIRST_EVENTS = f"""
-from fj_cli.demo import page_changes
-from fj_cli.main import main
-whole = page_changes.load_changes()
-page_changes.load_changes = lambda: whole[:{EVENTS}]
-main()
-"""
+EVENTS = 20_000
+"""Events of the file that the test plays, the first ones."""
 
 FEW_EVENTS = 1_500
 """Newest events of the file, which make the history in the test of the report: a week of it."""
@@ -80,18 +77,25 @@ def test_demo_slice_ends_before_a_change_of_a_page_that_is_due() -> None:
 
 
 def test_demo_slices_cover_the_file_without_gap() -> None:
-    changes = load_changes()
+    changes = load_changes(ALL_EVENTS)
     pieces = list(slices(changes, 365 * DAY_S))
     assert pieces[0].first == 0
     assert pieces[-1].end == len(changes) == 122_237
     assert all(before.end == after.first for before, after in itertools.pairwise(pieces))
 
 
+def test_demo_events_of_the_package_are_the_newest_of_the_checkout() -> None:
+    assert load_changes() == load_changes(ALL_EVENTS)[-10_000:]
+
+
 def test_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     # ten years of delay: as many events, but few slices to wait for
-    command = [sys.executable, "-c", PLAY_FIRST_EVENTS]
-    options = ["--no-spark", "--delay=3650d", "--seed=2", f"--directory={tmp_path / 'demo'}"]
-    run = subprocess.run([*command, "demo", *options], capture_output=True, text=True, check=False)
+    events = tmp_path / "events.gz"
+    with gzip.open(ALL_EVENTS) as every, gzip.open(events, "wb") as first:
+        first.writelines(itertools.islice(every, EVENTS))
+    command = [installed("fj-cli"), "demo", "--no-spark", "--delay=3650d", "--seed=2"]
+    options = [f"--events={events}", f"--directory={tmp_path / 'demo'}"]
+    run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     rows = {
         cells[0].strip(): cells[1].strip()

@@ -28,6 +28,16 @@ from tests.system.staging import make_environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"fastjournal", "fastjournald", "fj_forwarder", "fj_cli"}
 DATA = "fj_cli/data/page-changes.tsv.gz"
+WHEEL_BYTES_MAX = 1_300_000
+SHARED = {
+    *(f"man/man{page[-1]}/{page}" for page in ("fj-cli.1", "fj-nightly.1")),
+    *(f"man/man{page[-1]}/{page}" for page in ("fastjournald.8", "fj-forwarder.8")),
+    *("bash-completion/completions/fj-cli", "zsh/site-functions/_fj-cli"),
+    "fish/vendor_completions.d/fj-cli.fish",
+    *(f"fastjournal/monitoring/{path.name}" for path in (ROOT / "monitoring").iterdir()),
+}
+"""Files below share/ of an installation."""
+
 DEADLINE_S = 60
 
 
@@ -97,8 +107,7 @@ def test_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
     assert data.endswith(".data")
     assert info.endswith(".dist-info")
     assert {name for name in names if name.startswith(data)} == {
-        f"{data}/data/share/man/man{page[-1]}/{page}"
-        for page in ("fj-cli.1", "fj-nightly.1", "fastjournald.8", "fj-forwarder.8")
+        f"{data}/data/share/{name}" for name in SHARED
     }
     assert tops > PACKAGES
     assert f"{info}/licenses/LICENSE" in names
@@ -126,7 +135,8 @@ def test_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> None
 def test_sdist_and_wheel_carry_the_commit_of_their_checkout(tree: Path, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "docs/man"):
+    directories = ("docs/man", "packaging/completions", "monitoring")
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *directories):
         copy = shutil.copytree if (tree / name).is_dir() else shutil.copy
         (checkout / name).parent.mkdir(exist_ok=True)
         copy(tree / name, checkout / name)
@@ -175,11 +185,22 @@ def test_program_prints_its_version_with_the_commit(program: str) -> None:
 def test_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:
     for name in (
         *("Makefile", "constraints.txt", "hatch_build.py", ".ci/run", ".ci/tools", "docs", "tests"),
+        *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/demo/page-changes.tsv.gz"),
         *("systemd/install", "packaging/debian/build", "packaging/Containerfile"),
     ):
         assert (unpacked / name).exists(), name
     for name in (".venv", "dist", ".git"):
         assert not (unpacked / name).exists(), name
+
+
+def test_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size <= WHEEL_BYTES_MAX
+
+
+def test_wheel_says_that_it_is_typed_and_has_no_extra_for_development(wheel: Path) -> None:
+    (metadata,) = (text for name, text in contents(wheel).items() if name.endswith("/METADATA"))
+    assert b"\nClassifier: Typing :: Typed\n" in metadata
+    assert re.findall(rb"\nProvides-Extra: (\w+)", metadata) == [b"spark"]
 
 
 def test_wheel_carries_the_change_events_of_the_demonstration(wheel: Path, tmp_path: Path) -> None:
@@ -212,6 +233,7 @@ def test_install_pins_every_dependency_and_no_file_names_an_index() -> None:
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
         *(r for extra in project["project"]["optional-dependencies"].values() for r in extra),
+        *project["dependency-groups"]["dev"],
     ]
 
     assert {normal(re.split(r"[>=\[]", requirement)[0]) for requirement in wanted} <= pinned

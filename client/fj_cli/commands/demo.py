@@ -26,20 +26,28 @@ from fj_cli.termination import TerminatedError, unwound
     show_default=True,
     help="How long a page has to be left alone before it is worked on.",
 )
+@click.option(
+    "--events",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Play the events of this file; without it, those of the package.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the kills.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep everything here, in a new directory; without it, it is kept only after a failure.",
 )
-def demo_command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> None:
-    """Play 122,237 real changes of two documentation sites through all parts, and count.
+def demo_command(
+    no_spark: bool, delay: int, events: Path | None, seed: int, directory: Path | None
+) -> None:
+    """Play real changes of two documentation sites through all parts, and count.
 
-    Several producers spool them, the forwarder sends them, workers lease and complete; the daemon
-    is killed with SIGKILL twice and started again. At the end a table compares the executions with
-    the number computed straight from the file: exit code 1 where they differ. Then the newest
-    changes are spread over four weeks and worked off by simulated workers, a daemon starts on their
-    log, and fj-nightly reports what was slow yesterday, why, and since when.
+    The package has 10,000 changes. A checkout has 122,237, which make demo plays. Several producers
+    spool them, the forwarder sends them, workers lease and complete; the daemon is killed with
+    SIGKILL twice and started again. At the end a table compares the executions with the number
+    computed straight from the file: exit code 1 where they differ. Then the newest changes are
+    spread over four weeks and worked off by simulated workers, a daemon starts on their log, and
+    fj-nightly reports what was slow yesterday, why, and since when.
     """
     temporary = directory is None
     if directory is None:
@@ -55,7 +63,12 @@ def demo_command(no_spark: bool, delay: int, seed: int, directory: Path | None) 
     with unwound():
         try:
             good = _play(
-                directory, delay // 1_000_000, seed, spark=not no_spark, temporary=temporary
+                directory,
+                delay // 1_000_000,
+                seed,
+                events,
+                spark=not no_spark,
+                temporary=temporary,
             )
         except (KeyboardInterrupt, TerminatedError):
             good = temporary  # nobody asks what happened
@@ -70,7 +83,15 @@ def demo_command(no_spark: bool, delay: int, seed: int, directory: Path | None) 
         sys.exit(REFUSED)
 
 
-def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: bool) -> bool:
+def _play(
+    directory: Path,
+    delay_s: int,
+    seed: int,
+    events: Path | None,
+    *,
+    spark: bool,
+    temporary: bool,
+) -> bool:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -78,7 +99,7 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: b
     from fj_cli.demo.page_changes import expected_executions, load_changes
     from fj_cli.demo.play import Play, print_result
 
-    changes = load_changes()
+    changes = load_changes(events)
     jobs = len(expected_executions(changes, delay_s))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -89,7 +110,7 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool, temporary: b
             progress.update(events_bar, completed=events)
             progress.update(jobs_bar, completed=completed)
 
-        play = Play(directory, delay_s=delay_s, seed=seed, on_progress=show)
+        play = Play(directory, delay_s=delay_s, seed=seed, events=events, on_progress=show)
         with closing(play):
             result = play.run()
     print_result(result, Console())

@@ -1,9 +1,11 @@
-"""The shipped change events, and the number of executions that they ask for.
+"""Change events of web pages, and the number of executions that they ask for.
 
-``page-changes.tsv.gz`` holds one event a line, oldest first: seconds since the Unix epoch, domain,
-kind of change, path of the page's source. A page whose change is reported waits for a delay D; a
-further change within D puts it off to D after that. So a page is worked on once for its first
-change, and once more for each change that comes D or more after the one before it.
+A file of events (gzip) has one event a line, oldest first, its fields separated by tabs: seconds
+since the Unix epoch, domain, kind of change, path of the page's source. The package has the newest
+10,000 events of two sites, a checkout all 122,237 (``examples/demo/page-changes.tsv.gz``). A page
+whose change is reported waits for a delay D; a further change within D puts it off to D after that.
+So a page is worked on once for its first change, and once more for each change that comes D or more
+after the one before it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 SECOND_US = 1_000_000
@@ -39,9 +42,10 @@ class ChangeSlice(NamedTuple):
     """After them all is worked off that is due at this second; None: everything is."""
 
 
-def load_changes() -> list[PageChange]:
-    """Return the events of the shipped file, oldest first."""
-    data = resources.files("fj_cli").joinpath("data", "page-changes.tsv.gz").read_bytes()
+def load_changes(file: Path | None = None) -> list[PageChange]:
+    """Return the events of a file, oldest first; None: those of the package."""
+    source = file or resources.files("fj_cli").joinpath("data", "page-changes.tsv.gz")
+    data = source.read_bytes()
     changes = []
     for line in gzip.decompress(data).splitlines():
         at_s, domain, kind, path = line.split(b"\t")

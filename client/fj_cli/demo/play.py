@@ -69,6 +69,7 @@ class Play:
         directory: Empty.
         delay_s: Seconds that a changed page has to be left alone before it is worked on.
         seed: Seed of the moments of the kills.
+        events: File of the events; None: those of the package.
         on_progress: Told events spooled and jobs completed so far.
     """
 
@@ -78,12 +79,14 @@ class Play:
         *,
         delay_s: int,
         seed: int,
+        events: Path | None,
         on_progress: Callable[[int, int], None],
     ) -> None:
         self._directory = directory
         self._spool = directory / "spool"
         self._delay_s = delay_s
         self._random = random.Random(seed)
+        self._events = events
         self._on_progress = on_progress
         self._daemon = Daemon(directory)
         self._players: list[Player] = []
@@ -101,7 +104,7 @@ class Play:
         Raises:
             DemoError: A part did not do what it should.
         """
-        changes = load_changes()
+        changes = load_changes(self._events)
         expected = expected_executions(changes, self._delay_s)
         Spool(self._spool).close()
         shift_s = SystemClock().now_us() // SECOND_US - changes[-1].at_s - self._delay_s - DAY_S
@@ -111,6 +114,7 @@ class Play:
             delay_s=self._delay_s,
             shift_s=shift_s,
             producers=PRODUCERS,
+            events=self._events,
         )
         started = time.monotonic()
         sending = forwarder(self._directory, self._spool, self._daemon.address)

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,6 +38,8 @@ class Terms(msgspec.Struct, frozen=True):
     shift_s: int
     """Added to the time of each event, so that the last work is due by now."""
     producers: int
+    events: Path | None
+    """File of the events; None: those of the package."""
 
 
 class Spooled(msgspec.Struct):
@@ -102,7 +105,7 @@ class Player:
 
 def produce(pipe: Connection, terms: Terms, number: int) -> None:
     """Spool every n-th event of the slices that are asked for; never wait for a network."""
-    changes = load_changes()
+    changes = load_changes(terms.events)
     with Spool(terms.spool) as spool:
         while True:
             try:
@@ -127,7 +130,7 @@ def produce(pipe: Connection, terms: Terms, number: int) -> None:
 
 def work(pipe: Connection, terms: Terms, number: int) -> None:
     """Lease and complete what is due by the file's clock, domain after domain."""
-    domains = sorted({change.domain for change in load_changes()})
+    domains = sorted({change.domain for change in load_changes(terms.events)})
     domains = domains[number % len(domains) :] + domains[: number % len(domains)]
     client = SyncClient(terms.address, reconnect=None)
     while True:
