@@ -25,7 +25,7 @@ from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.connections import Connections
 from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
-from fastjournald.net.services import Services
+from fastjournald.net.stream_transport import Services
 from fastjournald.net.timeouts import ClientTimeouts
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES

@@ -27,7 +27,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedFile
 from fastjournald.net.plain_socket import PlainSocket
-from fastjournald.net.step_runner import StepRunner
+from fastjournald.net.stream_transport import StepRunner
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer, ServerFixture
 

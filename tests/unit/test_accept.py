@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournald.net.accept import accept
+from fastjournald.net.listeners import accept
 
 
 class Listener(trio.abc.Listener[trio.SocketStream]):

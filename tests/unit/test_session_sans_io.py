@@ -19,6 +19,7 @@ from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.authorization import Grant, Grants
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.histogram import Latencies
+from fastjournald.net.request_batch import Shared
 from fastjournald.net.session import Session
 from fastjournald.net.session_steps import (
     CLOSE,
@@ -35,7 +36,6 @@ from fastjournald.net.session_steps import (
     WaitRoom,
     WaitTurn,
 )
-from fastjournald.net.shared import Shared
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, request
 

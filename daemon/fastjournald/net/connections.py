@@ -12,17 +12,14 @@ from fastjournal import limits
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.eviction_queue import EvictionQueue
 from fastjournald.engine.undelivered import DeliveredJobs
-from fastjournald.net.accept import accept
-from fastjournald.net.client_transport import ClientTransport
-from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of, take_socket
-from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.listeners import accept, is_unix, keep_alive, origin_of, peer_of, take_socket
+from fastjournald.net.plain_socket import ClientTransport, PlainSocket
 from fastjournald.net.polled_transport import PolledTransport
 from fastjournald.net.poller import Poller
-from fastjournald.net.services import Services
+from fastjournald.net.request_batch import Shared
 from fastjournald.net.session import Session
-from fastjournald.net.shared import Shared
 from fastjournald.net.shared_batch import SharedBatch
-from fastjournald.net.stream_transport import StreamTransport
+from fastjournald.net.stream_transport import Services, StreamTransport
 from fastjournald.net.tls import Handshakes
 from fastjournald.runtime import Runtime
 

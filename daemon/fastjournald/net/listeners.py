@@ -1,11 +1,13 @@
-"""Listeners: sockets on ``HOST:PORT``, ``[HOST]:PORT`` and ``unix:PATH``, and their clients."""
+"""Listeners on ``HOST:PORT``, ``[HOST]:PORT`` and ``unix:PATH``: accept, and names of clients."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 
@@ -13,6 +15,47 @@ import trio
 
 from fastjournal.errors import ConfigError
 from fastjournald.config.addresses import Place, Unix, parse_place, socket_address
+
+LOG = logging.getLogger("fastjournald")
+
+PAUSE_SECONDS = 0.1
+"""After the system had no room for a connection: clients wait in its queue meanwhile."""
+
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+
+
+async def accept(
+    listener: trio.abc.Listener[trio.SocketStream],
+    serve: Callable[[trio.SocketStream], object],
+) -> None:
+    """Take connections, until cancelled; then close the listener.
+
+    Args:
+        listener: Where from.
+        serve: Called with each stream; has to see to it that it is closed.
+
+    Raises:
+        OSError: The listener is unusable.
+    """
+    short = False
+    async with listener:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                if not short:
+                    LOG.warning(
+                        "event=no-room-for-connections error=%r hint='see LimitNOFILE'",
+                        error.strerror,
+                    )
+                short = True
+                await trio.sleep(PAUSE_SECONDS)
+            else:
+                short = False
+                serve(stream)
+
 
 NONE_HANDED_OVER: Mapping[Place, socket.socket] = {}
 

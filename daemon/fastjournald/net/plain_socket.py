@@ -1,12 +1,79 @@
-"""Plain socket: the stream of a socket that the poller serves, for tasks that wait for it."""
+"""Sockets of clients: the stream of a plain socket, hang-up detection, the transports' interface.
+
+Hang-up detection asks the system, by a poll that never waits: the client may have gone while bytes
+that it sent before are still unread.
+"""
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 import trio
+
+from fastjournald.net.session import Session
+from fastjournald.net.tls import TlsStream
+
+
+def has_hung_up(stream: trio.abc.Stream) -> bool:
+    """Return whether the client sends nothing more: it closed, shut down or reset its end."""
+    return _poll(stream, select.POLLRDHUP)
+
+
+def is_lost(stream: trio.abc.Stream) -> bool:
+    """Return whether nothing reaches the client; one that only ended its requests still reads."""
+    return _poll(stream, 0)
+
+
+def _poll(stream: trio.abc.Stream, events: int) -> bool:
+    if not isinstance(stream, trio.SocketStream | TlsStream | PlainSocket):
+        return False
+    descriptor = stream.socket.fileno()
+    if descriptor < 0:
+        return True
+    poll = select.poll()
+    # hang-ups and errors are always reported
+    poll.register(descriptor, events)
+    return bool(poll.poll(0))
+
+
+def do_nothing() -> None:
+    """Do nothing: the callback of a connection that has ended."""
+
+
+class ClientTransport(Protocol):
+    """Connection of one client."""
+
+    session: Session
+    on_end: Callable[[], object]
+    """Called when the connection has ended."""
+
+    def __hash__(self) -> int:
+        """By identity."""
+
+    def begin(self) -> None:
+        """Serve the client, from the first byte on."""
+
+    def wake(self) -> None:
+        """Send, beside everything else, what the client did not ask for just now."""
+
+    def stop(self) -> None:
+        """The daemon stops: answer what is on its way, then close."""
+
+    def abandon(self, sentence: str, code: str) -> None:
+        """Wait no longer for the rest of a request: tell the client, and close."""
+
+    def refuse_request(self) -> None:
+        """Tell the client that there is no room for the rest of its request, and close."""
+
+    def cut(self) -> None:
+        """Close without a word, whatever the client has not taken."""
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has gone, or at least sends nothing more."""
 
 
 @contextmanager

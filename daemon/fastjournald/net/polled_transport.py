@@ -19,16 +19,12 @@ import trio
 from fastjournal import limits
 from fastjournal.limits import TURN_WORK
 from fastjournald.admission.turn_budget import QueuedClient
-from fastjournald.net.client_transport import do_nothing
-from fastjournald.net.hangup import has_hung_up
-from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.plain_socket import PlainSocket, do_nothing, has_hung_up
 from fastjournald.net.poller import Poller
-from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.shared_batch import SharedBatch
-from fastjournald.net.step_runner import StepRunner
-from fastjournald.net.stream_transport import STOP_SECONDS
+from fastjournald.net.stream_transport import STOP_SECONDS, Services, StepRunner
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")

@@ -11,29 +11,89 @@ log, others' turns, or because a token was wrong. The state is the method that g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
+import msgspec
+
 from fastjournal import limits
 from fastjournal.protocol import SUCCESS_BYTES, Function, Request
-from fastjournald.admission.log_growth import LogRoom, bytes_of
-from fastjournald.admission.memory_budget import MemoryAccount
-from fastjournald.admission.turn_budget import Share
-from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
+from fastjournald.admission.log_growth import LogRoom, WriterQueue, bytes_of
+from fastjournald.admission.memory_budget import MemoryAccount, MemoryBudget
+from fastjournald.admission.turn_budget import Share, TurnBudget
+from fastjournald.engine.context import Context
+from fastjournald.engine.engine import BULK_HANDLERS, Engine, Missing, Scan
+from fastjournald.engine.prefetch import missing_soon
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
-from fastjournald.net.outbox import Outbox
+from fastjournald.histogram import Latencies
+from fastjournald.net.outbox import Log, Outbox
 from fastjournald.net.session_steps import (
     COMMIT,
     PASS_ON,
     PENALTY,
+    ReadValues,
     RunScan,
     Step,
     TakeSnapshot,
     WaitRoom,
 )
-from fastjournald.net.shared import Shared
-from fastjournald.net.value_reads import ValueReads
+from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Unreadable
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """Engine, log, budgets and counters."""
+
+    engine: Engine
+    log: Log
+    memory: MemoryBudget
+    turns: TurnBudget
+    backpressure: WriterQueue
+    connections_closed: Counter[str]
+    protocol_errors: Counter[str]
+    latencies: Latencies
+    after_requests: Callable[[int], None]
+    """Called when requests have set signals, or have made the log grow by much."""
+    wake_tasks: Callable[[], None]
+    release_undelivered: Callable[[list[DeliveredJobs]], None]
+
+
+class ValueReads:
+    """Reads for one request after the other.
+
+    Args:
+        context: Context of the engine.
+    """
+
+    __slots__ = ("_context", "_had", "unreadable")
+
+    def __init__(self, context: Context) -> None:
+        self.unreadable: dict[bytes, str] = {}
+        """Reads that failed."""
+        self._context = context
+        self._had: dict[Entry, None] = {}
+        """Entries whose values were read."""
+
+    def step(self, missing: Missing, ahead: list[Request]) -> ReadValues:
+        """Return the step that reads what is missing, and what the requests ahead will need."""
+        place = missing.entries[0].state
+        # but for what others took meanwhile
+        self._had = {entry: None for entry in self._had if entry.state == place}
+        in_vain = any(entry in self._had for entry in missing.entries)
+        soon = missing_soon(self._context, missing, ahead)
+        return ReadValues(soon, self._had if in_vain else ())
+
+    def note(self, missing: Missing) -> None:
+        """Note which of the values are in memory now."""
+        for entry in missing.entries:
+            if isinstance(entry.value, bytes):
+                self._had[entry] = None
+
+    def clear(self) -> None:
+        """End the reads of a request: it was carried out."""
+        self.unreadable, self._had = {}, {}
+
 
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)

@@ -34,9 +34,8 @@ from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.net.outbox import Outbox
-from fastjournald.net.request_batch import RequestBatch
+from fastjournald.net.request_batch import RequestBatch, Shared
 from fastjournald.net.session_steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
-from fastjournald.net.shared import Shared
 from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from fastjournal.protocol import Request
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.engine import BULK_HANDLERS
-from fastjournald.net.shared import Shared
+from fastjournald.net.request_batch import Shared
 
 
 class Member(Hashable, Protocol):

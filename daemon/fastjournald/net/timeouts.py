@@ -14,7 +14,7 @@ import trio
 from fastjournal import limits
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER
-from fastjournald.net.client_transport import ClientTransport
+from fastjournald.net.plain_socket import ClientTransport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
