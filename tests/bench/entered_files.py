@@ -1,12 +1,14 @@
 """Source files of this project that a request enters, from the bytes on the socket to the reply.
 
-    python -m tests.bench.entered_files DIRECTORY
+    python -m tests.bench.entered_files DIRECTORY [--calls]
 
 Runs a daemon on a log in the directory, with a profiler on its event loop, and asks it from a
 thread: requests on an open connection that has sent such requests before, one after the other. A
 file counts if one of its functions is running when the bytes are received, or is called or resumed
 until the reply is sent. Whatever happens to run at the same time (timers) is not in every sample,
-so samples are intersected. Prints JSON: request to the files, as paths below the checkout.
+so samples are intersected. Prints JSON: request to the files, as paths below the checkout, the
+calls of functions of the project in the shortest sample, and how often such a call entered another
+file than the call before it. ``--calls`` prints the calls themselves, one a line.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import socket
 import subprocess
 import sys
 import time
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -45,6 +49,24 @@ SAMPLES = 10
 SECONDS_MAX = 120.0
 
 
+class Sample:
+    """What one request entered.
+
+    Args:
+        files: Files of the project.
+        calls: Calls in order, each with its file, or none.
+    """
+
+    def __init__(self, files: frozenset[str], calls: list[tuple[str, str]]) -> None:
+        self.files = files
+        self.calls = [call for call in calls if call[0]]
+
+    @property
+    def file_changes(self) -> int:
+        """Calls that entered another file than the call before."""
+        return sum(one[0] != other[0] for one, other in pairwise(self.calls))
+
+
 class EventLoopProfile:
     """Source files that the thread which created this enters between a ``recv`` and a ``send``.
 
@@ -54,6 +76,7 @@ class EventLoopProfile:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._files: set[str] = set()
+        self._calls: list[tuple[str, str]] = []
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -65,20 +88,27 @@ class EventLoopProfile:
                     self._files.add(below.f_code.co_filename)
                     below = below.f_back
         elif event == "call":
-            self._files.add(frame.f_code.co_filename)
+            code = frame.f_code
+            self._files.add(code.co_filename)
+            self._calls.append((code.co_filename, code.co_qualname))
         elif event == "c_call" and _is_of_client(argument, "send"):
             self._socket = None
 
-    def take(self) -> frozenset[str]:
-        """Return the project's files that were entered since the last time."""
+    def take(self) -> Sample:
+        """Return what was entered since the last time."""
         files, self._files = self._files, set()
-        below = {
-            str(path.relative_to(ROOT))
-            for path in (Path(file).resolve() for file in files)
-            if path.is_relative_to(ROOT)
-        }
+        calls, self._calls = self._calls, []
         # the program's main function is below everything that runs
-        return frozenset(file for file in below if file.startswith(SOURCES) and file != MAIN)
+        entered = frozenset(name for file in files if (name := _name_of(file)) not in ("", MAIN))
+        return Sample(entered, [(_name_of(file), called) for file, called in calls])
+
+
+@cache
+def _name_of(file: str) -> str:
+    """Return the path of a file below the checkout; empty: it is no source of the project."""
+    path = Path(file).resolve()
+    name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
+    return name if name.startswith(SOURCES) else ""
 
 
 def _is_of_client(function: Any, name: str) -> bool:
@@ -99,7 +129,7 @@ class Asker:
         self._socket = socket.create_connection((host, int(port)))
         self._connection = ClientConnection()
         self._profile = profile
-        self.entered: dict[str, list[frozenset[str]]] = {}
+        self.entered: dict[str, list[Sample]] = {}
 
     def ask(self, name: str, function: Function, **fields: Any) -> Reply:
         """Ask once; note the files under ``name``."""
@@ -142,17 +172,25 @@ class Asker:
         return key
 
 
-def ask_daemon(ready_file: Path, profile: EventLoopProfile) -> None:
+def ask_daemon(ready_file: Path, profile: EventLoopProfile, *, shows_calls: bool) -> None:
     """Wait for the daemon of this process, ask it, print what was entered, and stop it."""
     try:
         while not ready_file.exists():
             time.sleep(0.01)
         asker = Asker(ready_file.read_text().split()[0], profile)
         asker.ask_all()
-        entered = {
-            name: sorted(frozenset.intersection(*samples[WARM_UP:]))
-            for name, samples in asker.entered.items()
-        }
+        entered = {}
+        for name, samples in asker.entered.items():
+            shortest = min(samples[WARM_UP:], key=lambda sample: len(sample.calls))
+            entered[name] = {
+                "files": sorted(
+                    frozenset.intersection(*[each.files for each in samples[WARM_UP:]])
+                ),
+                "calls": len(shortest.calls),
+                "file_changes": shortest.file_changes,
+            }
+            if shows_calls:
+                print(name, *map(" ".join, shortest.calls), sep="\n    ")
         print(json.dumps(entered), flush=True)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -167,8 +205,7 @@ def measure(directory: Path) -> dict[str, list[str]]:
         check=True,
         timeout=SECONDS_MAX,
     )
-    entered: dict[str, list[str]] = json.loads(done.stdout)
-    return entered
+    return {name: entered["files"] for name, entered in json.loads(done.stdout).items()}
 
 
 def main() -> None:
@@ -176,7 +213,8 @@ def main() -> None:
     directory = Path(sys.argv[1])
     ready_file = directory / "ready"
     profile = EventLoopProfile()
-    Thread(target=ask_daemon, args=(ready_file, profile), daemon=True).start()
+    ask = partial(ask_daemon, ready_file, profile, shows_calls="--calls" in sys.argv)
+    Thread(target=ask, daemon=True).start()
     options = ("--cmdlog-path", str(directory / "log"), "--ready-file", str(ready_file))
     run_daemon([*options, "--listen", "127.0.0.1:0", "--log-level", "warning"])
 
