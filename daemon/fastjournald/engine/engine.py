@@ -27,11 +27,11 @@ from fastjournald.engine.context import Context, new_journal
 from fastjournald.engine.deadlines import ClockSteps, Deadlines, MovedEnds
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
+from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.handlers.table import (
     BULK_HANDLERS,
     HANDLERS,
     VALUE_HANDLERS,
-    Scan,
 )
 from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
@@ -112,7 +112,6 @@ class Engine:
         ):
             return self._refused(request, why_not)
         try:
-            # found by their names: ``set_`` of SET, in some module of engine/handlers
             handler = HANDLERS[function]
         except KeyError:
             return self._refused(request, ErrorCode.UNKNOWN_FUNCTION)

@@ -1,1 +1,1 @@
-"""Handlers: one function for each function of the protocol, in a file named after it. Pure."""
+"""Handlers: one function for each function of the protocol, listed in ``table``. Pure."""
