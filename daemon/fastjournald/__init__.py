@@ -2,8 +2,8 @@
 
     net/poller           asks which sockets have something, and commits for all of them at once
     net/polled_transport receives bytes, and waits for whatever the session waits for
-    net/session          bytes to requests (fastjournal.protocol); one client's state, without IO
-    net/request_batch    hands the requests to the engine, one after the other
+    net/session          one client's state machine, without IO: decodes requests
+                         (fastjournal.protocol), and has the engine handle them one after the other
     engine/engine        brings time up to date and finds the handler; all is pure from here on
     engine/handlers      decide what a request does to entries
     engine/store         keeps tables/ (indexes, queues, leases) and the log in step

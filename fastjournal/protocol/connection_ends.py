@@ -56,6 +56,8 @@ class _Receiver(Generic[MessageT]):
         """Bytes that ``_rest`` must have before it is worth another look."""
         self._error: ProtocolError | None = None
         self._ended = False
+        self.over = False
+        """Whether an error or the end of the stream follows the messages that are whole."""
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> int:
         """Take bytes that arrived; ``b""`` is the end of the stream.
@@ -88,6 +90,7 @@ class _Receiver(Generic[MessageT]):
         except ProtocolError as error:
             # a traceback would keep the data for as long as the connection
             self._error = error.with_traceback(None)
+            self.over = True
             self._rest = rest = bytearray()
         else:
             if used < len(data) or rest:
@@ -137,12 +140,13 @@ class _Receiver(Generic[MessageT]):
         """Take no more of a message that is cut short: what comes next is this error."""
         identifier = self._reader.unfinished(self._rest) or 0
         self._error = ProtocolError(sentence, code=code, identifier=identifier)
+        self.over = True
         self._rest = bytearray()
 
     def _end(self) -> None:
         if self._ended or self._error is not None:
             return
-        self._ended = True
+        self._ended = self.over = True
         identifier = self._reader.unfinished(self._rest)
         if identifier is not None:
             self._error = ProtocolError(

@@ -19,8 +19,7 @@ from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.authorization import Grant, Grants
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.histogram import Latencies
-from fastjournald.net.request_batch import Shared
-from fastjournald.net.session import Session
+from fastjournald.net.session import ADVANCE, Session, Stage
 from fastjournald.net.session_steps import (
     CLOSE,
     COMMIT,
@@ -36,6 +35,7 @@ from fastjournald.net.session_steps import (
     WaitRoom,
     WaitTurn,
 )
+from fastjournald.net.shared_batch import Shared
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, request
 
@@ -144,9 +144,9 @@ class Client:
 
     def commit(self) -> None:
         """Carry out a COMMIT."""
-        assert self.session.batch.mark <= self.daemon.writer.appended
+        assert self.session.mark <= self.daemon.writer.appended
         self.daemon.commit()
-        self.session.batch.committed()
+        self.session.committed()
         self.take()
 
     def run(self) -> Step:
@@ -171,7 +171,7 @@ class Client:
         """Carry out a scan."""
         while not isinstance(reply := self.daemon.engine.step(step.scan, START), bytes):
             pass
-        self.session.batch.take_reply(reply)
+        self.session.take_reply(reply)
 
     def end(self) -> None:
         self.session.end()
@@ -368,7 +368,7 @@ def test_reply_leaves_only_when_its_mark_is_settled(daemon: Daemon, client: Clie
     client.session.receive_data(encode(set_(b"k")))
     before = daemon.writer.settled
     assert client.step() is COMMIT
-    assert client.session.batch.mark == daemon.writer.appended > before
+    assert client.session.mark == daemon.writer.appended > before
     client.take()
     assert client.replies == []
     client.commit()
@@ -383,7 +383,7 @@ def test_reply_that_shows_a_change_of_another_waits_for_that_change(
         assert each.run() is RECEIVE
         each.session.receive_data(data)
         assert each.step() is COMMIT
-    assert other.session.batch.mark == client.session.batch.mark == daemon.writer.appended
+    assert other.session.mark == client.session.mark == daemon.writer.appended
     other.take()
     assert other.replies == []
     other.commit()
@@ -519,7 +519,7 @@ def test_values_are_read_before_a_request_is_asked_again() -> None:
     assert isinstance(step, ReadValues)
     assert codes(client.replies[2:]) == [""], "the reply before it has left"
     assert {entry.key for entry in step.missing.entries} == {b"k", b"k2"}
-    client.session.batch.values_read(daemon.subject.fetch(step.missing))
+    client.session.values_read(daemon.subject.fetch(step.missing))
     assert client.run() is RECEIVE
     found = [reply.pairs[0].value for reply in client.replies if reply.pairs]
     assert found == [b"v", b"w"]
@@ -539,7 +539,7 @@ def test_scan_and_snapshot_are_answered_in_their_turn(client: Client) -> None:
     assert step.request.identifier == 31
     assert len(client.replies) == 2
     taken = Reply(31, error="not-persisted no disk")
-    client.session.batch.take_reply(encode_reply(taken))
+    client.session.take_reply(encode_reply(taken))
     assert client.run() is RECEIVE
     assert identifiers(client.replies) == [7, 7, 31, 32]
 
@@ -621,7 +621,7 @@ def test_writers_wait_for_room_that_ended_while_values_were_read_for_them() -> N
     step = client.send(encode(GET, set_(b"k2")))
     assert isinstance(step, ReadValues)
     daemon.backpressure.closed = True
-    client.session.batch.values_read(daemon.subject.fetch(step.missing))
+    client.session.values_read(daemon.subject.fetch(step.missing))
     assert client.step() is COMMIT
     client.commit()
     assert isinstance(client.step(), WaitRoom)
@@ -809,7 +809,10 @@ def test_end_forgets_locks_waits_and_subscriptions(daemon: Daemon, client: Clien
     engine.check()
 
 
-def test_session_and_batch_keep_their_attributes_inline(client: Client) -> None:
-    # CPython keeps 29 in the object; with more, each has a dictionary: see bench_instructions
-    for each in (client.session, client.session.batch):
-        assert len(vars(each)) <= 29
+def test_session_keeps_its_attributes_inline(client: Client) -> None:
+    # no dictionary of each session: see bench_instructions
+    assert not hasattr(client.session, "__dict__")
+
+
+def test_session_has_a_method_for_every_stage() -> None:
+    assert set(ADVANCE) == set(Stage)

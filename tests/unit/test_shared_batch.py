@@ -69,7 +69,7 @@ class Round:
         order += alone
         self.daemon.commit()
         for client in self.clients[: len(asked)]:
-            client.session.batch.committed()
+            client.session.committed()
             client.take()
             assert client.run() is RECEIVE
         replies = [client.replies for client in self.clients[: len(asked)]]

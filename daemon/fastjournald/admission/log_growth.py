@@ -78,13 +78,15 @@ class LogRoom:
         find: Returns the entry under a key; None: there is none.
     """
 
-    __slots__ = ("_account", "_find", "_held", "_queue", "_wanted", "granted")
+    __slots__ = ("_account", "_find", "_held", "_queue", "_wanted", "asked", "granted")
 
     def __init__(
         self, queue: WriterQueue, account: MemoryAccount, find: Callable[[bytes], object]
     ) -> None:
         self.granted = 0
         """Bytes of requests for which there is room, until ``leave``; 0: nobody waited."""
+        self.asked = False
+        """Whether the requests wait for room, until ``enter``."""
         self._queue = queue
         self._account = account
         self._find = find
@@ -97,12 +99,14 @@ class LogRoom:
 
     def ask(self, size: int, number: int) -> None:
         """Begin to wait for room for so many bytes of so many requests, which are held."""
+        self.asked = True
         self._wanted = size
         self._held = size + number * REQUEST_OBJECT_BYTES
         self._account.hold(self._held)
 
     def enter(self) -> None:
         """End the wait: there is room."""
+        self.asked = False
         self._account.hold(-self._held)
         self.granted = self._wanted
 

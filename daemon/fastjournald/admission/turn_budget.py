@@ -42,11 +42,13 @@ Busy clients advance it at full speed, so it counts only where new clients alone
 class Share:
     """Account of one client: the work that it has had."""
 
-    __slots__ = ("began", "virtual")
+    __slots__ = ("began", "slice_over", "virtual")
 
     def __init__(self) -> None:
         self.began = 0
         """``Store.work`` when what it does now began."""
+        self.slice_over = 0
+        """``Store.work`` from which on it yields to other clients."""
         self.virtual = -math.inf
         """Its virtual time."""
 
@@ -129,7 +131,18 @@ class TurnBudget:
         elif share.virtual > virtual:
             self._virtual = share.virtual
         share.began = work
+        share.slice_over = work + (SLICE_WORK if work < self._alone_from else TURN_WORK)
         return True
+
+    def begin_slice(self, share: Share, charged: int = 0) -> None:
+        """Begin another slice of a client that goes on in its turn, or after a wait.
+
+        Args:
+            share: Its account.
+            charged: Work of it for which the client was charged ahead.
+        """
+        share.began = self._store.work + charged
+        share.slice_over = share.began + self.slice_work
 
     def forgo_credit(self, share: Share) -> None:
         """Let a client come behind those that were idle: nobody waits for what it does next."""

@@ -16,9 +16,8 @@ from fastjournald.net.listeners import accept, is_unix, keep_alive, origin_of, p
 from fastjournald.net.plain_socket import ClientTransport, PlainSocket
 from fastjournald.net.polled_transport import PolledTransport
 from fastjournald.net.poller import Poller
-from fastjournald.net.request_batch import Shared
 from fastjournald.net.session import Session
-from fastjournald.net.shared_batch import SharedBatch
+from fastjournald.net.shared_batch import Shared, SharedBatch
 from fastjournald.net.stream_transport import Services, StreamTransport
 from fastjournald.net.tls import Handshakes
 from fastjournald.runtime import Runtime

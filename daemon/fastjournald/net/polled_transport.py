@@ -78,7 +78,6 @@ class PolledTransport:
         poller: Poller,
     ) -> None:
         self.session = session
-        self._batch = session.batch
         self.plain = plain
         self.heard = False
         self._socket = plain.socket
@@ -177,15 +176,15 @@ class PolledTransport:
 
     def _drive(self, step: Step) -> None:
         """Carry out steps until one of them has to be waited for."""
-        session, batch = self.session, self._batch
+        session = self.session
         try:
             while True:
                 if step is COMMIT:
                     settled = self._writer.settled
-                    if settled < batch.mark:
+                    if settled < session.mark:
                         self._settle(step)
                         return
-                    batch.committed()
+                    session.committed()
                     if self._evict is not None:
                         self._evict()
                     if not self._send_now(settled):

@@ -1,45 +1,122 @@
-"""Session: one client's connection without IO. Bytes in; waits and bytes out. Pure.
+"""Session: one client's connection as a state machine without IO. Pure: bytes in, waits, bytes out.
 
-    receive_data   takes bytes of the client: requests, or parts of them
-    next_step      carries out what can be carried out, and returns what to wait for
-    batch          takes what came of a wait, and has the mark that the replies wait for
-    data_to_send   returns what may leave, in order; data_sent: it has left
+The way of a request:
 
-Nothing comes between handling a request and appending its records: they stand in the log in the
-order in which the requests were applied. All that is sent goes through the outbox (``net.outbox``),
-whose marks see to it that no reply shows anybody a change that a crash could undo.
+    receive_data   decodes bytes to requests, if the turn budget admits the client
+    next_step      has the engine apply the requests, which appends their records to the log, and
+                   returns the step that a transport carries out: nearly always COMMIT
+    data_to_send   returns the replies that are durable, in order; ``data_sent``: they were sent
+    listen_again   ends the turn
 
-A session is a state machine: its state is the method with which it goes on once the last step was
-carried out. Nothing here waits, and nothing assumes a task for each connection.
+Nothing is awaited between handling a request and appending its records: the log has them in the
+order in which the requests were applied. All messages go through the outbox (``net.outbox``), whose
+commit marks keep back a reply until the changes that it shows are durable.
+
+Between two steps the session is in a ``Stage``, and ``ADVANCE`` has the method for each stage.
+Requests that were received together are a batch. They are handled one after the other until one of
+them has to wait, or the slice of the client is used up; the others are handled after that step.
+
+The module is long because connection and batch are one state machine: every stage is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from enum import IntEnum
+from typing import Final
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
 from fastjournal.limits import BATCH_WORK, HANG_UP_WORK, JOIN_WORK, REQUEST_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
+    SUCCESS_BYTES,
     ErrorCode,
+    Function,
     Request,
     ServerConnection,
     encode_error,
 )
 from fastjournald.admission.close_reason import CloseReason
+from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import NEVER, MemoryAccount
 from fastjournald.admission.turn_budget import Share
+from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
 from fastjournald.engine.prefetch import missing_notifications
-from fastjournald.engine.undelivered import DeliveringReply
+from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
 from fastjournald.net.outbox import Outbox
-from fastjournald.net.request_batch import RequestBatch, Shared
-from fastjournald.net.session_steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
-from fastjournald.net.shared_batch import SharedBatch
-from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
+from fastjournald.net.session_steps import (
+    CLOSE,
+    COMMIT,
+    FLUSH,
+    MATCH,
+    PASS_ON,
+    PENALTY,
+    RECEIVE,
+    RunScan,
+    Step,
+    TakeSnapshot,
+    ValueReads,
+    WaitRoom,
+    WaitTurn,
+)
+from fastjournald.net.shared_batch import Shared, SharedBatch
+from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
-_State: TypeAlias = "Callable[[Session, int], Step]"
+_QUIT = int(Function.QUIT)
+_SNAPSHOT = int(Function.SNAPSHOT)
+_AUTH = int(Function.AUTH)
+
+
+class Stage(IntEnum):
+    """Stage of a session: the work of ``next_step`` after the last step was carried out.
+
+    An integer: a plain enumeration hashes in Python code, for each request.
+    """
+
+    READ = 0
+    """Take the requests that were decoded. If there are none: flush, or listen."""
+    FLUSHED = 1
+    """Listen to the client: all messages were sent."""
+    MATCHED = 2
+    """Receive: changes were matched with subscriptions."""
+    QUEUED = 3
+    """Wait for a turn: bytes were received when no turn was left."""
+    ADMITTED = 4
+    """Decode these bytes, and read: the turn of the client has come."""
+    LEFT = 5
+    """Handle the request that a shared batch was asked to take, as a batch of one."""
+    HANDLE = 6
+    """Begin a slice after other clients had their turn. Commit first if the log lacks room."""
+    RESUME = 7
+    """Begin a slice after a commit, as soon as the log has room for the rest of the batch."""
+    YIELD = 8
+    """Yield to other clients, as soon as the log has room for the rest of the batch."""
+    LONGER = 9
+    """Run a scan or read values, as soon as the log has room for the rest of the batch."""
+    VALUES_READ = 10
+    """Handle the request again: its values were read."""
+    SCANNED = 11
+    """Handle the rest of the batch: the scan has replied."""
+    SNAPSHOT = 12
+    """Take a snapshot: the replies before it were sent."""
+    REFUSED = 13
+    """Delay the reply to a failed AUTH."""
+    DELAYED = 14
+    """Send that reply, and resume."""
+    ANSWERED = 15
+    """End the turn: all replies of the batch are durable."""
+    CLOSED = 16
+    """Close: nothing is handled any more."""
+
+
+# the attributes of an enumeration are looked up slowly
+_READ: Final = Stage.READ
+_HANDLE: Final = Stage.HANDLE
+_ANSWERED: Final = Stage.ANSWERED
+
+_REPLIES_OWED = frozenset(range(Stage.LEFT, Stage.CLOSED))
+"""Stages of a batch: no notification is sent between a request and its reply."""
 
 
 class Session:
@@ -49,64 +126,148 @@ class Session:
         shared: Engine, log and budgets.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_abandoned",
+        "_answered",
+        "_answered_before",
+        "_arrived",
+        "_at",
+        "_batch_bytes",
+        "_bulk_from",
+        "_bulk_misses",
+        "_connection",
+        "_deliveries",
+        "_ended",
+        "_engine",
+        "_function",
+        "_held",
+        "_is_notified",
+        "_left",
+        "_listeners",
+        "_longer",
+        "_memory",
+        "_outbox",
+        "_reads",
+        "_refusal",
+        "_replies",
+        "_reply_room",
+        "_requests",
+        "_shared",
+        "_stage",
+        "_turns",
+        "_undecoded",
+        "_unknown",
+        "_waiting",
+        "account",
+        "connected_since",
+        "data_sent",
+        "data_to_send",
+        "mark",
+        "on_first_request",
+        "partial_bytes",
+        "partial_since",
+        "peer",
+        "receiving_since",
+        "room",
+        "sending_since",
+        "share",
+    )
+
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._engine = shared.engine
+        self._engine = engine = shared.engine
         self._turns = shared.turns
-        self._is_notified = shared.engine.subscriptions.has_notifications
-        self._listeners = shared.engine.subscriptions.subscribers
+        self._is_notified = engine.subscriptions.has_notifications
+        self._listeners = engine.subscriptions.subscribers
         self._memory = memory = shared.memory
-        settings = shared.engine.context.settings
+        settings = engine.context.settings
         self._connection = ServerConnection(value_bytes_max=settings.value_bytes_max)
         self.account = MemoryAccount(memory)
-        """All that is in memory for this connection."""
+        """All memory that is held for this connection."""
         self.share = Share()
         """Account of its turns."""
         self._outbox = outbox = Outbox(shared.log, self.account, shared.release_undelivered)
         # methods of the outbox itself: a reply takes no further call
         self.data_to_send = outbox.data_to_send
         self.data_sent = outbox.data_sent
-        self.batch = RequestBatch(shared, outbox, self.account, self.share)
-        """Requests that are carried out."""
-        self._next: _State = Session._take_requests
-        self._serving = False
-        """Replies are owed: no notification comes between a request and its reply."""
-        self._undecoded: bytes | bytearray = b""
-        """Received, and not decoded so far because memory is scarce."""
-        self._waiting: bytes | bytearray = b""
-        """Received, and not decoded so far because the client waits for its turn."""
-        self._taken_bytes = 0
-        """Bytes of the requests that were decoded last."""
-        self._single: Request | None = None
-        """Request that a shared batch was asked to take."""
-        self._abandoned = False
-        self._ended = False
-        """No further requests are taken."""
+        self.room = LogRoom(shared.backpressure, self.account, engine.store.find)
+        """Room in the log while writers are slowed down."""
         self.peer = ""
         """Name of the client, for the log. ``Connections`` notes it."""
         self.on_first_request: Callable[[], object] | None = None
-        """Called once, when it has asked for something, after AUTH where that is needed."""
+        """Called once, when the client has sent a request, after AUTH where that is needed."""
+        self._stage = _READ
+        self._unknown = engine.context.grants is not None
+        """AUTH has not succeeded so far, and has to."""
+        self._ended = False
+        """No further requests are taken."""
+        self._abandoned = False
+        """The rest of a request is not waited for."""
+        # bytes received, and not decoded so far
+        self._waiting: bytes | bytearray = b""
+        """Bytes that wait for the client's turn."""
+        self._undecoded: bytes | bytearray = b""
+        """Bytes that wait because memory is scarce, after those."""
+        # the batch
+        self.mark = 0
+        """Commit mark: bytes of the log that must be settled before the replies may be sent."""
+        self._requests: list[Request] = []
+        self._at = 0
+        """Index of the next request."""
+        self._left: Request | None = None
+        """Request that a shared batch was asked to take."""
+        self._arrived = 0.0
+        """Begin of the turn in which the requests were received."""
+        self._batch_bytes = 0
+        """Bytes of the requests: as received, then those in memory."""
+        self._held = 0
+        """Bytes of them that the account counts, because some of the requests wait."""
+        self._bulk_from = 0
+        """Index of the request from which on a bulk may be tried."""
+        self._bulk_misses = 0
+        """Bulks since the last that was of use."""
+        self._longer: Missing | Scan | None = None
+        """Scan or values that the next request waits for."""
+        self._reads = ValueReads(engine.context)
+        """Values that are read for it."""
+        # the replies
+        self._replies: list[bytes] = []
+        """Replies that are not in the outbox so far."""
+        self._deliveries: list[DeliveredJobs] = []
+        """Work in them."""
+        self._reply_room = 0
+        """Bytes of replies that may follow before a commit."""
+        self._refusal = b""
+        """Reply to a failed AUTH, which is delayed."""
+        self._function = 0
+        """Function of the requests that were answered last, for their latency."""
+        self._answered = 0
+        """Number of them."""
+        self._answered_before: list[tuple[int, int]] = []
+        """Functions and numbers of those before them, since the last commit."""
         # fields for the timeouts, on the clock of the memory budget
         self.connected_since = memory.now
         self.partial_bytes = 0
         """Bytes of a request that is cut short."""
         self.partial_since = NEVER
-        """When its first byte came."""
+        """Instant of its first byte."""
         self.receiving_since = NEVER
-        """Since when nothing comes; NEVER: this is not what the session waits for."""
+        """Begin of the wait for bytes; NEVER: the session does not wait for any."""
         self.sending_since = NEVER
-        """Since when the client takes nothing; NEVER: nothing is sent. The transport notes it."""
+        """Begin of the wait for the client to take bytes; NEVER: none are being sent. The transport
+        notes it."""
 
     # --- steps ----------------------------------------------------------------------------------
 
     def next_step(self, now: int) -> Step:
-        """Carry out what can be carried out, and return what has to be waited for.
+        """Advance to the next stage, and return the step to carry out.
 
         Args:
             now: The present. The step before was carried out.
         """
         try:
-            return self._next(self, now)
+            return ADVANCE[self._stage](self, now)
         except ProtocolError as error:
             # it is kept by the connection: with a traceback that is a reference cycle
             error.__traceback__ = None
@@ -115,153 +276,12 @@ class Session:
             self._outbox.put(encode_error(error.identifier, now, f"{error.code} {error}"))
             return self._close(now)
 
-    def _take_requests(self, now: int) -> Step:
-        """Take the requests that are whole; where there are none, listen to the client again."""
-        if self._ended:
-            return self._close(now)
-        connection = self._connection
-        requests = connection.next_events()
-        if requests:
-            self._serving = True
-            self._engine.store.work += BATCH_WORK + len(requests)
-            return self._begin_batch(requests, now)
-        if connection.next_event() is CONNECTION_CLOSED:
-            # from here on it gets no work
-            self._engine.store.work += HANG_UP_WORK
-            self.disconnect()
-            return self._close(now)
-        if self._outbox.pieces or self.has_notifications():
-            # backpressure: no reading from a client that does not read what was pushed to it
-            self._next = Session._flushed
-            return FLUSH
-        return self._listen(now)
-
-    def _begin_batch(self, requests: list[Request], now: int) -> Step:
-        self._next = Session._go_on
-        step = self.batch.begin(self, requests, self._taken_bytes, now)
-        if self.on_first_request is not None:
-            self._note_first_request()
-        return self._end_batch(now) if step is None else step
-
-    # --- a request that is carried out with those of other clients -------------------------------
-
-    def join(self, together: SharedBatch) -> bool:
-        """Let a shared batch take the request that was received, if it may; whether it did.
-
-        It carries the request out, or leaves it to the next step.
-        """
-        if self._next is not Session._take_requests or self._ended:
-            return False
-        request = self._connection.only_event()
-        if request is None:
-            return False
-        self._serving = True
-        self._single = request
-        self._next = Session._begin_single
-        if self.on_first_request is not None or not together.takes(self, request):
-            self._engine.store.work += BATCH_WORK + 1
-            return False
-        self._engine.store.work += JOIN_WORK
-        self._turns.charge(self.share, REQUEST_WORK)
-        return True
-
-    def _begin_single(self, now: int) -> Step:
-        request, self._single = self._single, None
-        assert request is not None
-        return self._begin_batch([request], now)
-
-    def leave(self) -> None:
-        """Take back the request, which the shared batch has not carried out: it counts as alone."""
-        store = self._engine.store
-        # its client was charged with the request itself when it joined
-        self.share.began = store.work + REQUEST_WORK
-        store.work += BATCH_WORK + 1 - JOIN_WORK
-
-    def answer(self, reply: bytes, mark: int) -> None:
-        """Take the reply to the request that the shared batch carried out."""
-        self._single = None
-        self._outbox.put(reply)
-        self.batch.mark = mark
-        self._next = Session._answered
-
-    def listen_again(self) -> bool:
-        """Listen to the client again behind such a reply, where that is all there is to do.
-
-        It is ``next_step`` in short; False: that is to be asked.
-        """
-        if (
-            self._next is not Session._answered
-            or self._ended
-            or self._abandoned
-            or self._undecoded
-            or self._outbox.pieces
-            or self._listeners
-        ):
-            return False
-        self._serving = False
-        self._next = Session._take_requests
-        self.partial_since = self.receiving_since = self._memory.now
-        return True
-
-    def _answered(self, now: int) -> Step:
-        self._serving = False
-        if self._ended or self._abandoned:
-            return self._take_requests(now)
-        self.partial_since = self._memory.now
-        if self._outbox.pieces or self._is_notified(self):
-            self._next = Session._flushed
-            return FLUSH
-        return self._listen(now)
-
-    def _go_on(self, now: int) -> Step:
-        step = self.batch.next_step(self, now)
-        if self.on_first_request is not None:
-            self._note_first_request()
-        return self._end_batch(now) if step is None else step
-
-    def _end_batch(self, now: int) -> Step:
-        self._serving = False
-        self._ended = self._ended or self.batch.quit
-        self.partial_since = self._memory.now
-        return self._take_requests(now)
-
-    def _note_first_request(self) -> None:
-        """Tell that the client has asked for something, before it can read a reply."""
-        if self.on_first_request is not None and not self.batch.unknown:
-            self.on_first_request()
-            self.on_first_request = None
-
-    def _close(self, _now: int) -> Step:
-        self._next = Session._close
-        return CLOSE
-
     # --- bytes of the client --------------------------------------------------------------------
-
-    def _flushed(self, now: int) -> Step:
-        self.partial_since = self._memory.now
-        return self._listen(now)
-
-    def _listen(self, now: int) -> Step:
-        if self._engine.notifications.behind:
-            self._next = Session._receive
-            return MATCH
-        return self._receive(now)
-
-    def _receive(self, now: int) -> Step:
-        data = self._undecoded
-        if data:
-            self._undecoded = b""
-            self.account.hold(-len(data))
-            self.receive_data(data)
-            return self._next(self, now)
-        self._next = Session._take_requests
-        self.receiving_since = self._memory.now
-        return RECEIVE
 
     def receive_data(self, data: bytes | bytearray) -> None:
         """Take what was received, once for each step RECEIVE; ``b""`` is the end of the stream."""
         self.receiving_since = NEVER
-        self.batch.arrived = self._shared.latencies.began
+        self._arrived = self._shared.latencies.began
         if self._memory.scarce:
             data = self._within_ration(data)
         if not data:
@@ -271,15 +291,14 @@ class Session:
         else:
             self.account.hold(len(data))
             self._waiting = data
-            self._next = Session._wait_turn
+            self._stage = Stage.QUEUED
 
     def _wait_turn(self, _now: int) -> Step:
-        """Wait until the bytes may be decoded, and what they ask for carried out."""
-        self._next = Session._begin_turn
+        self._stage = Stage.ADMITTED
         size = len(self._waiting)
         if not size:
             return WaitTurn(HANG_UP_WORK)
-        return WaitTurn(BATCH_WORK + limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT)
+        return WaitTurn(BATCH_WORK + REQUEST_WORK + size // limits.READ_BYTES_A_UNIT)
 
     def _begin_turn(self, now: int) -> Step:
         data, self._waiting = self._waiting, b""
@@ -288,7 +307,7 @@ class Session:
             # it may have become so while the session waited
             data = self._within_ration(data)
         self._decode(data)
-        return self._take_requests(now)
+        return self._read(now)
 
     def _within_ration(self, data: bytes | bytearray) -> bytes | bytearray:
         """Return the bytes that may be decoded while memory is scarce; the others wait."""
@@ -301,10 +320,9 @@ class Session:
         return data[: limits.SCARCE_BYTES]
 
     def _decode(self, data: bytes | bytearray) -> None:
-        connection = self._connection
-        self._next = Session._take_requests
-        before, partial = self.partial_bytes, connection.receive_data(data)
-        self._taken_bytes = before + len(data) - partial
+        self._stage = _READ
+        before, partial = self.partial_bytes, self._connection.receive_data(data)
+        self._batch_bytes = before + len(data) - partial
         if partial or before:
             self._engine.store.work += BATCH_WORK
             self.account.hold(partial - before)
@@ -314,12 +332,400 @@ class Session:
             if self._memory.scarce and partial > limits.SCARCE_PARTIAL_BYTES:
                 self.refuse_request()
 
-    # --- bytes for the client -------------------------------------------------------------------
+    def _read(self, now: int) -> Step:
+        """Begin a batch of the requests that are whole; without any, flush or listen."""
+        self._stage = _READ
+        if self._ended:
+            return self._close(now)
+        connection = self._connection
+        requests = connection.next_events()
+        if requests:
+            self._engine.store.work += BATCH_WORK + len(requests)
+            return self._begin_batch(requests, now)
+        if connection.over and connection.next_event() is CONNECTION_CLOSED:
+            # from here on it gets no work
+            self._engine.store.work += HANG_UP_WORK
+            self.disconnect()
+            return self._close(now)
+        if self._outbox.pieces or self.has_notifications():
+            # backpressure: no reading from a client that does not read what was pushed to it
+            self._stage = Stage.FLUSHED
+            return FLUSH
+        return self._listen(now)
+
+    def _flushed(self, now: int) -> Step:
+        self.partial_since = self._memory.now
+        return self._listen(now)
+
+    def _listen(self, now: int) -> Step:
+        if self._engine.notifications.behind:
+            self._stage = Stage.MATCHED
+            return MATCH
+        return self._receive(now)
+
+    def _receive(self, now: int) -> Step:
+        data = self._undecoded
+        if data:
+            self._undecoded = b""
+            self.account.hold(-len(data))
+            self.receive_data(data)
+            return ADVANCE[self._stage](self, now)
+        self._stage = _READ
+        self.receiving_since = self._memory.now
+        return RECEIVE
+
+    # --- a request of a shared batch ------------------------------------------------------------
+
+    def join(self, together: SharedBatch) -> bool:
+        """Offer the request that was received to a shared batch; return whether it took it.
+
+        The shared batch calls ``answer``, or the transport calls ``leave`` and ``next_step``.
+        """
+        if self._stage is not _READ or self._ended:
+            return False
+        request = self._connection.only_event()
+        if request is None:
+            return False
+        self._left = request
+        self._stage = Stage.LEFT
+        if self.on_first_request is not None or not together.takes(self, request):
+            self._engine.store.work += BATCH_WORK + 1
+            return False
+        self._engine.store.work += JOIN_WORK
+        self._turns.charge(self.share, REQUEST_WORK)
+        return True
+
+    def leave(self) -> None:
+        """Take back the request, which the shared batch has not handled: it is a batch of one."""
+        store = self._engine.store
+        # its client was charged with the request itself when it joined
+        self._turns.begin_slice(self.share, REQUEST_WORK)
+        store.work += BATCH_WORK + 1 - JOIN_WORK
+
+    def answer(self, reply: bytes, mark: int) -> None:
+        """Take the reply to the request that the shared batch handled."""
+        self._left = None
+        self._outbox.put(reply)
+        self.mark = mark
+        self._stage = _ANSWERED
+
+    def _handle_left(self, now: int) -> Step:
+        request, self._left = self._left, None
+        assert request is not None
+        return self._begin_batch([request], now)
+
+    # --- the batch: handle the requests ---------------------------------------------------------
+
+    def _begin_batch(self, requests: list[Request], now: int) -> Step:
+        self._stage = _HANDLE
+        self._requests = requests
+        self._at = self._bulk_from = self._bulk_misses = 0
+        self._reply_room = limits.REPLIES_BYTES_MAX
+        size = self._batch_bytes
+        self._batch_bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
+        if self.on_first_request is not None:
+            self._note_first_request()
+        if self._shared.backpressure.closed and self.room.lacks(requests):
+            return self._ask_room(size, Stage.RESUME)
+        return self._handle(now)
+
+    def _note_first_request(self) -> None:
+        """Note that the client has sent a request, before it can read a reply."""
+        if self.on_first_request is not None and not self._unknown:
+            self.on_first_request()
+            self.on_first_request = None
+
+    def _handle(self, now: int) -> Step:
+        """Handle the requests that are left, until one of them has to wait for something."""
+        engine, requests, replies = self._engine, self._requests, self._replies
+        handle, store = engine.handle, engine.store
+        if self._memory.scarce:
+            self._reply_room = min(self._reply_room, limits.SCARCE_BYTES)
+        work_over = self.share.slice_over
+        at, end = self._at, len(requests)
+        while at < end:
+            request = requests[at]
+            function = request.function
+            if (
+                self._bulk_from <= at < end - 1
+                and requests[at + 1].function == function
+                and function in BULK_HANDLERS
+                and (done := self._handle_bulk(at, work_over, now))
+            ):
+                at += done
+                if function != self._function:
+                    self._count_function(function)
+                self._answered += done
+            else:
+                at += 1
+                if function == _SNAPSHOT:
+                    self._at = at
+                    return self._commit(now, Stage.SNAPSHOT)
+                reply = handle(self, request, now)
+                if reply is None:
+                    # a NEXT that waits for work
+                    continue
+                if type(reply) is not bytes:
+                    if isinstance(reply, DeliveringReply):
+                        self._deliveries.append(reply.jobs)
+                    elif not isinstance(reply, bytes):
+                        self._at = at - 1
+                        self._longer = reply
+                        return self._commit(now, Stage.LONGER)
+                replies.append(reply)
+                if function != self._function:
+                    self._count_function(function)
+                self._answered += 1
+                self._reply_room -= len(reply)
+                if function == _QUIT:
+                    self._ended = True
+                    break
+                if function == _AUTH and self._is_refused():
+                    self._at = at
+                    self._refusal = replies.pop()
+                    return self._commit(now, Stage.REFUSED)
+            if self._reply_room < 0 or store.work > work_over:
+                self._at = at
+                return self._pause(now)
+        return self._commit(now, _ANSWERED)
+
+    def _handle_bulk(self, at: int, work_over: int, now: int) -> int:
+        """Handle requests from ``at`` on that are alike together, if any; return how many.
+
+        A bulk of none or one is dearer than a request alone. So the next one is tried twice as far
+        away each time: a window of SETs that move entries, not one of which is new, tries few.
+        """
+        work = max(work_over - self._engine.store.work, 0)
+        # the last one may begin as long as there is room and work left for a part of it
+        number = 1 + min(work // REQUEST_WORK, self._reply_room // SUCCESS_BYTES)
+        replies = self._engine.handle_bulk(self, self._requests, now, at, at + number)
+        self._replies += replies
+        self._reply_room -= SUCCESS_BYTES * len(replies)
+        if len(replies) > 1:
+            self._bulk_misses = 0
+        else:
+            self._bulk_misses += 1
+            self._bulk_from = at + (1 << self._bulk_misses)
+        return len(replies)
+
+    def _count_function(self, function: int) -> None:
+        """Count answers to requests of this function from here on."""
+        if self._answered:
+            self._answered_before.append((self._function, self._answered))
+        self._function, self._answered = function, 0
+
+    def _is_refused(self) -> bool:
+        """Whether the client has just failed an AUTH."""
+        grants = self._engine.context.grants
+        if grants is None:
+            return False
+        self._unknown = self not in grants.sessions
+        return self._unknown
+
+    # --- the batch: pauses between slices --------------------------------------------------------
+
+    def _pause(self, now: int) -> Step:
+        """Commit if the replies are many or writers are slowed down; else yield at once."""
+        if self._reply_room < 0:
+            return self._commit(now, Stage.RESUME)
+        if self._shared.backpressure.closed and not self.room.granted:
+            return self._commit(now, Stage.YIELD)
+        return self._pass_on(now)
+
+    def _pass_on(self, now: int) -> Step:
+        self._put_replies(now)
+        self._hold_requests()
+        self._stage = Stage.HANDLE
+        return PASS_ON
+
+    def _yield(self, now: int) -> Step:
+        return self._wait_room() or self._pass_on(now)
+
+    def _handle_rest(self, now: int) -> Step:
+        if self._lacks_room():
+            return self._commit(now, Stage.RESUME)
+        return self._handle(now)
+
+    def _resume(self, now: int) -> Step:
+        if (step := self._wait_room()) is not None:
+            return step
+        self._turns.begin_slice(self.share)
+        self._reply_room = limits.REPLIES_BYTES_MAX
+        return self._handle(now)
+
+    def _lacks_room(self) -> bool:
+        """Whether requests are left that have to wait while the log is far too large."""
+        closed = self._shared.backpressure.closed
+        return closed and self.room.lacks(self._requests[self._at :])
+
+    def _wait_room(self) -> Step | None:
+        """Return the wait for room in the log, in this stage; None: it is over, or not needed."""
+        if self.room.asked:
+            self.room.enter()
+            return None
+        if not self._lacks_room():
+            return None
+        return self._ask_room(bytes_of(self._requests[self._at :]), self._stage)
+
+    def _ask_room(self, size: int, then: Stage) -> Step:
+        """Wait for room in the log for the requests that are left, which are held meanwhile."""
+        self.room.ask(size, len(self._requests) - self._at)
+        self._stage = then
+        return WaitRoom(size)
+
+    # --- the batch: requests that take longer ----------------------------------------------------
+
+    def _begin_longer(self, now: int) -> Step:
+        return self._wait_room() or self._take_longer(now)
+
+    def _take_longer(self, _now: int) -> Step:
+        """Run a scan, or read values: those of the request and of the requests that follow it."""
+        longer = self._longer
+        if isinstance(longer, Scan):
+            self._stage = Stage.SCANNED
+            self._count_function(longer.request.function)
+            self._answered = 1
+            return RunScan(longer)
+        assert longer is not None
+        self._stage = Stage.VALUES_READ
+        ahead = self._requests[self._at + 1 : self._at + limits.READ_AHEAD]
+        return self._reads.step(longer, ahead)
+
+    def _handle_again(self, now: int) -> Step:
+        """Handle a request whose values were read; perhaps it needs others now."""
+        assert isinstance(self._longer, Missing)
+        self._reads.note(self._longer)
+        request = self._requests[self._at]
+        reply = self._engine.handle(self, request, now, self._reads.unreadable)
+        if isinstance(reply, Missing | Scan):
+            self._longer = reply
+            return self._take_longer(now)
+        if reply is not None:
+            self.take_reply(reply)
+            self._count_function(request.function)
+            self._answered = 1
+        return self._end_longer(now)
+
+    def _end_longer(self, now: int) -> Step:
+        self._longer = None
+        self._reads.clear()
+        self._at += 1
+        self._turns.begin_slice(self.share)
+        # all replies before this one were sent
+        self._reply_room -= sum(map(len, self._replies))
+        if self._reply_room < 0:
+            return self._pause(now)
+        return self._handle_rest(now)
+
+    def take_reply(self, reply: bytes) -> None:
+        """Take the reply for which RunScan or TakeSnapshot waited."""
+        self._replies.append(reply)
+        if isinstance(reply, DeliveringReply):
+            self._deliveries.append(reply.jobs)
+
+    def values_read(self, unreadable: Unreadable) -> None:
+        """Take note that the values of ReadValues were read, and of the reads that failed."""
+        self._reads.unreadable.update(unreadable)
+
+    def _take_snapshot(self, _now: int) -> Step:
+        self._count_function(_SNAPSHOT)
+        self._answered = 1
+        self._stage = Stage.RESUME
+        return TakeSnapshot(self._requests[self._at - 1])
+
+    def _penalise(self, _now: int) -> Step:
+        """Delay the reply, so that tokens cannot be guessed fast."""
+        failures = self._engine.context.auth_failures[self]
+        self._ended = failures >= limits.AUTH_FAILURES_MAX
+        self._stage = Stage.DELAYED
+        return PENALTY
+
+    def _refuse(self, now: int) -> Step:
+        self._replies.append(self._refusal)
+        if self._ended:
+            return self._commit(now, _ANSWERED)
+        self._stage = Stage.RESUME
+        return self._resume(now)
+
+    # --- the batch: replies, commit, end of the turn ----------------------------------------------
+
+    def _put_replies(self, now: int) -> None:
+        """Put the replies into the outbox: their commit mark is the end of the log as it is now."""
+        shared = self._shared
+        shared.turns.charge(self.share)
+        if self.on_first_request is not None:
+            self._note_first_request()
+        if self._replies:
+            # they leave together, and with those that follow before the commit
+            self._outbox.put(b"".join(self._replies), self._deliveries)
+            self._replies.clear()
+            if self._deliveries:
+                self._deliveries = []
+        if self._engine.signals.bits or shared.log.appended >= shared.backpressure.look_at:
+            shared.after_requests(now)
+
+    def _commit(self, now: int, then: Stage) -> Step:
+        """Wait until all that was appended is durable, and the replies are sent."""
+        if then is _ANSWERED:
+            # not held any more while the last replies are on their way
+            self._requests = []
+            if self._held:
+                self.account.hold(-self._held)
+                self._held = 0
+        else:
+            self._hold_requests()
+        self._put_replies(now)
+        self.mark = mark = self._shared.log.appended
+        if self._answered:
+            answered = self._shared.latencies.answered
+            if self._answered_before:
+                answered.extend((mark, self._arrived, *each) for each in self._answered_before)
+                self._answered_before.clear()
+            answered.append((mark, self._arrived, self._function, self._answered))
+            self._answered = 0
+        self._stage = then
+        return COMMIT
+
+    def committed(self) -> None:
+        """End the turn at the log, if writers are slowed down: the replies so far are durable."""
+        if self.room.granted:
+            self.room.leave(self._requests[self._at :])
+
+    def _hold_requests(self) -> None:
+        """Count the requests: some of them wait while other clients have their turns."""
+        if not self._held:
+            self._held = self._batch_bytes
+            self.account.hold(self._held)
+
+    def listen_again(self) -> bool:
+        """End the turn after the replies were sent, if nothing but RECEIVE can follow.
+
+        It is ``next_step`` without the instant and the call: nearly every request ends here.
+        False: ``next_step`` ends the turn.
+        """
+        if (
+            self._stage is not _ANSWERED
+            or self._ended
+            or self._connection.over
+            or self._undecoded
+            or self._outbox.pieces
+            or self._listeners
+        ):
+            return False
+        self._stage = _READ
+        self.partial_since = self.receiving_since = self._memory.now
+        return True
+
+    def _end_turn(self, now: int) -> Step:
+        self.partial_since = self._memory.now
+        return self._read(now)
+
+    # --- messages for the client ----------------------------------------------------------------
 
     @property
     def unknown(self) -> bool:
         """Whether AUTH has not succeeded so far, and has to."""
-        return self.batch.unknown and not self._abandoned
+        return self._unknown and not self._abandoned
 
     @property
     def has_unsent(self) -> bool:
@@ -328,26 +734,26 @@ class Session:
 
     @property
     def unsent_mark(self) -> int:
-        """Bytes of the log that have to be settled before the first of them may leave."""
+        """Bytes of the log that must be settled before the first of them may be sent."""
         return self._outbox.mark
 
     def deliver(self, replies: list[bytes]) -> None:
-        """Let replies to requests that waited leave, once all that is appended now is settled."""
+        """Send replies to requests that waited, once all that is appended now is settled."""
         deliveries = [reply.jobs for reply in replies if isinstance(reply, DeliveringReply)]
         self._outbox.put(b"".join(replies), deliveries, pushed=True)
 
     def has_notifications(self) -> bool:
-        """Whether the client listens to something that has changed, and may be notified now."""
-        return not self._serving and self._is_notified(self)
+        """Whether the client has subscribed to a change, and may be notified now."""
+        return self._stage not in _REPLIES_OWED and self._is_notified(self)
 
     def missing_notifications(self, unreadable: Unreadable = ALL_READABLE) -> Missing | None:
-        """Return values to be read before the next notifications, but for reads that failed."""
+        """Return values to be read before the next notifications, except reads that failed."""
         return missing_notifications(self._engine.context, self, unreadable)
 
     def tell(self, now: int, unreadable: Unreadable = ALL_READABLE) -> bool:
-        """Put some notifications into the outbox, where nothing else is in it; whether it did.
+        """Put some notifications into the outbox, if it is empty; return whether it did.
 
-        They tell what stands there now, and not what did when it changed.
+        Notifications carry the current value, not the value at the time of the change.
         """
         if self._outbox.pieces or not self.has_notifications():
             return False
@@ -358,6 +764,10 @@ class Session:
 
     # --- the end --------------------------------------------------------------------------------
 
+    def _close(self, _now: int) -> Step:
+        self._stage = Stage.CLOSED
+        return CLOSE
+
     def stop_receiving(self) -> None:
         """Take no more from the client, while the session waits for RECEIVE."""
         self.receiving_since = NEVER
@@ -365,32 +775,55 @@ class Session:
             self._ended = True
 
     def abandon(self, sentence: str, code: str) -> None:
-        """Wait no longer for the rest of a request: the next step tells the client, and closes."""
+        """End the wait for the rest of a request: the next step sends an error, and closes."""
         self._connection.abandon(sentence, code)
         self._abandoned = True
         self.account.hold(-self.partial_bytes)
         self.partial_bytes = 0
 
     def refuse_request(self) -> None:
-        """Tell the client that there is no room for the rest of its request."""
+        """Send the client an error: there is no room for the rest of its request."""
         self._shared.connections_closed[CloseReason.NO_ROOM] += 1
         self.abandon("connections hold max-inflight bytes; send it again later", "busy")
 
     def refuse(self, now: int) -> None:
-        """Tell the client that it cannot be served: there are too many."""
+        """Send the client an error: there are too many clients."""
         self._outbox.put(
             encode_error(0, now, f"{ErrorCode.BUSY} the daemon has max-connections clients")
         )
 
     def disconnect(self) -> None:
-        """End all that the engine keeps for the connection; others may get what it had locked."""
+        """Clean up in the engine: cancel waiting NEXTs, release locks, end subscriptions."""
         self._engine.end_session(self)
         self._shared.wake_tasks()
 
     def end(self) -> None:
-        """Give back all that is held: the connection has ended."""
+        """Clean up after a closed connection: release undelivered work, memory, and room."""
         self.disconnect()
         self._outbox.withdraw()
-        self.batch.close()
+        if self.room.granted:
+            self.room.leave()
         self.account.close()
         self.receiving_since = self.sending_since = NEVER
+
+
+ADVANCE: dict[int, Callable[[Session, int], Step]] = {
+    Stage.READ: Session._read,
+    Stage.FLUSHED: Session._flushed,
+    Stage.MATCHED: Session._receive,
+    Stage.QUEUED: Session._wait_turn,
+    Stage.ADMITTED: Session._begin_turn,
+    Stage.LEFT: Session._handle_left,
+    Stage.HANDLE: Session._handle_rest,
+    Stage.RESUME: Session._resume,
+    Stage.YIELD: Session._yield,
+    Stage.LONGER: Session._begin_longer,
+    Stage.VALUES_READ: Session._handle_again,
+    Stage.SCANNED: Session._end_longer,
+    Stage.SNAPSHOT: Session._take_snapshot,
+    Stage.REFUSED: Session._penalise,
+    Stage.DELAYED: Session._refuse,
+    Stage.ANSWERED: Session._end_turn,
+    Stage.CLOSED: Session._close,
+}
+"""Method that advances from each stage."""

@@ -10,7 +10,9 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from fastjournal.protocol import Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.prefetch import missing_soon
 from fastjournald.tables.entry import Entry
 
 
@@ -20,17 +22,17 @@ class StepKind(Enum):
     RECEIVE = "receive"
     """Receive bytes of the client, and hand them to ``Session.receive_data``."""
     COMMIT = "commit"
-    """Wait until ``RequestBatch.mark`` is settled, call ``committed``, and send what may leave."""
+    """Wait until ``Session.mark`` is settled, call ``committed``, and send what is durable."""
     CLOSE = "close"
-    """Send all that is left, close, and call ``Session.end``."""
+    """Send all messages, close, and call ``Session.end``."""
     FLUSH = "flush"
-    """Send what the client did not ask for just now, before it is listened to again."""
+    """Send notifications and replies to requests that waited, before the next RECEIVE."""
     MATCH = "match"
-    """Wait until no longer so many changes wait to be matched that no more should come."""
+    """Wait while the queue of unmatched changes is full (backpressure)."""
     PASS_ON = "pass-on"
-    """Let others have their turn, then wait for the next turn of this client."""
+    """Yield to other clients, then wait for the next turn of this client."""
     PENALTY = "penalty"
-    """Let the client wait that has shown a wrong token."""
+    """Delay after a failed AUTH."""
 
 
 RECEIVE: Final = StepKind.RECEIVE
@@ -57,26 +59,62 @@ class WaitRoom(NamedTuple):
 
 
 class ReadValues(NamedTuple):
-    """Read values from the disk, and hand the reads that failed to ``RequestBatch.values_read``.
+    """Read values from the disk, and hand the reads that failed to ``Session.values_read``.
 
     Nothing may come between that and the next step.
     """
 
     missing: Missing
     earlier: Iterable[Entry]
-    """Entries whose values were read before, and are read again where they left memory."""
+    """Entries whose values were read before. Values that were evicted since are read again."""
 
 
 class RunScan(NamedTuple):
-    """Carry out a scan, and hand its reply to ``RequestBatch.take_reply``."""
+    """Run a scan, and hand its reply to ``Session.take_reply``."""
 
     scan: Scan
 
 
 class TakeSnapshot(NamedTuple):
-    """Take a snapshot, and hand the reply to ``RequestBatch.take_reply``."""
+    """Take a snapshot, and hand the reply to ``Session.take_reply``."""
 
     request: Request
 
 
 Step: TypeAlias = StepKind | WaitTurn | WaitRoom | ReadValues | RunScan | TakeSnapshot
+
+
+class ValueReads:
+    """Reads for one request after the other.
+
+    Args:
+        context: Context of the engine.
+    """
+
+    __slots__ = ("_context", "_had", "unreadable")
+
+    def __init__(self, context: Context) -> None:
+        self.unreadable: dict[bytes, str] = {}
+        """Reads that failed."""
+        self._context = context
+        self._had: dict[Entry, None] = {}
+        """Entries whose values were read."""
+
+    def step(self, missing: Missing, ahead: list[Request]) -> ReadValues:
+        """Return the step that reads the missing values, and those that the next requests need."""
+        place = missing.entries[0].state
+        # others may have taken some of them meanwhile
+        self._had = {entry: None for entry in self._had if entry.state == place}
+        in_vain = any(entry in self._had for entry in missing.entries)
+        soon = missing_soon(self._context, missing, ahead)
+        return ReadValues(soon, self._had if in_vain else ())
+
+    def note(self, missing: Missing) -> None:
+        """Note which of the values are in memory now."""
+        for entry in missing.entries:
+            if isinstance(entry.value, bytes):
+                self._had[entry] = None
+
+    def clear(self) -> None:
+        """End the reads of a request: it was handled."""
+        self.unreadable, self._had = {}, {}

@@ -246,10 +246,10 @@ class StepRunner:
 
     async def commit(self) -> None:
         """Carry out the step COMMIT."""
-        batch, runtime = self._session.batch, self._runtime
-        if runtime.writer.settled < batch.mark:
-            await runtime.commit.wait_settled(batch.mark)
-        batch.committed()
+        session, runtime = self._session, self._runtime
+        if runtime.writer.settled < session.mark:
+            await runtime.commit.wait_settled(session.mark)
+        session.committed()
         if self._evict is not None:
             self._evict()
         await self.sender.send_settled()
@@ -263,13 +263,13 @@ class StepRunner:
             case WaitRoom(size):
                 await self._runtime.backpressure.wait_turn(size)
             case ReadValues(missing, earlier):
-                session.batch.values_read(await services.fetch(missing, earlier))
+                session.values_read(await services.fetch(missing, earlier))
             case RunScan(scan):
-                session.batch.take_reply(
+                session.take_reply(
                     await services.run_scan(scan, self._is_lost, self._has_hung_up, session.share)
                 )
             case TakeSnapshot(request):
-                session.batch.take_reply(await services.take_snapshot(session, request))
+                session.take_reply(await services.take_snapshot(session, request))
             case _ if step is PASS_ON:
                 await services.pass_on(session.share)
             case _ if step is FLUSH:
