@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -195,28 +194,6 @@ def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None
             said = next(line for line in process.stderr if event in line)
             process.kill()
         assert advice in said
-
-
-def test_worker_works_through_it(site: SecureSite) -> None:
-    with site.client() as client:
-        for number in range(3):
-            client.set(f"work:1:0:{number}", b"x", uri=f"https://example.org/{number}")
-    cli = Cli(site.directory, site.daemon.address)
-    program = [sys.executable, "-c", "print('done')"]
-    done = cli("next", "work", *site.options(), "--exec", *program)
-    assert done.returncode == 0, done.stderr
-    assert cli("next", "work", *site.options()).returncode == 75
-
-
-def test_worker_that_tls_refuses_ends_and_does_not_wait(site: SecureSite) -> None:
-    cli = Cli(site.directory, site.daemon.address)
-    refused = 0
-    for options in ((), ("--tls-ca", site.authority.path)):
-        ran = cli("next", "work", *options, "--exec", "true")
-        assert ran.returncode == 69, ran.stderr
-        assert b"TLS" in ran.stderr
-        refused += 1
-    assert site.daemon.said().count("event=tls-failed") <= 2 * refused, "two connections each"
 
 
 def test_forwarder_delivers_through_it_and_takes_a_renewed_token(site: SecureSite) -> None:

@@ -43,27 +43,6 @@ def test_job_goes_from_set_through_next_to_completion(cli: Cli) -> None:
     assert gone.stderr.startswith(b"fj-cli: not-found: ")
 
 
-def test_release_returns_an_entry_at_once_or_after_its_delay(cli: Cli) -> None:
-    cli.json("set", "--domain", "d", "x")
-    (job,) = cli.json("next")
-    assert cli("release", job["key"], str(job["token"])).returncode == DONE
-    (job,) = cli.json("next")
-    assert cli("release", job["key"], str(job["token"]), "--delay", "1h").returncode == DONE
-    assert cli("next").returncode == NOTHING_TO_DO
-    assert cli("release", job["key"], str(job["token"])).returncode == REFUSED
-
-
-def test_next_takes_several_of_any_domain_and_deletes_where_asked(cli: Cli) -> None:
-    for domain in ("a", "a", "b"):
-        cli.json("set", "--domain", domain, domain)
-    jobs = cli.json("next", "--count", "2", "--delete")
-    assert sorted(job["domain"] for job in jobs) == ["a", "b"]
-    assert all("token" not in job for job in jobs)
-    assert cli("get", jobs[0]["key"]).returncode == REFUSED
-    assert cli("next", "b").returncode == NOTHING_TO_DO
-    assert len(cli.json("next", "a", "--count", "9")) == 1
-
-
 def test_next_waits_for_work_that_comes_later(cli: Cli, daemon: DaemonProcess) -> None:
     waiting = cli.start("next", "late", "--wait", "60s", "--json")
     with SyncClient(daemon.address) as client:
@@ -74,16 +53,6 @@ def test_next_waits_for_work_that_comes_later(cli: Cli, daemon: DaemonProcess) -
     assert waiting.returncode == DONE
     assert json.loads(output)["value"] == "here"
     assert cli("next", "late", "--wait", "20ms").returncode == NOTHING_TO_DO
-
-
-def test_next_delivers_nothing_before_its_start(cli: Cli) -> None:
-    cli.json("set", "--domain", "d", "--not-before", "+1h", "--id", "later", "x")
-    assert cli("next", "d").returncode == NOTHING_TO_DO
-    begun = "2020-01-01T00:00Z"
-    (added,) = cli.json("set", "--domain", "d", "--not-before", begun, "--id", "i", "x")
-    assert added["key"] == "d:128:1577836800000000:i"
-    (job,) = cli.json("next", "d")
-    assert job["id"] == "i"
 
 
 @pytest.mark.parametrize(
@@ -115,17 +84,6 @@ def test_value_of_each_type_is_stored_and_shown(
     assert entry.get("value", entry.get("value_b64")) == value
 
 
-def test_raw_writes_the_bytes_and_nothing_else(cli: Cli) -> None:
-    cli.json("set", "k", "-", stdin=bytes(range(256)))
-    assert cli("get", "k", "--raw").stdout == bytes(range(256))
-
-
-def test_key_that_is_not_utf_8_can_be_used(cli: Cli) -> None:
-    (added,) = cli.json("set", b"\xfe\xff", "v")
-    assert added["key_b64"] == "/v8="
-    assert cli.json("get", b"\xfe\xff")[0]["value"] == "v"
-
-
 def test_set_says_when_a_key_is_taken_and_overwrites_when_told(cli: Cli) -> None:
     cli.json("set", "k", "1")
     taken = cli("set", "k", "2")
@@ -139,55 +97,6 @@ def test_set_says_when_a_key_is_taken_and_overwrites_when_told(cli: Cli) -> None
     assert entry["state"] == ["persistent"]
     cli.json("set", "m", "v", "--no-persist")
     assert cli.json("get", "m")[0]["state"] == []
-
-
-def test_stats_of_the_daemon_a_domain_and_an_entry(cli: Cli) -> None:
-    (added,) = cli.json("set", "--domain", "d", "x")
-    cli.json("set", "plain", "x")
-    (daemon,) = cli.json("stats")
-    assert (daemon["entries"], daemon["due"], daemon["domains"]) == (2, 1, 1)
-    assert cli.json("stats", "d")[0]["waiting"] == 1
-    assert cli.json("stats", added["key"])[0] != daemon
-    assert cli("stats", "plain", "--entry").returncode == DONE
-    assert b"entries" in cli("stats", "--table").stdout
-    assert cli("stats", "no:1:1:such").returncode == REFUSED
-
-
-def test_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) -> None:
-    (added,) = cli.json("set", "--domain", "d", "--uri", "u", "payload")
-    (taken,) = cli.json("snapshot")
-    path = taken["path"]
-    verified = cli("log", "verify", path)
-    assert (verified.returncode, verified.stdout) == (DONE, b"")
-    assert b"is whole: 1 segment" in verified.stderr
-    records = cli.json("log", "dump", path)
-    entries = [record["entry"] for record in records if "entry" in record]
-    assert [(e["key"], e["uri"], e["value"]) for e in entries] == [
-        (added["key"], "u", "payload"),
-    ]
-    table = cli("log", "dump", path, "--table").stdout.decode()
-    assert f"{added['key'][:40]}" in table
-    assert len(table.splitlines()) == len(records)
-
-
-def test_snapshot_removes_older_ones_where_it_is_told_how_many_to_keep(cli: Cli) -> None:
-    first, second = (Path(cli.json("snapshot")[0]["path"]) for _ in range(2))
-    kept = Path(cli("snapshot", "--keep", "2", "--table").stdout.decode().strip())
-    assert sorted(first.parent.iterdir()) == sorted([second, kept])
-    assert cli("snapshot", "--keep", "0").returncode == USAGE
-
-
-def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
-    cli.json("set", "k", "a\x1b[2Jb")
-    for arguments in (["get", "k"], ["stats"]):
-        table = cli(*arguments, "--table").stdout.decode()
-        assert "{" not in table
-        assert "\x1b[2J" not in table
-        assert len(cli.json(*arguments)) == 1
-    cli.json("set", "--domain", "d", "--uri", "https://a/", "work")
-    table = cli("next", "d", "--table").stdout.decode()
-    assert "https://a/" in table
-    assert "(in 5 m), token" in table
 
 
 def test_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:

@@ -23,13 +23,6 @@ def test_bury_with_a_token_keeps_an_entry_from_next_until_it_is_kicked(cli: Cli)
     assert cli.json("next")[0]["key"] == job["key"]
 
 
-def test_bury_and_kick_refuse_a_key_that_is_not_there(cli: Cli) -> None:
-    for arguments in (["bury", "d:1:1:x"], ["kick", "d:1:1:x"]):
-        done = cli(*arguments)
-        assert done.returncode == REFUSED
-        assert done.stderr.startswith(b"fj-cli: not-found: ")
-
-
 def test_domain_is_kicked_one_by_one_some_or_all(cli: Cli) -> None:
     for number in range(6):
         (added,) = cli.json("set", "--domain", "d", "--priority", str(number), "x")
@@ -72,18 +65,6 @@ def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     assert cli("pause", "d", "1h").returncode == DONE
     assert cli("pause", "d", "0").returncode == DONE
     assert len(cli.json("next", "d")) == 1
-
-
-def test_pause_refuses_a_name_that_is_no_domain(cli: Cli) -> None:
-    done = cli("pause", "a:b", "1h")
-    assert done.returncode == REFUSED
-    assert done.stderr.startswith(b"fj-cli: bad-key: ")
-
-
-def test_pause_that_ends_delivers_the_work_that_waited_for_it(cli: Cli) -> None:
-    cli.json("set", "--domain", "d", "x")
-    assert cli("pause", "d", "300ms").returncode == DONE
-    assert len(cli.json("next", "d", "--wait", "60s")) == 1
 
 
 def test_log_tells_of_burials_kicks_and_pauses(cli: Cli) -> None:

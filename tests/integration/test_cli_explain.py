@@ -156,17 +156,6 @@ def test_explain_says_why_since_when_until_when_and_what_to_do(
     assert ("until" in text) or case.until is None
 
 
-@pytest.mark.parametrize(
-    "make", [delayed, locked, uri_in_work, paused, limited, leased], ids=lambda make: make.__name__
-)
-def test_explained_entry_is_indeed_not_delivered(
-    make: Callable[[Cli, SyncClient], Case], cli: Cli, client: SyncClient
-) -> None:
-    make(cli, client)
-    assert cli("peek", "pages").returncode == 75 or make is paused
-    assert cli("next", "pages").returncode == 75
-
-
 def test_explain_of_a_due_entry_counts_those_before_it(cli: Cli) -> None:
     first, second = add(cli, "--priority", "1"), add(cli, "--priority", "2")
     (fields,) = cli.json("explain", second)
@@ -175,25 +164,6 @@ def test_explain_of_a_due_entry_counts_those_before_it(cli: Cli) -> None:
     text = cli("explain", second, "--table").stdout.decode()
     assert "not waiting for anything: due now, 1 entry before it in its domain" in text
     assert "the first of its domain" in cli("explain", first, "--table").stdout.decode()
-
-
-def test_explain_shows_every_reason_that_holds(cli: Cli) -> None:
-    key = add(cli, "--not-before", "+1h")
-    cli("pause", "pages", "1h")
-    (fields,) = cli.json("explain", key)
-    assert [reason["code"] for reason in fields["reasons"]] == ["delayed", "paused"]
-
-
-def test_explain_of_a_failed_attempt_shows_its_error_and_back_off(
-    cli: Cli, client: SyncClient
-) -> None:
-    key = add(cli)
-    (job,) = cli.json("next", "pages")
-    client.release(key, job["token"], error="no route", delay=3600)
-    (fields,) = cli.json("explain", key)
-    (reason,) = fields["reasons"]
-    assert (reason["code"], fields["attempts"]) == ("back-off", 1)
-    assert "no route" in reason["text"]
 
 
 def test_explain_of_an_unknown_key_reads_no_other_entry(cli: Cli, client: SyncClient) -> None:
@@ -252,19 +222,6 @@ def test_history_has_what_happened_to_an_entry_in_order(
     assert failed["text"] == "attempt 1: no route"
     (by_uri,) = cli.json("explain", URI, *log)
     assert events(by_uri) == events(fields)
-
-
-def test_history_survives_a_restart_and_shows_completion(
-    cli: Cli, client: SyncClient, daemon: DaemonProcess
-) -> None:
-    key = add(cli)
-    (job,) = cli.json("next", "pages")
-    daemon.kill()
-    daemon.start()
-    assert cli("delete", key, "--token", str(job["token"])).returncode == DONE
-    (fields,) = cli.json("explain", key, "--log", str(daemon.log_path))
-    assert events(fields) == ["set", "leased", "completed"]
-    assert [event["until_us"] for event in fields["history"]] == [None, job["token"], None]
 
 
 def test_explain_says_what_is_wrong_with_a_directory_without_a_log(

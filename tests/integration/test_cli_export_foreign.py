@@ -172,31 +172,6 @@ def test_export_to_beanstalkd_starts_there_and_its_own_binlog_comes_back(
 
 
 @needs_beanstalkd
-@pytest.mark.parametrize("version", VERSIONS)
-def test_export_of_extreme_entries_is_served_by_a_beanstalkd(version: int, tmp_path: Path) -> None:
-    long, values = "t" * 200, [b"", b"\r\n", b"\0" * 1000]
-    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
-        for number, value in enumerate(values):
-            client.set(build_journal_key(long, f"{number}", priority=255), value)
-        # one that waits longer than a put command can ask for
-        client.set(f"{long}:128:{2**64 - 1}:far", b"far", plain=True)
-        client.set("-x:0:1:renamed", b"x")
-        snapshot = client.snapshot()
-    binlog = tmp_path / "binlog"
-    (done,) = Cli(tmp_path, None).json("export", snapshot, str(binlog), *VERSIONS[version])
-    assert done["not_carried"] == {"domains_renamed": 1, "delays_cut_to_136_years": 1}
-    with beanstalkd(binlog) as client:
-        for tube in (long, "_x_b597a201"):
-            assert client.line(f"watch {tube}")[0] == "WATCHING"
-        found = [client.data("reserve-with-timeout 0") for _ in range(5)]
-        assert [job and job[1] for job in found] == [b"x", *values, None]
-        assert client.line(f"use {long}")[0] == "USING"
-        delayed = client.data("peek-delayed")
-        assert delayed is not None
-        assert delayed[1] == b"far"
-
-
-@needs_beanstalkd
 @pytest.mark.parametrize("name", ["killed", "stopped-v5"])
 def test_import_of_recorded_binlogs_gives_what_a_beanstalkd_serves(
     name: str, tmp_path: Path
@@ -333,42 +308,6 @@ def test_export_to_workq_is_leased_there_in_the_order_of_the_work(tmp_path: Path
     with workq_server(log) as server:
         leased = [server.lease("pages")[1] for _ in range(4)]
     assert leased == [b"none", b"none 2", b"old", b"new"]
-
-
-def test_export_of_an_empty_snapshot_is_whole_in_each_format(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
-        snapshot = client.snapshot()
-    cli = Cli(tmp_path, None)
-    done = cli("log", "verify", snapshot)
-    assert (done.returncode, b"is whole: 0 segments, 0 records" in done.stderr) == (DONE, True)
-    for to in ("beanstalkd", "kestrel", "workq"):
-        out = str(tmp_path / to)
-        assert cli("export", snapshot, out, "--to", to).returncode == DONE
-        named = ["--format", to]
-        # an empty directory is that of no known format
-        for options in [named] if to == "kestrel" else [named, []]:
-            done = cli("log", "verify", out, *options)
-            assert done.returncode == DONE, done.stderr
-            assert b" is whole: " in done.stderr
-            done = cli("log", "stat", out, *options)
-            assert (done.returncode, done.stdout, b"finding" in done.stderr) == (DONE, b"", False)
-            assert cli("log", "dump", out, *options).returncode == DONE
-    (tmp_path / "second").mkdir()
-    with DaemonProcess(tmp_path / "second") as daemon:
-        importing = Cli(tmp_path, daemon.address)
-        for to in ("beanstalkd", "workq"):
-            (counts,) = importing.json("import", to, str(tmp_path / to))
-            assert (counts["read"], counts["damaged"]) == (0, 0)
-        # it has no file, and is probably not the directory that was meant
-        done = importing("import", "kestrel", str(tmp_path / "kestrel"))
-        assert (done.returncode, b"holds no journal of a queue" in done.stderr) == (USAGE, True)
-    done = cli("log", "verify", str(tmp_path / "kestrel"))
-    assert done.returncode == USAGE
-    assert b"is empty: it holds no segment" in done.stderr
-    assert b"--format kestrel" in done.stderr
-    # less than a header is the begin of one that a crash cut
-    (tmp_path / "workq" / "000000001.log").write_bytes(b"\0" * 8)
-    assert cli("log", "verify", str(tmp_path / "workq")).returncode == REFUSED
 
 
 def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Path) -> None:

@@ -95,14 +95,6 @@ def test_status_of_a_spool_names_slots_that_cannot_be_read_and_shows_the_others(
     assert b"another version" in table.stderr
 
 
-def test_spool_that_is_empty_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:
-    with Spool(tmp_path / "spool"):
-        pass
-    (sums,) = cli.json("spool", "status", str(tmp_path / "spool"))
-    assert (sums["pending"], sums["oldest_pending_us"]) == (0, None)
-    assert "pending: 0" in cli("spool", "status", f"{tmp_path}/spool", "--table").stdout.decode()
-
-
 def test_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: Path) -> None:
     records = cli.json("log", "dump", str(log))
     assert [record["offset"] for record in records] == [
@@ -141,37 +133,6 @@ def test_dump_of_one_segment_alone(cli: Cli, log: Path) -> None:
     assert b"000000007.log" in missing.stderr
 
 
-def test_log_that_is_whole_is_said_to_be_whole(cli: Cli, log: Path) -> None:
-    for options in ([], ["--table"]):
-        done = cli("log", "verify", str(log), *options)
-        assert (done.returncode, done.stdout) == (DONE, b"")
-        assert done.stderr.decode() == f"{log} is whole: 1 segment, 9 records\n"
-
-
-def test_damage_in_the_middle_is_named_with_file_offset_and_what_to_do(cli: Cli, log: Path) -> None:
-    segment = log / "000000001.log"
-    third = cli.json("log", "dump", str(log))[2]
-    data = bytearray(segment.read_bytes())
-    data[third["offset"] + 60] ^= 1
-    segment.write_bytes(data)
-    done = cli("log", "verify", str(log), "--json")
-    assert done.returncode == REFUSED
-    (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert finding["kind"] == "damaged"
-    assert finding["file"] == str(segment)
-    assert (finding["offset"], finding["bytes"]) == (third["offset"], third["bytes"])
-    assert "fj-cli log repair" in finding["advice"]
-    shown = cli("log", "verify", str(log), "--table").stdout.decode()
-    assert str(third["offset"]) in shown
-    dumped = cli("log", "dump", str(log), "--json")
-    assert dumped.returncode == REFUSED
-    assert len(dumped.stdout.splitlines()) == 8
-    assert f"at offset {third['offset']}: {third['bytes']} bytes are no record" in (
-        dumped.stderr.decode()
-    )
-    assert segment.read_bytes() == data
-
-
 def test_records_that_cannot_be_understood_do_not_end_a_dump(cli: Cli, tmp_path: Path) -> None:
     time, job_id = encode_time(1_763_000_000_000_000), bytes(16)
     head = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
@@ -189,16 +150,6 @@ def test_records_that_cannot_be_understood_do_not_end_a_dump(cli: Cli, tmp_path:
     assert "payload_error" in records[1]
     where = f"{segment} at offset {len(SEGMENT_HEADER) + len(simple)}: {len(cut)} bytes"
     assert dumped.stderr.decode().startswith(where)
-
-
-def test_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:
-    segment = log / "000000001.log"
-    segment.write_bytes(segment.read_bytes()[:-5])
-    done = cli("log", "verify", str(log), "--json")
-    assert done.returncode == REFUSED
-    (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert finding["kind"] == "torn"
-    assert finding["advice"].startswith("nothing: a daemon that starts on it deals with it")
 
 
 def test_snapshot_that_differs_from_its_manifest_is_found(cli: Cli, tmp_path: Path) -> None:
@@ -256,13 +207,3 @@ def test_dump_of_the_log_of_a_running_daemon_waits_while_a_segment_is_replaced(
             assert (b"plain" in output) == (arguments[0] == "dump")
         with lock_to_read(OsDisk(), directory):
             assert cli("log", "repair", "--dry-run", directory).returncode == DONE
-
-
-def test_snapshot_that_is_read_gets_no_lock_file(cli: Cli, tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
-        client.set("plain", b"x")
-        snapshot = Path(client.snapshot())
-    names = {path.name for path in snapshot.iterdir()}
-    for command in ("dump", "verify"):
-        assert cli("log", command, str(snapshot)).returncode == DONE
-    assert {path.name for path in snapshot.iterdir()} == names

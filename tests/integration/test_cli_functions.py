@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -15,7 +14,6 @@ import pytest
 
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import TIMEOUT_S, Cli
-from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
 from tests.integration.terminal import on_terminal as run_on_terminal
 from tests.integration.worker_process import wait_until
@@ -88,16 +86,6 @@ def test_function_get_probes_leases_and_sets_the_expiry(cli: Cli) -> None:
     assert cli("release", "k", str(leased["token"])).returncode == DONE
     for wrong in (("--raw", "--probe"), ("--lease", "1m", "--expires", "+1h")):
         assert cli("get", "k", *wrong).returncode == USAGE
-
-
-@pytest.mark.parametrize("key", ["pages:300:0:x", "pages:1:123456789012345678901:x"])
-def test_set_refuses_a_key_that_looks_like_a_job_and_is_none(cli: Cli, key: str) -> None:
-    refused = cli("set", key, "v")
-    assert refused.returncode == USAGE
-    assert b"looks like a journal key" in refused.stderr
-    assert cli("get", key).returncode == REFUSED
-    assert cli("set", key, "v", "--plain").returncode == DONE
-    assert cli.json("get", key)[0]["state"] == ["persistent"]
 
 
 NANOSECONDS = "1795876490891119000"
@@ -188,18 +176,6 @@ def test_set_with_a_uri_and_a_key_is_an_entry_under_that_key(cli: Cli) -> None:
     assert (refused.returncode, b"looks like a journal key" in refused.stderr) == (USAGE, True)
 
 
-def test_set_that_never_expires_ends_an_expiry(cli: Cli) -> None:
-    cli("set", "k", "v", "--expires", "+1h")
-    assert cli.json("get", "k")[0]["expires_us"] is not None
-    assert cli("set", "k", "v", "--expires", "never", "--overwrite").returncode == DONE
-    assert cli.json("get", "k")[0]["expires_us"] is None
-
-
-def test_set_takes_keys_that_are_jobs_or_do_not_look_like_one(cli: Cli) -> None:
-    for key in ("pages:1:0:x", "user:7", "a:1:2", "https://example.org:80/", "k"):
-        assert cli("set", key, "v").returncode == DONE
-
-
 def test_error_of_a_command_names_the_option_that_is_meant(cli: Cli) -> None:
     (job,) = cli.json("set", "--domain", "q", "v")
     cli("bury", job["key"])
@@ -231,21 +207,6 @@ def test_command_behind_two_dashes_is_run(cli: Cli) -> None:
     assert cli("next", "q", "--exec", "--", "cat").stdout == b"value"
 
 
-def test_stats_of_a_domain_have_the_words_of_other_tables(cli: Cli) -> None:
-    cli("set", "--domain", "q", "v")
-    cli("next", "q")
-    lines = cli("stats", "q", "--table").stdout.decode().splitlines()[1:]
-    table = dict(line.split(None, 1) for line in lines)
-    assert table["leased"] == "1"
-    assert not {"worked_on", "interval", "jobs", "jobs_max", "oldest_due"}.intersection(table)
-    (fields,) = cli.json("stats", "q")
-    assert (fields["worked_on"], fields["interval_us"], fields["jobs_max"]) == (1, 0, 0)
-    cli("limit", "q", "--jobs", "3")
-    lines = cli("stats", "q", "--table").stdout.decode().splitlines()
-    assert ["jobs", "3"] in [line.split() for line in lines]
-    assert "  interval  no limit\n" in cli("limit", "q", "--table").stdout.decode()
-
-
 # --- lock -----------------------------------------------------------------------------------------
 
 
@@ -274,19 +235,6 @@ def test_lock_is_held_and_renewed_while_a_command_runs(
     assert cli("set", "k", "w", "--overwrite").returncode == DONE
 
 
-def test_lock_that_is_lost_ends_its_command(
-    cli: Cli, daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    cli("set", "k", "v")
-    shell = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600"
-    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", shell)
-    wait_until((tmp_path / "pid").exists)
-    daemon.kill()
-    assert ended(holder) in (REFUSED, CANNOT_CONNECT)
-    pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
-
-
 @pytest.mark.parametrize("taken", [False, True])
 def test_lock_that_ended_before_its_renewal_is_lost_and_ends_its_command(
     cli: Cli, client: SyncClient, tmp_path: Path, taken: bool
@@ -308,35 +256,6 @@ def test_lock_that_ended_before_its_renewal_is_lost_and_ends_its_command(
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     assert not client.entry_stats("k").locked_until_us
-
-
-def test_sigterm_to_a_lock_ends_its_command_and_frees_the_entry(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    cli("set", "k", "v")
-    holder = cli.start("lock", "k", "sh", "-c", f"touch {tmp_path}/began; exec sleep 600")
-    wait_until((tmp_path / "began").exists)
-    holder.send_signal(signal.SIGTERM)
-    assert ended(holder) == 128 + signal.SIGTERM
-    wait_until(lambda: not client.entry_stats("k").locked_until_us)
-
-
-def test_lock_is_renewed_after_ctrl_c_while_its_command_goes_on(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    cli("set", "k", "v")
-    shell = (
-        f"trap 'touch {tmp_path}/heard' INT; touch {tmp_path}/began;"
-        f" while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 7"
-    )
-    holder = cli.start("lock", "--time", "1s", "k", "sh", "-c", shell)
-    wait_until((tmp_path / "began").exists)
-    holder.send_signal(signal.SIGINT)
-    wait_until((tmp_path / "heard").exists)
-    first = client.entry_stats("k").locked_until_us
-    wait_until(lambda: client.entry_stats("k").locked_until_us > first + SECOND)
-    (tmp_path / "go").touch()
-    assert ended(holder) == 7
 
 
 def test_sigterm_to_a_lock_ends_what_its_command_started(
@@ -372,10 +291,6 @@ def test_ping_measures_round_trips_and_the_clock(cli: Cli) -> None:
     assert "round trip of 1: least " in text
 
 
-def test_ping_without_a_daemon_is_exit_69(tmp_path: Path) -> None:
-    assert Cli(tmp_path, f"unix:{tmp_path}/nobody")("ping").returncode == CANNOT_CONNECT
-
-
 @pytest.mark.parametrize("connections", ["1", "3"])
 def test_bench_measures_each_function_and_leaves_nothing(
     cli: Cli, client: SyncClient, connections: str
@@ -409,14 +324,6 @@ def test_bench_that_is_interrupted_deletes_what_it_wrote(
 # --- what people and programs read ----------------------------------------------------------------
 
 
-def test_stats_of_a_domain_that_has_nothing_says_so(cli: Cli) -> None:
-    empty = cli("stats", "nothing", "--table")
-    assert empty.returncode == DONE
-    assert b"the domain nothing has no entries" in empty.stderr
-    cli("set", "--domain", "d", "v")
-    assert cli("stats", "d", "--table").stderr == b""
-
-
 def test_error_is_json_where_json_is_asked_for(cli: Cli, tmp_path: Path) -> None:
     nobody = Cli(tmp_path, f"unix:{tmp_path}/nobody")
     for failing, arguments, error, code in (
@@ -443,46 +350,6 @@ def test_error_of_a_lock_is_text_where_its_command_has_the_json_option(cli: Cli)
     assert failed.stderr.startswith(b"fj-cli: not-found: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
-        (("touch", "k", "0", "--token", "5"), "write it like 90s"),
-        (("next", "--lease", "500d"), "write it like 90s"),
-        (("set", "k", "v", "--expires", "2020-01-01"), "write a later one, like 2030"),
-        (("set", "k", "v", "--expires", "1990-01-01"), "write a later one, like 2030"),
-        (("set", "--domain", "d", "--not-before", "1970-01-02"), "write a later one, like 2030"),
-        (("set", "--domain", "d", "--not-before", "@5"), "write a later one, like 2030"),
-        (("set", "--domain", "d", "--not-before", "@1795161600000"), "write an earlier one"),
-        (
-            ("spool", "put", "/proc/none", "--domain", "d", "--not-before", "@5"),
-            "write a later one",
-        ),
-        (("get", "k", "--expires", "@1795161600000"), "write an earlier one"),
-    ],
-)
-def test_error_about_a_time_advises_for_the_command_line(
-    cli: Cli, arguments: tuple[str, ...], advice: str
-) -> None:
-    failed = cli(*arguments)
-    assert failed.returncode == USAGE
-    assert advice in failed.stderr.decode()
-    assert b"timedelta" not in failed.stderr
-    assert advice in json.loads(cli(*arguments, "--json").stderr)["hint"]
-
-
-def test_stats_in_json_name_every_instant_with_its_unit(cli: Cli) -> None:
-    cli("set", "--domain", "d", "v", "--expires", "+1h")
-    (job,) = cli.json("next", "d")
-    cli("pause", "d", "1h")
-    assert cli.json("stats", job["key"])[0]["state"] == cli.json("explain", job["key"])[0]["state"]
-    found = [*cli.json("stats", "d"), *cli.json("stats", job["key"]), *cli.json("domains"), job]
-    now = time.time_ns() // 1000
-    for fields in found:
-        for name, value in fields.items():
-            if isinstance(value, int) and not isinstance(value, bool) and value > now // 2:
-                assert name.endswith("_us") or name == "token", (name, value)
-
-
 ROWS = {80: 24, 120: 40}
 """Rows of a terminal of so many columns."""
 
@@ -494,87 +361,3 @@ def on_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
         command, cli.environment | {"TERM": "dumb"}, size, stderr=subprocess.DEVNULL
     )
     return text.replace("\r\n", "\n").splitlines()
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_table_fits_the_terminal_and_breaks_no_key(cli: Cli, columns: int) -> None:
-    uri = "https://example.org/" + "a" * 60
-    (added,) = cli.json("set", "--domain", "pages", "--uri", uri, "value")
-    cli("set", "--domain", "other", "value")
-    cli("pause", "other", "1h")
-    cli("limit", "pages", "--interval", "2s", "--jobs", "3")
-    long = {added["key"], uri}
-    shown = {}
-    for arguments in (("list", "--meta", "--data"), ("peek", "pages"), ("domains",), ("stats",)):
-        lines = shown[arguments[0]] = on_terminal(cli, columns, *arguments)
-        wide = [line for line in lines if len(line) > columns]
-        assert all(any(key in line for key in long) for line in wide), wide
-    for name in ("list", "peek"):
-        text = "\n".join(shown[name])
-        assert added["key"] in text
-        assert uri in text
-    assert any("in 1 h" in line for line in shown["domains"]), shown["domains"]
-    get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
-    assert "due" in get
-    assert " ago)" in get
-    cli("next", "pages")
-    get = "\n".join(on_terminal(cli, columns, "get", added["key"]))
-    assert "leased until " in get
-    assert "(in 5 m)" in get
-
-
-def test_table_of_usual_domains_is_a_table_at_80_columns(cli: Cli) -> None:
-    for domain in ("news", "peps.python.org", "shop"):
-        cli("set", "--domain", domain, "value")
-    head, _, *rows = (line for line in on_terminal(cli, 80, "domains") if line.strip())
-    assert head.split() == ["domain", "due", "delayed", "leased", "buried", "oldest", "due"]
-    assert [row.split()[:3] for row in rows] == [
-        ["news", "1", "0"],
-        ["peps.python.org", "1", "0"],
-        ["shop", "1", "0"],
-    ]
-
-
-@pytest.mark.parametrize("columns", ROWS)
-def test_table_of_each_command_fits_the_terminal(
-    cli: Cli, daemon: DaemonProcess, tmp_path: Path, columns: int
-) -> None:
-    uri = "https://example.org/" + "a" * 60
-    (added,) = cli.json("set", "--domain", "pages", "--uri", uri, "value")
-    key, spool = added["key"], str(tmp_path / "spool")
-    cli("spool", "put", spool, "--uri", uri, "value")
-    cli("limit", "pages", "--interval", "2s", "--jobs", "3", "--attempts", "5")
-    for arguments in (
-        ("explain", key),
-        ("stats",),
-        ("stats", "pages"),
-        ("stats", key),
-        ("limit", "pages"),
-        ("ping", "--count", "2", "--interval", "1ms"),
-        ("bench", "--count", "20", "--connections", "2"),
-        ("spool", "status", spool),
-        ("log", "stat", str(daemon.log_path)),
-        ("next", "pages"),
-        ("touch", "--token", "1", key, "1m"),
-        ("bury", key),
-        ("kick", key),
-    ):
-        lines = on_terminal(cli, columns, *arguments)
-        # a long word, such as a key, may be wider: it is never broken
-        wide = [line for line in lines if len(line) > columns and len(line.split()) > 2]
-        assert not wide, (arguments, wide)
-        assert not [line for line in lines if line.startswith("{")], "a table, and no JSON"
-
-
-def test_bench_whose_daemon_dies_names_the_domain_that_may_be_left(
-    cli: Cli, daemon: DaemonProcess, client: SyncClient
-) -> None:
-    bench = cli.start("bench", "--count", "10000000", "--table")
-    wait_until(lambda: any(d.name.startswith(b"bench-") for d in client.domains()))
-    daemon.kill()
-    stderr = bench.communicate(timeout=TIMEOUT_S)[1].decode()
-    assert bench.returncode == CANNOT_CONNECT
-    daemon.start()
-    found = re.search(r"entries may be left: fj-cli (purge bench-[0-9a-f]{8} --yes)\n", stderr)
-    assert found is not None, stderr
-    assert cli(*found[1].split()).returncode in (DONE, 75)

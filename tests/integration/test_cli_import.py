@@ -8,14 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fastjournal.client import Call, Jobs, SyncClient
+from fastjournal.client import Jobs, SyncClient
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import Record, decode_record, encode_record, encode_time
 from fastjournal.cmdlog.locks import lock_append
@@ -23,12 +22,9 @@ from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
-from fastjournal.errors import CannotConnectError
-from fastjournal.foreign import ForeignJournal, open_workq
 from fastjournal.limits import KEY_BYTES_MAX
-from fastjournal.testing.logs import SegmentBuilder, in_zone
+from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fj_cli.commands.import_ import Importer
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.spark.plan_logs import write_log
@@ -81,28 +77,6 @@ def places(errors: bytes) -> list[str]:
     return [line for line in errors.decode().splitlines() if not line.startswith("queue ")]
 
 
-@pytest.mark.parametrize("minutes", [-1, 0, 60])
-def test_import_and_a_daemon_take_jobs_without_a_time_in_any_zone(
-    minutes: int, tmp_path: Path, daemon: DaemonProcess, cli: Cli
-) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    log.foreign(b"q", b"without a time")
-    log.foreign(b"q", b"scheduled", due_us=NOW + 3600 * SECOND)
-    source, copy = tmp_path / "source", tmp_path / "second" / "log"
-    for directory in (source, copy):
-        directory.mkdir(parents=True)
-        (directory / "000000001.log").write_bytes(in_zone(bytes(log), minutes))
-    (done,) = cli.json("import", "workq", str(source))
-    assert done == counts(read=2, imported=2)
-    with DaemonProcess(tmp_path / "second") as opened:
-        for address in (daemon.address, opened.address):
-            with SyncClient(address) as client:
-                stats = client.domain_stats("q")
-                assert (stats.entries, stats.delayed) == (2, 1)
-                (job,) = client.next("q")
-                assert job.value == b"without a time"
-
-
 @pytest.mark.parametrize("name", LOGS)
 def test_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
     name: str, tmp_path: Path, daemon: DaemonProcess, cli: Cli
@@ -130,40 +104,6 @@ def test_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
         name: status.st_mtime_ns for name, status in before.items()
     }
     assert_workq_accepts(daemon.log_path)
-
-
-@pytest.mark.parametrize("options", [[], ["--set-limits"]], ids=["plain", "set-limits"])
-def test_import_counts_what_an_entry_does_not_hold(
-    options: list[str], tmp_path: Path, daemon: DaemonProcess, cli: Cli
-) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    for priority in (-128, -127, 0, 128, 129, 2**31 - 1, -(2**31)):
-        log.foreign(b"q", priority=priority)
-    for ttr_ms, attempts in ((60_000, 7), (60_000, 3), (1000, 7), (60_000, 7)):
-        log.foreign(b"r", ttr_ms=ttr_ms, attempts_max=attempts)
-    directory = str(write_log(tmp_path / "workq", log))
-    done = cli("import", "workq", directory, *options)
-    assert done.returncode == DONE, done.stderr
-    result = json.loads(done.stdout)
-    assert result["imported"] == 11
-    assert result["not_carried"] == {"priorities_cut": 4, "other_ttr_or_attempts": 2}
-    lines = done.stderr.decode().splitlines()
-    assert "not carried over: priorities cut: 4" in lines
-    assert "not carried over: other ttr or attempts: 2" in lines
-    with SyncClient(daemon.address) as client:
-        priorities = [client.entry_stats(pair.key).priority for pair in client.next("q", count=9)]
-    assert priorities == [0, 0, 0, 128, 255, 255, 255]
-
-
-def test_import_keeps_the_order_of_the_log_for_work_of_one_instant(
-    tmp_path: Path, daemon: DaemonProcess, cli: Cli
-) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    for number in (3, 1, 2):
-        log.foreign(b"q", b"%d" % number)
-    cli.json("import", "workq", str(write_log(tmp_path / "workq", log)))
-    with SyncClient(daemon.address) as client:
-        assert [pair.value for pair in client.next("q", count=9)] == [b"3", b"1", b"2"]
 
 
 def test_import_of_failed_jobs_never_delivers_them_on_the_way(
@@ -281,59 +221,6 @@ def wait_for_entries(client: SyncClient, import_: subprocess.Popen[bytes], entri
         assert import_.poll() is None, import_.communicate()
 
 
-class Ending(SyncClient):
-    """A client whose connection ends after so many exchanges, before the next is sent."""
-
-    exchanges = 0
-
-    def call_many(self, many: Iterable[Call[Any]]) -> Any:
-        self.exchanges -= 1
-        if self.exchanges < 0:
-            self.close()
-            raise CannotConnectError("the connection was lost")
-        return super().call_many(many)
-
-    def connect(self) -> None:
-        if self.exchanges < 0:
-            raise CannotConnectError("nobody listens")
-        super().connect()
-
-
-def test_import_is_finished_by_the_next_whatever_step_a_connection_ends_at(
-    tmp_path: Path, daemon: DaemonProcess
-) -> None:
-    seen = set()
-    for exchanges in range(10):
-        log = SegmentBuilder(None, now_us=NOW, ids_from=1000 * exchanges)
-        domain = b"q%d" % exchanges
-        for _ in range(2):
-            log.foreign(domain, b"waiting")
-            log.result(Command.FAIL, log.foreign(domain, b"failed"))
-        directory = write_log(tmp_path / f"log{exchanges}", log)
-        ended = False
-        with open_workq(OsDisk(), str(directory)) as journal, Ending(daemon.address) as client:
-            client.exchanges = exchanges
-            try:
-                import_all(client, journal)
-            except CannotConnectError:
-                ended = True
-        with open_workq(OsDisk(), str(directory)) as journal, SyncClient(daemon.address) as client:
-            importer = import_all(client, journal)
-            assert importer.counts.read == 4
-            assert importer.counts.imported + importer.counts.already_there == 4
-            stats = client.domain_stats(domain)
-            assert (stats.entries, stats.buried) == (4, 2)
-            assert len(list(client.prefix(domain + b":"))) == 4
-            seen.add((ended, importer.counts.imported))
-    assert seen == {(True, 4), (True, 2), (False, 0)}
-
-
-def import_all(client: SyncClient, journal: ForeignJournal) -> Importer:
-    importer = Importer(client, lambda: NOW, uri_from_body=False)
-    importer.add_all(journal.items(), lambda: None)
-    return importer
-
-
 def test_right_to_write_is_enough_to_import_failed_jobs(tmp_path: Path) -> None:
     tokens, secret = tmp_path / "tokens.toml", "sixteen bytes and more"
     tokens.touch(0o600)
@@ -386,21 +273,6 @@ def test_import_names_refused_items_with_their_places_and_goes_on(tmp_path: Path
         assert line.count(f"{code}: ") == 1
 
 
-def test_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path, cli: Cli) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    for number in range(60):
-        log.foreign(b"q", b"x" * (11 if number % 20 == 7 else 10))
-    directory = write_log(tmp_path / "workq", log)
-    (tmp_path / "small").mkdir()
-    with DaemonProcess(tmp_path / "small", "--max-value", "10") as daemon:
-        done = cli("import", "workq", str(directory), "--server", daemon.address)
-        assert done.returncode == REFUSED
-        result: dict[str, Any] = json.loads(done.stdout)
-        assert (result["read"], result["refused"]) == (60, 3)
-        with SyncClient(daemon.address) as client:
-            assert client.daemon_stats().entries == 57
-
-
 def test_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     for _ in range(1200):
@@ -437,19 +309,6 @@ def test_damage_in_an_imported_log_is_named_and_the_rest_is_read(tmp_path: Path,
     assert again == counts(read=7, already_there=7, damaged=2)
 
 
-def test_torn_end_that_a_killed_server_leaves_is_told_and_is_no_failure(
-    tmp_path: Path, cli: Cli
-) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    log.foreign(b"q", b"whole")
-    log.foreign(b"q", b"torn")
-    del log.data[-1:]
-    done = cli("import", "workq", str(write_log(tmp_path / "workq", log)))
-    assert done.returncode == DONE
-    assert json.loads(done.stdout) == counts(read=1, imported=1)
-    assert f"at offset {log.offsets[1]}: ".encode() in done.stderr
-
-
 def test_log_of_fastjournald_is_refused_also_one_that_workq_began(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
@@ -475,23 +334,6 @@ def test_log_of_fastjournald_is_refused_also_one_that_workq_began(
         done = cli("import", format, str(daemon.log_path))
         assert done.returncode == USAGE
         assert b"start a daemon on a copy of it" in done.stderr
-
-
-def test_limits_come_from_the_largest_times_to_run_and_attempts(
-    tmp_path: Path, daemon: DaemonProcess, cli: Cli
-) -> None:
-    log = SegmentBuilder(None, now_us=NOW)
-    for ttr_s, attempts in ((1, 0), (90, 3), (5, 7)):
-        log.foreign(b"q", ttr_ms=ttr_s * 1000, attempts_max=attempts)
-    done = cli("import", "workq", str(write_log(tmp_path / "workq", log)), "--set-limits")
-    assert done.stderr.decode().splitlines() == [
-        "queue q: 3 jobs, time to run 1s to 1m 30s, median 5s, at most 7 attempts;"
-        " not carried over: other values of 3 jobs",
-        "not carried over: other ttr or attempts: 3",
-    ]
-    with SyncClient(daemon.address) as client:
-        stats = client.domain_stats("q")
-        assert (stats.lease_us, stats.attempts_max) == (90 * SECOND, 7)
 
 
 def test_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, cli: Cli) -> None:

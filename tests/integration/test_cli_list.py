@@ -66,15 +66,6 @@ def test_limit_is_kept_and_it_is_said_that_there_is_more(cli: Cli) -> None:
     assert len(found(cli, "--prefix", "k", "--limit", "0")) == 30
 
 
-def test_table_shows_no_control_characters(cli: Cli) -> None:
-    done = cli("list", "--from", "k29", "--data", "--table")
-    assert done.returncode == DONE
-    assert b"k29" in done.stdout
-    assert b"value 29" in done.stdout
-    assert b"\x1b" not in done.stdout
-    assert b"state" in cli("list", "--from", "k29", "--meta", "--table").stdout
-
-
 def test_expression_that_is_malformed_is_refused_with_the_reason(cli: Cli) -> None:
     done = cli("list", "--regex", "(")
     assert done.returncode == REFUSED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -51,34 +50,6 @@ def files(log: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in log.iterdir() if path.is_file()}
 
 
-def test_repair_dry_run_says_what_would_be_done_and_changes_nothing(cli: Cli, log: Path) -> None:
-    offset, _ = damage(cli, log, 2)
-    before = files(log)
-    done = cli("log", "repair", str(log), "--dry-run", "--json")
-    assert done.returncode == REFUSED
-    (found,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (found["kind"], found["offset"], found["kept"]) == ("damaged", offset, None)
-    assert found["action"] == "takes these bytes out and keeps them aside"
-    assert b"nothing was changed" in done.stderr
-    assert files(log) == before
-
-
-def test_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
-    cli: Cli, log: Path, tmp_path: Path
-) -> None:
-    offset, lost = damage(cli, log, 2)
-    done = cli("log", "repair", str(log), "--json")
-    assert done.returncode == DONE
-    (found,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found["action"] == "taken out"
-    kept = Path(found["kept"])
-    assert kept == log / f"000000001.log.damaged-{offset}"
-    assert kept.read_bytes() == lost
-    assert cli("log", "verify", str(log)).returncode == DONE
-    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
-        assert client.stats()["entries"] == len(KEYS) - 1
-
-
 @pytest.mark.parametrize("way", ["fj-cli log repair", "fastjournald --repair"])
 def test_repair_restores_the_old_value_where_a_power_loss_took_the_new_one(
     way: str, cli: Cli, log: Path, tmp_path: Path
@@ -104,16 +75,6 @@ def test_repair_restores_the_old_value_where_a_power_loss_took_the_new_one(
         assert client.get("a").value == b"one"
         with pytest.raises(RefusedError, match="nothing stands"):
             client.get("b")
-
-
-def test_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:
-    segment = log / "000000001.log"
-    data = segment.read_bytes()
-    segment.write_bytes(data[:-5])
-    last = cli.json("log", "repair", str(log))[0]
-    assert last["kind"] == "torn"
-    assert Path(last["kept"]).read_bytes() + data[-5:] == data[last["offset"] :]
-    assert segment.read_bytes() == data[: last["offset"]]
 
 
 def test_repair_leaves_a_whole_log_as_it_is(cli: Cli, log: Path) -> None:

@@ -58,17 +58,6 @@ def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClie
     assert [entry.key.decode() for entry in client.next("", count=9)] == seen
 
 
-def test_peek_with_default_leases_ends_before_another_one(cli: Cli, client: SyncClient) -> None:
-    for key in ("a:1:0:x", "b:1:0:x"):
-        client.set(key, "")
-    client.limit("b", lease=5)
-    seen = [
-        [entry["key"] for entry in cli.json("peek", "--count", "9", *lease)]
-        for lease in (("--lease", "0"), (), ("--lease", "1m"))
-    ]
-    assert seen == [["a:1:0:x"], ["a:1:0:x", "b:1:0:x"], ["a:1:0:x", "b:1:0:x"]]
-
-
 def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     cli: Cli, client: SyncClient
 ) -> None:
@@ -82,27 +71,6 @@ def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
     assert b"nothing is due; ask again at " in nothing.stderr
     assert b"(in 1 h)" in nothing.stderr
-
-
-def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
-    cli: Cli, client: SyncClient
-) -> None:
-    for number in range(150):
-        client.set(f"d:0:0:{number}", "", uri=f"u{number}")
-    client.next("d", count=150)
-    for number in range(150):
-        client.set(f"d:0:1:{number}", "", uri=f"u{number}")
-    client.set("d:1:0:ready", "")
-    assert [entry["key"] for entry in cli.json("peek", "d", "--count", "2")] == ["d:1:0:ready"]
-
-
-def test_peek_of_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> None:
-    client.set("d:1:1:x", "")
-    client.pause("d", HOUR_S)
-    seen = cli("peek", "d", "--table")
-    assert seen.returncode == DONE
-    assert b"d:1:1:x" in seen.stdout
-    assert b"(in 1 h)" in seen.stderr
 
 
 def test_peek_of_what_is_no_domain_is_refused(cli: Cli) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import stat
 import subprocess
 import time
 from pathlib import Path
@@ -91,37 +90,6 @@ BAD = {
 }
 
 
-WRONG_INSTANTS = {
-    b'{"domain": "d", "not_before": true}': "$.not_before",
-    b'{"domain": "d", "not_before_us": 1795876490891119000}': "the unit is microseconds, and this"
-    " looks like nanoseconds (write microseconds",
-    b'{"domain": "d", "not_before_us": 1795876490891}': "this looks like milliseconds (write",
-    b'{"domain": "d", "not_before_us": 1795876490}': "this looks like seconds (write",
-    b'{"domain": "d", "not_before_us": 1.5}': "$.not_before_us",
-    b'{"domain": "d", "not_before_us": -1}': "not_before_us -1 is negative; the unit is",
-    b'{"domain": "d", "not_before": 1795876490891119000}': "the unit is seconds, and this looks"
-    " like nanoseconds (write an earlier one",
-}
-
-
-def test_spool_put_names_the_unit_of_an_instant_that_cannot_be_meant(
-    cli: Cli, tmp_path: Path
-) -> None:
-    spool = tmp_path / "s"
-    done = cli("spool", "put", str(spool), stdin=b"\n".join(WRONG_INSTANTS))
-    assert done.returncode == 1
-    told = done.stderr.decode().splitlines()
-    for text, line in zip(WRONG_INSTANTS.values(), told, strict=True):
-        assert text in line
-    assert not spooled(spool)
-    for value in ("@1795876490891119000", "@1795876490891"):
-        refused = cli(
-            "spool", "put", str(spool), "--uri", "https://ns.example/1", "--not-before", value
-        )
-        assert refused.returncode == 2
-        assert b"the unit is seconds, and this looks like" in refused.stderr
-
-
 def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_path: Path) -> None:
     spool, rejects = tmp_path / "s", tmp_path / "rejects"
     good = [json.dumps(line).encode() for line in GOOD]
@@ -149,19 +117,6 @@ def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_p
     assert types == [2, 3, 5, 0, 1, 2]
     assert found[4].value == b"\xff"
     assert len({request.timestamp for request in found}) == len(found)
-
-
-def test_spool_put_writes_many_lines_with_few_calls_and_all_of_them(
-    cli: Cli, tmp_path: Path
-) -> None:
-    spool, count = tmp_path / "s", 20_000
-    lines = b"".join(
-        b'{"uri":"https://h%d.example/%d","value":"%d"}\n' % (n % 50, n, n) for n in range(count)
-    )
-    done = cli("spool", "put", str(spool), "--json", "--progress", "--durable", stdin=lines)
-    assert json.loads(done.stdout) == {"spooled": count, "bad": 0}
-    found = spooled(spool)
-    assert [request.value for request in found] == [b"%d" % number for number in range(count)]
 
 
 def test_spool_put_on_a_full_disk_counts_the_lines_that_are_there(tmp_path: Path) -> None:
@@ -303,11 +258,3 @@ def test_spool_dead_commands_follow_no_link_and_wait_for_no_fifo(cli: Cli, dead:
     assert retried.returncode == 1
     cli.json("spool", "dead", "drop", str(dead), "link", "fifo", "--yes")
     assert secret.read_bytes() == b"secret"
-
-
-def test_spool_dead_retry_in_a_shared_spool_makes_a_shared_file(cli: Cli, dead: Path) -> None:
-    dead.chmod(0o2770)
-    before = {slot.name for slot in list_slots(dead)}
-    cli.json("spool", "dead", "retry", str(dead), "--reason", "bad-value", "--yes")
-    (made,) = [slot for slot in list_slots(dead) if slot.name not in before]
-    assert stat.S_IMODE(Path(made.path).stat().st_mode) == 0o660

@@ -16,7 +16,7 @@ from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.programs import Program, installed
-from tests.integration.terminal import Terminal, on_terminal
+from tests.integration.terminal import Terminal
 
 SIZES = [(80, 24), (120, 40)]
 SLOT = "20261120T080000Z.fjs"
@@ -25,7 +25,6 @@ URI = b"https://example.org/" + b"a" * 36
 KEY = b"example.org:128:%d:a1" % INSTANT_US
 REASON = "over max-value 1,000,000"
 HOSTILE = b"\x1b[2J\x9b31m\x07"
-NAME = re.compile(r"20261120T080000Z-\d{12}-[0-9a-f]{8}")
 
 REDRAW = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 """Back to the first line of the last drawing, which is cleared."""
@@ -68,25 +67,6 @@ def dead(tmp_path: Path) -> DeadDirectory:
 
 def command(*arguments: object) -> list[str]:
     return [installed("fj-cli"), "spool", *map(str, arguments)]
-
-
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_spool_dead_on_a_terminal_fits_and_shows_names_and_reasons_whole(
-    cli: Cli, tmp_path: Path, dead: DeadDirectory, size: tuple[int, int]
-) -> None:
-    listed = on_terminal(command("dead", "list", tmp_path / "s"), cli.environment, size)
-    lines = listed.split("\r\n")
-    assert max(map(len, lines)) <= size[0]
-    assert all(map(str.isprintable, lines))
-    for part in (URI.decode(), REASON, "too-large", "torn"):
-        assert any(part in line for line in lines), part
-    names = NAME.findall(listed)
-    assert sorted(names) == sorted(piece.name for piece in dead.list())
-    shown = on_terminal(command("dead", "show", tmp_path / "s", names[0]), cli.environment, size)
-    lines = shown.split("\r\n")
-    assert max(map(len, lines)) <= size[0]
-    assert all(map(str.isprintable, lines))
-    assert re.search(rf"function +SET\b(.|\n)*{KEY.decode()}(.|\n)*{URI.decode()}", shown)
 
 
 @pytest.mark.parametrize("action", ["retry", "drop"])

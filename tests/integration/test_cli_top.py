@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.client.core import calls
-from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
 from tests.integration.terminal import CONTROL, Terminal
@@ -104,32 +102,6 @@ def test_top_that_is_paused_keeps_its_figures(terminal: Top, client: SyncClient)
     terminal.until(r"66 entries(.|\n)*leased\*(.|\n)*PAUSED")
     terminal.press("p")
     terminal.until("67 entries", absent="PAUSED")
-
-
-def test_top_shows_rates_of_requests_and_the_sync_time(cli: Cli, client: SyncClient) -> None:
-    with Top(cli, (80, 24), "--interval", "300ms") as terminal:
-        deadline = time.monotonic() + TIMEOUT_S
-        number = 0
-        while not re.search(r"requests, [1-9]\d* set, .*sync \d", "\n".join(terminal.screen())):
-            assert time.monotonic() < deadline, terminal.screen()
-            client.set(f"busy:1:0:{number}", "v")
-            number += 1
-            terminal.read()
-
-
-def test_top_has_the_longest_queue_of_more_domains_than_a_part(
-    cli: Cli, client: SyncClient
-) -> None:
-    keys = [f"a{number:04}:1:0:x" for number in range(1100)]
-    keys += [f"zzz:1:0:{number}" for number in range(9)]
-    client.call_many([calls.set_(key, "v") for key in keys])
-    (listed,) = cli.json("top")
-    assert len(listed["domain_list"]) == 1000
-    assert (listed["domain_list"][0]["domain"], listed["domain_list"][0]["due"]) == ("zzz", 9)
-    with Top(cli, (80, 24), "--interval", "200ms") as terminal:
-        terminal.until(r"(?s)─\n *zzz +9 .* of 1101 domains")
-        client.delete("zzz:1:0:0")
-        terminal.until(r"zzz +8")
 
 
 def test_top_waits_for_a_daemon_that_goes_away(cli: Cli, daemon: DaemonProcess) -> None:

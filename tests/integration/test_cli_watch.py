@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,15 +66,6 @@ def test_key_is_watched_from_its_coming_to_its_going(
         gone = watch.json()
         assert (gone["change"], gone["key"]) == ("gone", "k")
         assert "value" not in gone
-
-
-def test_watch_without_a_key_shows_all_keys(
-    daemon: DaemonProcess, client: SyncClient, tmp_path: Path
-) -> None:
-    with watching(daemon, tmp_path) as watch:
-        client.set("b", "1")
-        client.set("a", "2")
-        assert [watch.json()["key"] for _ in range(2)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -140,28 +130,6 @@ def test_signal_ends_it_also_while_nobody_reads_what_it_writes(
         assert os.read(watch.stdout.fileno(), 1)
         watch.process.send_signal(signal.SIGTERM)
         assert watch.process.wait(TIMEOUT_S) == DONE
-
-
-def test_watch_output_can_go_to_a_file(
-    daemon: DaemonProcess, client: SyncClient, tmp_path: Path
-) -> None:
-    cli = Cli(tmp_path, daemon.address)
-    output = tmp_path / "changes"
-    with open(output, "wb") as stdout:
-        process = cli.start("watch", stdout=stdout)
-    try:
-        assert process.stderr is not None
-        process.stderr.readline()
-        client.set("k", "v")
-        while not output.read_bytes().endswith(b"\n"):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == DONE
-    finally:
-        process.kill()
-        process.communicate()
-    assert json.loads(output.read_bytes())["value"] == "v"
 
 
 def test_restart_of_the_daemon_is_told_as_missed(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ import pytest
 from fastjournal.client import SyncClient
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
-from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
-from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.worker_process import (
@@ -53,53 +51,6 @@ def test_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -
         client.get(key)
     assert caught.value.code == "not-found"
     assert cli("next", "d", "--exec", "true").returncode == NOTHING_TO_DO
-
-
-def test_value_that_no_environment_can_hold_comes_in_base64_and_on_standard_input(
-    cli: Cli, client: SyncClient
-) -> None:
-    client.set(build_journal_key("d", b"a\0b"), b"\0\xff" * 100_000)
-    client.set(build_journal_key("d", "n", priority=200), -7)
-    shell = 'printf \'%s \' "$FASTJOURNAL_ID_B64" "$FASTJOURNAL_VALUE"; md5sum | cut -c1-32'
-    done = cli("next", "--exec", "sh", "-c", shell)
-    assert done.stdout.split() == [
-        b"YQBi",
-        subprocess.run(
-            ["md5sum"], input=b"\0\xff" * 100_000, capture_output=True, check=True
-        ).stdout[:32],
-        b"-7",
-        subprocess.run(["md5sum"], input=b"-7", capture_output=True, check=True).stdout[:32],
-    ]
-
-
-def test_failed_job_is_tried_again_after_a_growing_delay_until_it_succeeds(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    add(client, "flaky")
-    shell = f"echo $FASTJOURNAL_ATTEMPTS >> {tmp_path}/tries; exit $((3 - FASTJOURNAL_ATTEMPTS))"
-    done = cli(
-        *("next", "--wait", "30s", "--retry-delay", "10ms", "--json", "--count", "4"),
-        *("--exec", "sh", "-c", shell),
-    )
-    assert done.returncode == 0
-    assert (tmp_path / "tries").read_text().split() == ["0", "1", "2", "3"]
-    assert [(r["result"], r["exit_code"], r["delay_us"]) for r in reports(done.stderr)] == [
-        ("failed", 3, 10_000),
-        ("failed", 2, 20_000),
-        ("failed", 1, 40_000),
-        ("done", 0, None),
-    ]
-
-
-def test_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: SyncClient) -> None:
-    (key,) = add(client, "one")
-    done = cli("next", "--exec", "false")
-    assert done.returncode == 0
-    assert b"exit 1, due again in 10s" in done.stderr
-    assert len(client.next()) == 0
-    assert client.get(key).value == b"value of one"
-    known = client.stats(key, data=True)
-    assert (known["attempts"], known["last_error"]) == (1, "exit 1")
 
 
 def test_worker_runs_several_commands_at_once_and_no_more_than_asked_for(
@@ -176,24 +127,6 @@ def test_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
     assert len(client.next()) == 1
 
 
-def test_sigterm_a_second_time_ends_the_commands_and_releases_their_entries(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    (key,) = add(client, "one")
-    worker = cli.start(
-        *("next", "--json", "--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait")
-    )
-    wait_until((tmp_path / "began").exists)
-    assert worker.stderr is not None
-    worker.send_signal(signal.SIGTERM)
-    assert worker.stderr.readline().startswith(b"stopping: 1 running")
-    worker.send_signal(signal.SIGTERM)
-    _, stderr = worker.communicate(timeout=60)
-    assert worker.returncode == 0
-    assert results(stderr) == ["stopped"]
-    assert [entry.key for entry in client.next()] == [key]
-
-
 def test_worker_takes_later_work_while_a_long_command_runs(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
@@ -208,21 +141,6 @@ def test_worker_takes_later_work_while_a_long_command_runs(
     _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert sorted(results(stderr)) == ["done", "done"]
-
-
-def test_uri_with_a_newer_entry_is_worked_on_after_the_running_one(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    add(client, "one")
-    shell = f"""touch {tmp_path}/began; cat
-        while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"""
-    worker = cli.start("next", "--jobs", "4", "--json", "--exec", "sh", "-c", shell)
-    wait_until((tmp_path / "began").exists)
-    client.set(build_journal_key("d", "two"), b" again", uri="uri:one")
-    (tmp_path / "go").touch()
-    stdout, stderr = worker.communicate(timeout=60)
-    assert results(stderr) == ["done", "done"]
-    assert stdout == b"value of one again"
 
 
 def test_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_back(
@@ -305,45 +223,6 @@ def test_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
     assert results(stderr) == ["done"]
 
 
-@pytest.mark.parametrize("later", ["busy", "locked", "not-persisted", "read-only", "shutting-down"])
-def test_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -> None:
-    seen: list[int] = []
-
-    def script(request: Request) -> Answer:
-        seen.append(request.function)
-        if seen.count(request.function) == 1:
-            return [Reply(request.identifier, error=later)]
-        pairs = None
-        if request.function == Function.NEXT and seen.count(Function.NEXT) == 2:
-            pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
-        return [Reply(request.identifier, timeout=77, pairs=pairs)]
-
-    with ScriptedDaemon(script) as daemon:
-        done = Cli(tmp_path, daemon.address)("next", "--json", "--exec", "true")
-    assert results(done.stderr) == ["done"]
-    assert [f for f in seen if f != Function.NEXT] == [Function.DELETE, Function.DELETE]
-
-
-def test_failed_job_is_buried_with_the_reason_after_enough_attempts(
-    cli: Cli, client: SyncClient
-) -> None:
-    good, bad = add(client, "good", "bad")
-    done = cli(
-        *("next", "d", "--max-attempts", "2", "--retry-delay", "1ms", "--wait", "2s"),
-        *("--count", "3", "--json", "--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" = good ] || exit 9'),
-    )
-    assert done.returncode == 0, done.stderr
-    told = {report["key"]: report for report in reports(done.stderr)}
-    assert told[good.decode()]["result"] == "done"
-    assert (told[bad.decode()]["result"], told[bad.decode()]["exit_code"]) == ("buried", 9)
-    entry = client.stats(bad, data=True)
-    assert (entry["state"], entry["buried_reason"]) == ("buried", "exit 9")
-    assert (entry["attempts"], entry["last_error"]) == (2, "exit 9")
-    assert cli("next", "d").returncode == NOTHING_TO_DO
-    assert cli.json("kick", bad.decode()) == [{"kicked": 1}]
-    assert cli("next", "d", "--exec", "true").returncode == 0
-
-
 def test_job_that_kills_its_worker_is_buried_after_enough_attempts(
     cli: Cli, client: SyncClient, daemon: DaemonProcess
 ) -> None:
@@ -360,24 +239,3 @@ def test_job_that_kills_its_worker_is_buried_after_enough_attempts(
     stats = client.entry_stats(key)
     assert (stats.state, stats.buried_reason) == ("buried", "attempts reached max-attempts")
     assert cli("next", "po").returncode == NOTHING_TO_DO
-
-
-def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> None:
-    handed_out: list[Request] = []
-
-    def script(request: Request) -> Answer:
-        if request.function == Function.NEXT and not handed_out:
-            handed_out.append(request)
-            pair = Pair(build_journal_key("d", "one"), meta=Meta(attempts=2))
-            return [Reply(request.identifier, timeout=77, pairs=[pair])]
-        error = "lease-lost" if request.function == Function.RELEASE else ""
-        return [Reply(request.identifier, error=error)]
-
-    with ScriptedDaemon(script) as daemon:
-        done = Cli(tmp_path, daemon.address)(
-            *("next", "--max-attempts", "3", "--json", "--exec", "sh", "-c", "exit 9")
-        )
-    assert results(done.stderr) == ["lost"]
-    (end,) = (r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY))
-    assert (end.timeout, end.value, end.count) == (77, b"exit 9", None)
-    assert (handed_out[0].value_type, handed_out[0].value) == (ValueType.STRING, b'{"attempts":3}')

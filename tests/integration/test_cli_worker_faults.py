@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,24 +45,6 @@ def hang_up_ends_programs() -> Iterator[None]:
 
 
 # --- signals and terminals ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_sighup_lets_running_commands_finish_and_completes_them(
-    cli: Cli, client: SyncClient, tmp_path: Path, times: int
-) -> None:
-    add(client, "one", "two")
-    worker = cli.start(*FOREVER, *gated(tmp_path))
-    wait_until((tmp_path / "began").exists)
-    worker.send_signal(signal.SIGHUP)
-    line_of(worker, b"stopping: 1 running")
-    if times == 2:
-        worker.send_signal(signal.SIGHUP)
-    (tmp_path / "go").touch()
-    _, stderr = worker.communicate(timeout=TIMEOUT_S)
-    assert worker.returncode == 0
-    assert results(stderr) == ["done"]
-    assert [job.key for job in client.next()] == [build_journal_key("d", "two")]
 
 
 def test_terminal_that_is_closed_ends_the_worker_once_its_command_is_done(
@@ -192,13 +172,6 @@ def test_reader_of_reports_that_stands_still_holds_up_no_lease(
     assert client.stats()["entries"] == 0
 
 
-def test_worker_report_feigns_no_other(cli: Cli, client: SyncClient) -> None:
-    client.set(build_journal_key("d", "x\ndone    y\x1b[2J\x9b\u202e"), b"")
-    done = cli("next", "--exec", "true")
-    assert len(done.stderr.splitlines()) == 2
-    assert done.stderr.decode().replace("\n", "").isprintable()
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -228,25 +201,6 @@ def test_attempt_without_descriptors_is_no_failed_one(
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert results(stderr) == ["done"]
-
-
-def test_stop_releases_jobs_that_were_not_started_for_want_of_descriptors(
-    cli: Cli, client: SyncClient
-) -> None:
-    worker = cli.start(*FOREVER, "--exec", "true")
-    wait_connected(client)
-    hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)[1]
-    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, hard))
-    (key,) = add(client, "one")
-    line_of(worker, b"cannot run")
-    worker.terminate()
-    _, stderr = worker.communicate(timeout=TIMEOUT_S)
-    assert results(stderr) == ["stopped"]
-    assert worker.returncode == 0
-    (job,) = client.next(meta=True)
-    assert job.key == key
-    assert job.meta is not None
-    assert job.meta.attempts == 0
 
 
 def test_program_that_went_away_is_a_failure_and_says_so(
@@ -288,42 +242,6 @@ def test_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: Daemo
     assert b"Traceback" not in stderr
 
 
-def test_worker_that_comes_back_waits_for_a_full_daemon(tmp_path: Path) -> None:
-    """Others were faster after its restart: the worker gets ``busy`` until they go."""
-    socket = f"unix:{tmp_path}/socket"
-    options = "--listen", socket, "--max-connections", "2", "--http", "127.0.0.1:0"
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with SyncClient(daemon.address) as client:
-            add(client, "one", "two")
-        worker = Cli(tmp_path, daemon.address).start("next", "--json", *gated(tmp_path))
-        wait_until((tmp_path / "began").exists)
-        os.kill(worker.pid, signal.SIGSTOP)
-        daemon.kill()
-        (tmp_path / "socket").unlink(missing_ok=True)
-        daemon.start()
-        with SyncClient(daemon.address) as first, SyncClient(daemon.address) as second:
-            first.nop()
-            second.nop()  # who has said nothing yet makes room for others
-            (tmp_path / "go").touch()
-            os.kill(worker.pid, signal.SIGCONT)
-            wait_until(lambda: _refused(daemon) >= 2)
-            assert worker.poll() is None
-            assert first.stats()["entries"] == 2
-        _, stderr = worker.communicate(timeout=TIMEOUT_S)
-        assert b"Traceback" not in stderr
-        assert results(stderr) == ["done", "done"], stderr
-        assert worker.returncode == 0
-
-
-def _refused(daemon: DaemonProcess) -> float:
-    """Connections that a daemon had no room for, since its last start."""
-    address = re.findall(r"http=(\S+)", daemon.said())[-1]
-    with urllib.request.urlopen(f"http://{address}/metrics") as page:
-        text = page.read().decode()
-    (count,) = re.findall(r"^fastjournal_connections_refused_total (\S+)$", text, re.MULTILINE)
-    return float(count)
-
-
 HALF = encode_reply(Reply(7, error="not-found whatever"))[:9]
 FULL = encode_error(0, 0, "busy too many connections")
 
@@ -361,27 +279,6 @@ def test_daemon_that_breaks_off_is_asked_again_and_no_command_is_ended(
 
 
 # --- clocks and refusals --------------------------------------------------------------------------
-
-AHEAD = """
-import sys, time
-real = time.time_ns
-time.time_ns = lambda: real() + 90 * 10**9
-from fj_cli.main import main
-main()
-"""
-
-
-def test_worker_whose_clock_is_ahead_completes_its_jobs(cli: Cli, client: SyncClient) -> None:
-    add(client, "one", "two")
-    done = subprocess.run(
-        [sys.executable, "-c", AHEAD, "next", "--json", "--exec", "true"],
-        capture_output=True,
-        env=cli.environment,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert results(done.stderr) == ["done", "done"], done.stderr
-    assert client.stats()["entries"] == 0
 
 
 @pytest.mark.parametrize("code", ["clock-skew", "forbidden"])
@@ -479,21 +376,6 @@ def test_worker_that_adopts_orphans_ends_the_group_of_a_command_at_once(
     worker = cli.start(*arguments, "--exec", "sh", "-c", shell, command=ADOPTING[kind])
     _, said = worker.communicate(timeout=TIMEOUT_S)
     assert results(said) == ["failed"], said
-
-
-@pytest.mark.parametrize("kind", ADOPTING)
-def test_lock_that_adopts_orphans_reaps_them(cli: Cli, tmp_path: Path, kind: str) -> None:
-    assert cli("set", "k", "v").returncode == 0
-    go = tmp_path / "go"
-    wait = f"touch {tmp_path}/began; while [ ! -e {go} ]; do sleep 0.1; done"
-    shell = f"sh -c '{ORPHAN}'; {wait}; exit 3"
-    lock = cli.start("lock", "k", "sh", "-c", shell, command=ADOPTING[kind])
-    wait_until((tmp_path / "began").exists)
-    pid = adopter(lock, kind)
-    wait_until(lambda: len(children(pid)) == 1)
-    go.touch()
-    assert lock.wait(TIMEOUT_S) == 3
-    lock.communicate()
 
 
 def test_worker_knows_exit_codes_where_its_parent_ignored_the_end_of_children(

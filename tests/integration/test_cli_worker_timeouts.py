@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,24 +11,10 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.worker_process import add, line_of, reports, results, wait_until
+from tests.integration.worker_process import add, reports, results, wait_until
 
 USAGE = 2
 MINUTES_US = 60 * 1_000_000
-
-
-def test_timeout_ends_a_command_and_counts_as_a_failed_attempt(
-    cli: Cli, client: SyncClient
-) -> None:
-    (key,) = add(client, "hangs")
-    started = time.monotonic()
-    done = cli("next", "--timeout", "300ms", "--json", "--exec", "sleep", "600")
-    assert time.monotonic() - started < TIMEOUT_S
-    (report,) = reports(done.stderr)
-    assert (report["result"], report["remark"]) == ("failed", "timeout after 300ms")
-    known = client.entry_stats(key)
-    assert (known.attempts, known.last_error) == (1, "timeout after 300ms")
-    assert known.state == "delayed"
 
 
 def test_timeout_kills_a_command_that_ignores_sigterm_after_kill_after(
@@ -46,36 +30,6 @@ def test_timeout_kills_a_command_that_ignores_sigterm_after_kill_after(
     assert (tmp_path / "heard").read_text() == "term\n"
     (report,) = reports(done.stderr)
     assert report["elapsed_us"] >= 600_000
-
-
-def test_timeout_does_not_touch_a_command_that_is_fast(cli: Cli, client: SyncClient) -> None:
-    add(client, "a", "b")
-    done = cli("next", "--timeout", "1m", "--json", "--exec", "true")
-    assert results(done.stderr) == ["done", "done"]
-
-
-def test_signal_that_kills_a_command_is_the_error_of_the_attempt(
-    cli: Cli, client: SyncClient
-) -> None:
-    (key,) = add(client, "killed")
-    done = cli("next", "--json", "--exec", "sh", "-c", "kill -KILL $$")
-    assert reports(done.stderr)[0]["exit_code"] == -signal.SIGKILL
-    assert client.entry_stats(key).last_error == "killed by SIGKILL"
-
-
-def test_sigterm_twice_uses_kill_after_for_what_ignores_it(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    (key,) = add(client, "stubborn")
-    shell = f"trap '' TERM; touch {tmp_path}/began; while :; do sleep 0.05; done"
-    worker = cli.start("next", "--kill-after", "200ms", "--json", "--exec", "sh", "-c", shell)
-    wait_until((tmp_path / "began").exists)
-    worker.send_signal(signal.SIGTERM)
-    line_of(worker, b"stopping: 1 running")
-    worker.send_signal(signal.SIGTERM)
-    _, stderr = worker.communicate(timeout=TIMEOUT_S)
-    assert results(stderr) == ["stopped"]
-    assert client.entry_stats(key).attempts == 0, "a stop is no failed attempt"
 
 
 def test_lease_of_a_look_is_five_minutes(cli: Cli, client: SyncClient) -> None:
@@ -130,18 +84,6 @@ def test_program_that_is_not_found_is_told_from_one_that_is_not_executable(
     assert b"--jobs behind --exec is an argument of the program" in failed.stderr
 
 
-def test_program_without_its_interpreter_fails_as_not_found(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
-    script = tmp_path / "script"
-    script.write_text("#!/no/such/interpreter\n")
-    script.chmod(0o755)
-    (key,) = add(client, "one")
-    (report,) = reports(cli("next", "--json", "--exec", str(script)).stderr)
-    assert (report["result"], report["exit_code"]) == ("failed", 127)
-    assert "No such file or directory" in str(client.entry_stats(key).last_error)
-
-
 # --- everything at once ---------------------------------------------------------------------------
 
 
@@ -189,52 +131,6 @@ def test_worker_counts_attempts_backoff_and_burials_over_restarts_of_the_daemon(
     for key in keys.values():
         delays = [r["delay_us"] for r in told if r["key"] == key.decode() and r["delay_us"]]
         assert delays in ([], [50_000, 100_000]), "the delay doubles with the daemon's count"
-
-
-def test_worker_counts_attempts_and_burials_though_daemon_and_worker_are_killed(
-    cli: Cli, client: SyncClient, daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    """SIGKILL costs attempts and never makes one run twice; all work ends all the same."""
-    kinds = ("good", "fails", "hangs", "killed")
-    names = [f"{kind}{number}" for kind in kinds for number in (1, 2)]
-    keys = dict(zip(names, add(client, *names), strict=True))
-    client.limit("d", attempts=3)
-    script = f"""echo "$FASTJOURNAL_ID $FASTJOURNAL_ATTEMPTS" >> {tmp_path}/runs
-        case $FASTJOURNAL_ID in
-            fails*) exit 7;; hangs*) exec sleep 10;; killed*) kill -KILL $$;; esac"""
-    options = ("--lease", "1s", "--timeout", "400ms", "--retry-delay", "50ms", "--jobs", "2")
-
-    def start() -> subprocess.Popen[bytes]:
-        return cli.start("next", "d", "--wait", "forever", *options, "--exec", "sh", "-c", script)
-
-    worker, kills = start(), 0
-    for runs in (2, 5, 8, 11):
-        wait_until(lambda runs=runs: len(lines_of(tmp_path / "runs")) >= runs)
-        kills += 1
-        if kills % 2:
-            daemon.kill()
-            daemon.start()
-        else:
-            worker.kill()
-            worker.communicate()
-            worker = start()
-    wait_until(lambda: (stats := client.domain_stats("d")).buried == stats.entries == 6)
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=TIMEOUT_S)
-    assert worker.returncode == 0
-    executed = Counter(lines_of(tmp_path / "runs"))
-    assert set(executed.values()) == {1}, "an attempt was executed twice"
-    possible = {f"{name} {tried}" for name in names for tried in range(3)}
-    assert executed.keys() <= possible
-    failing = [each for each in executed if not each.startswith("good")]
-    # A kill ends the lease of a command that ran, or of one that never did: two jobs at most.
-    assert len(failing) >= 18 - 2 * kills
-    errors = {"fails": "exit 7", "hangs": "timeout after 400ms", "killed": "killed by SIGKILL"}
-    for name, key in keys.items():
-        if not name.startswith("good"):
-            known = client.entry_stats(key)
-            assert (known.state, known.attempts) == ("buried", 3)
-            assert known.last_error in (errors[name[:-1]], None)
 
 
 def lines_of(path: Path) -> list[str]:

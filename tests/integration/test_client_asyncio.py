@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import pytest
-import trustme
 
 from fastjournal import (
-    CannotConnectError,
     ChangeKind,
     Client,
     Job,
-    LeaseLostError,
     SyncClient,
 )
 from tests.integration.daemon_process import DaemonProcess
@@ -44,39 +39,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
-
-
-def test_client_is_shared_by_a_task_group_of_asyncio(daemon: DaemonProcess) -> None:
-    async def main() -> None:
-        async with Client(daemon.address) as client, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(count(client)) for _ in range(50)]
-        assert sum(len(task.result()) for task in tasks) == 500
-
-    async def count(client: Client) -> list[object]:
-        return [(await client.add("hits", create=True)).decoded() for _ in range(10)]
-
-    asyncio.run(main())
-    with SyncClient(daemon.address) as client:
-        assert client.get("hits").decoded() == 500
-
-
-def test_cancellation_of_a_waiting_next_leases_nothing(daemon: DaemonProcess) -> None:
-    async def main() -> None:
-        async with Client(daemon.address) as client:
-            for _ in range(3):
-                waiting = asyncio.create_task(client.next("d", wait=60))
-                await asyncio.sleep(0.02)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.02):
-                        await client.next("d", wait=60)
-            await client.set(key_of("1"), "work")
-            assert (await client.domain_stats("d")).due == 1
-            assert len(await client.next("d", wait=60)) == 1
-
-    asyncio.run(main())
 
 
 def test_cancellation_that_comes_with_the_reply_releases_its_lease(
@@ -175,35 +137,6 @@ def test_job_loop_completes_renews_and_ends(daemon: DaemonProcess, producer: Syn
     assert states(producer) == {}
 
 
-def test_job_loop_that_is_left_by_break_releases_its_job_soon(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    async def main() -> None:
-        async with Client(daemon.address) as client:
-            async for _job in client.jobs("d", count=2):
-                break
-            gc.collect()
-            await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
-
-    asyncio.run(main())
-
-
-def test_job_whose_lease_is_lost_cancels_its_block(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    async def main() -> None:
-        async with Client(daemon.address) as client:
-            async for job in client.jobs("d", lease=1):
-                producer.bury(job.key)  # takes the lease away
-                with pytest.raises(LeaseLostError, match=r"lease.*key 'd:"):
-                    async with job:
-                        await asyncio.sleep(TIMEOUT_S)
-                assert job.lost.is_set()
-                break
-
-    asyncio.run(main())
-
-
 def test_run_works_side_by_side_fails_what_raises_and_stops(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
@@ -263,50 +196,6 @@ def test_listener_tells_changes_over_a_restart_of_the_daemon(daemon: DaemonProce
             assert (await anext(changes)).kind is ChangeKind.GONE
 
     asyncio.run(main())
-
-
-def test_client_reconnects_and_fails_where_nobody_listens(
-    daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    async def main() -> None:
-        async with Client(daemon.address, reconnect=QUICK) as client:
-            await client.set("k", "v")
-            await asyncio.to_thread(daemon.kill)
-            reading = asyncio.create_task(client.get("k"))
-            await asyncio.to_thread(daemon.start)
-            assert (await reading).decoded() == "v"
-        with pytest.raises(CannotConnectError, match="No such file") as caught:
-            async with Client(f"unix:{tmp_path}/nobody"):
-                pass
-        assert caught.value.code == "cannot-connect"
-        with pytest.raises(CannotConnectError, match=r"cannot connect to 127.0.0.1:1: .*refused"):
-            async with Client("127.0.0.1:1"):
-                pass
-
-    asyncio.run(main())
-
-
-def test_tls_and_its_refusals(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
-    (tmp_path / "both.pem").chmod(0o600)
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
-    pem = str(tmp_path / "both.pem")
-
-    async def main(address: str) -> None:
-        async with Client(address, tls=str(tmp_path / "ca.pem")) as client:
-            await client.set("k", b"v" * 900_000)
-            assert len((await client.get("k")).value) == 900_000
-        with pytest.raises(CannotConnectError, match="certificate is refused") as caught:
-            async with Client(address, tls=str(tmp_path / "other.pem")):
-                pass
-        assert caught.value.code == "tls-failed"
-
-    options = ("--listen", "127.0.0.1:0", "--tls-cert", pem, "--tls-key", pem)
-    with DaemonProcess(tmp_path, *options) as daemon:
-        asyncio.run(main(daemon.address))
 
 
 def test_client_leaves_no_task_behind_in_asyncio(

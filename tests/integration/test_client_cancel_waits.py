@@ -131,15 +131,6 @@ async def test_pipeline_that_fails_releases_the_leases_of_its_replies() -> None:
                 await trio.to_thread.run_sync(script.released.wait)
 
 
-async def test_client_that_ends_releases_the_leases_of_a_failed_pipeline() -> None:
-    script = LosesTheSecond(1)
-    with ScriptedDaemon(script) as daemon:
-        with pytest.raises(CannotConnectError):
-            async with Client(daemon.address, reconnect=QUICK) as client:
-                await client.call_many(MANY)
-        assert script.released.is_set()
-
-
 async def test_client_that_ends_waits_for_the_releases_in_flight() -> None:
     script = LosesTheSecond(1)
     plan = Reconnect(first_pause=0.5, patience=30)

@@ -107,25 +107,6 @@ async def test_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_connection_that_the_daemon_refuses_is_tried_again_for_every_function(
-    kind: str,
-) -> None:
-    refusals = [FULL] * 20
-
-    def script(request: Request) -> Answer:
-        if refusals:
-            return [refusals.pop(), Do.CLOSE]
-        return [reply_to(request)]
-
-    with ScriptedDaemon(script, proves=False) as daemon:
-        async with connected(kind, daemon.address, reconnect=QUICK) as client:
-            assert [entry.value for entry in await client.next("d")] == [b"v" * 20]
-    assert [r.function for r in daemon.requests if r.function != Function.NOP] == [
-        Function.NEXT
-    ] * 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("auth", [None, "secret"])
 async def test_daemon_that_is_full_is_a_named_error_after_the_patience(
     kind: str, auth: str | None
@@ -146,17 +127,6 @@ async def test_daemon_that_is_full_is_a_named_error_after_the_patience(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_request_that_the_daemon_cannot_frame_is_not_sent_again(kind: str) -> None:
-    refusal = encode_error(0, 0, "too-large the message is over the limit")
-    with ScriptedDaemon(lambda _: [refusal, Do.CLOSE]) as daemon:
-        async with connected(kind, daemon.address, reconnect=QUICK) as client:
-            with pytest.raises(CannotConnectError, match="over the limit") as caught:
-                await client.get("k")
-            assert caught.value.code == "too-large"
-    assert len(daemon.requests) == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--max-connections", "1") as daemon:
         first = SyncClient(daemon.address)
@@ -167,31 +137,6 @@ async def test_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: Pa
         ):
             nursery.start_soon(leave_later, first)
             assert (await second.add("k", 1)).decoded() == 2
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "listener"])
-async def test_connect_with_a_token_waits_for_a_full_daemon(kind: str) -> None:
-    refusals = 3
-
-    def script(request: Request) -> Answer:
-        nonlocal refusals
-        if request.function != Function.AUTH or not refusals:
-            return [reply_to(request)]
-        refusals -= 1
-        return [FULL, Do.CLOSE]
-
-    with ScriptedDaemon(script) as daemon:
-        if kind == "listener":
-            with SyncClient(daemon.address, reconnect=QUICK, auth="secret").listen("k"):
-                pass
-        else:
-            async with connected(kind, daemon.address, reconnect=QUICK, auth="secret") as client:
-                await client.nop()
-        assert daemon.connections == 4
-        refusals = 3
-        with pytest.raises(CannotConnectError, match="max-connections"):
-            SyncClient(daemon.address, reconnect=None, auth="secret").connect()
-        assert daemon.connections == 5
 
 
 async def leave_later(client: SyncClient) -> None:

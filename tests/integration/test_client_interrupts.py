@@ -14,11 +14,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-import trio
 
 from fastjournal import (
     CannotConnectError,
-    Client,
     Reconnect,
     RefusedError,
     SyncClient,
@@ -265,21 +263,6 @@ def test_blocking_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others() 
     ]
 
 
-async def test_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() -> None:
-    script, seen = HandingOutTwo(), []
-    script.lost = b"d:1:1:b"
-    with ScriptedDaemon(script) as daemon:
-        async with Client(daemon.address) as client:
-            async for job in client.jobs("d", count=2, lease=1, wait=None):
-                seen.append(job.value)
-                (pool,) = client.pools
-                with trio.fail_after(20):
-                    for held in pool.held:
-                        if held.key == script.lost:
-                            await held.lost.wait()
-    assert seen == [b"a", b"c"]
-
-
 # --- signal handlers --------------------------------------------------------------------------
 
 
@@ -319,16 +302,6 @@ def test_close_in_a_signal_handler_ends_a_wait_of_its_thread(
     client.connect()
     assert client.nop()
     client.close()
-
-
-def test_close_in_a_signal_handler_ends_a_job_loop(
-    daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
-) -> None:
-    client = SyncClient(daemon.address)
-    on_alarm(client, client.close)
-    with pytest.raises(CannotConnectError) as caught:
-        next(client.jobs("other"))
-    assert caught.value.code == "not-connected"
 
 
 def test_close_by_another_thread_ends_a_wait() -> None:
@@ -382,27 +355,6 @@ def test_close_in_a_signal_handler_while_jobs_are_given_back_hides_no_exception(
             raise BodyError
         assert client.connection.transport is None
         assert jobs
-
-
-def test_extension_counts_from_when_it_was_asked_for() -> None:
-    now_s = 0.0
-
-    def script(request: Request) -> list[Reply]:
-        nonlocal now_s
-        if request.function == Function.TOUCH:
-            now_s += 30  # that long on its way
-            return [renewed_lease(request)]
-        pairs = [Pair(JOB, meta=Meta())] if request.function == Function.NEXT else None
-        return [Reply(request.identifier, timeout=7, pairs=pairs)]
-
-    with (
-        ScriptedDaemon(script) as daemon,
-        SyncClient(daemon.address, monotonic=lambda: now_s) as client,
-        client.jobs("d", lease=60) as jobs,
-    ):
-        job = next(jobs)
-        job.extend()
-        assert job.is_over(60)
 
 
 def test_close_in_a_signal_handler_ends_the_tries_to_connect() -> None:

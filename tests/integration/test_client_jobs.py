@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -15,19 +11,16 @@ import trio.lowlevel
 import trio.testing
 
 from fastjournal import (
-    BadRequestError,
-    CannotConnectError,
     Client,
     EntryStats,
     LeaseLostError,
-    Reconnect,
     RefusedError,
     SyncClient,
     build_journal_key,
 )
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.two_jobs import QUICK, SleepingClock, key_of
+from tests.integration.two_jobs import QUICK, key_of
 
 S = 1_000_000
 
@@ -89,32 +82,6 @@ async def test_retry_delay_that_fails_gives_the_job_back_and_leaves_the_client_a
         assert states(producer) == {"1": "ready", "2": "ready"}
         await client.nop()
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-
-
-async def test_job_does_not_end_by_a_bad_argument_of_its_end(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait=None):
-            with pytest.raises(TypeError):
-                await job.release(delay="1")
-            with pytest.raises(BadRequestError):
-                await job.release(delay=-1)
-            with pytest.raises(TypeError):
-                await job.bury(7)
-    assert states(producer) == {}
-
-
-async def test_job_is_completed_when_the_loop_goes_on(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    seen = []
-    async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait=None):
-            assert states(producer)[str(job.decoded())] == "worked on"
-            seen.append((job.decoded(), job.attempts, job.uri, job.meta.priority))
-    assert seen == [("1", 0, b"", 128), ("2", 0, b"", 128)]
-    assert states(producer) == {}
 
 
 async def test_loop_passes_an_exception_on_as_it_is_and_releases_the_job(
@@ -188,19 +155,6 @@ async def test_block_around_the_body_ends_the_job(
     assert states(producer) == {"1": "delayed"}
 
 
-async def test_body_may_end_its_job_itself(daemon: DaemonProcess, producer: SyncClient) -> None:
-    async with Client(daemon.address) as client:
-        async for job in client.jobs("d", wait=None):
-            if job.value == b"1":
-                await job.bury("no such page")
-            else:
-                await job.release(delay=3600)
-                with pytest.raises(RuntimeError):
-                    await job.complete()
-    assert states(producer) == {"1": "buried", "2": "delayed"}
-    assert producer.entry_stats(key_of("1")).buried_reason == "no such page"
-
-
 async def test_lease_is_extended_while_the_body_runs(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
@@ -216,20 +170,6 @@ async def test_lease_is_extended_while_the_body_runs(
                 await until(lambda: min(until_us()) > max(first) + 2 * S)  # noqa: B023 - awaited here
                 assert not job.lost.is_set()
     assert states(producer) == {}
-
-
-async def test_lease_that_is_lost_is_an_error_and_the_loop_can_be_begun_again(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    async with Client(daemon.address) as client:
-        jobs = client.jobs("d", lease=1, wait=None)
-        with pytest.raises(LeaseLostError):
-            async for job in jobs:
-                producer.bury(job.key)
-                with trio.fail_after(60):
-                    await job.lost.wait()
-        assert [job.value async for job in jobs] == [b"2"]
-    assert states(producer) == {"1": "buried"}
 
 
 async def test_block_is_cancelled_when_its_lease_is_lost(
@@ -312,51 +252,6 @@ async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
     assert sorted(done, key=int) == [b"%d" % n for n in range(150)]
 
 
-async def test_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    seen = []
-
-    async def work(client: Client) -> None:
-        async for job in client.jobs("d", wait=2):
-            seen.append(job.value)
-
-    async with Client(daemon.address) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(work, client)
-        await until(lambda: len(seen) == 2)
-        await client.set(key_of("3"), b"3")
-        await until(lambda: len(seen) == 3)
-    assert seen == [b"1", b"2", b"3"]
-
-
-async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None:
-    seen: list[bytes] = []
-
-    async def work(client: Client) -> None:
-        async for job in client.jobs("e", wait=0.2, count=3):
-            await trio.lowlevel.checkpoint()
-            seen.append(job.value)
-
-    async with Client(daemon.address) as client:
-        async with trio.open_nursery() as nursery:
-            for _ in range(10):
-                nursery.start_soon(work, client)
-            for n in range(100):
-                await client.set(build_journal_key("e", str(n)), b"%d" % n)
-        assert (await client.domain_stats("e")).entries == 0
-        assert client.pools == set()
-    assert sorted(seen, key=int) == [b"%d" % n for n in range(100)]
-
-
-async def test_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess) -> None:
-    plan = Reconnect(patience=0.05)
-    async with Client(daemon.address, reconnect=plan) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(trio.to_thread.run_sync, daemon.kill)
-        with trio.fail_after(60), pytest.raises(CannotConnectError):
-            async for _job in client.jobs("d"):
-                raise AssertionError("there is none")
-
-
 def test_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
@@ -376,78 +271,7 @@ def test_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
     trio.run(main, clock=clock)
 
 
-WORKER = """
-import sys
-from fastjournal import SyncClient
-with SyncClient(sys.argv[1]) as client:
-    for job in client.jobs("d", lease=1.5):
-        print(job.decoded(), flush=True)
-        while True:
-            job.extend()
-"""
-
-
-def test_job_of_a_worker_that_was_killed_comes_back(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, daemon.address], stdout=subprocess.PIPE, text=True
-    )
-    assert worker.stdout is not None
-    with worker:
-        assert worker.stdout.readline() == "1\n"
-        assert states(producer)["1"] == "worked on"
-        os.kill(worker.pid, signal.SIGKILL)
-    wait_until(lambda: states(producer)["1"] == "ready")
-    (job,) = producer.next("d", meta=True)
-    assert (job.value, job.meta and job.meta.attempts) == (b"1", 1)
-
-
 # --- blocking ---------------------------------------------------------------------------------
-
-
-def test_blocking_job_is_completed_when_the_loop_goes_on(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    seen = []
-    with SyncClient(daemon.address) as client:
-        for job in client.jobs("d", wait=None):
-            assert states(producer)[str(job.decoded())] == "worked on"
-            seen.append(job.value)
-    assert seen == [b"1", b"2"]
-    assert states(producer) == {}
-
-
-@pytest.mark.parametrize("delay", BROKEN_DELAYS)
-def test_blocking_retry_delay_that_fails_gives_the_job_back(
-    daemon: DaemonProcess,
-    producer: SyncClient,
-    delay: Callable[[object], int],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with SyncClient(daemon.address) as client:
-        with pytest.raises(BodyError):
-            for _job in client.jobs("d", retry_delay=delay):
-                raise BodyError
-        wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
-        with pytest.raises(BodyError), client.jobs("d", retry_delay=delay) as jobs:
-            for job in jobs:
-                with job:
-                    raise BodyError
-        assert states(producer) == {"1": "ready", "2": "ready"}
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-
-
-def test_blocking_bad_argument_of_an_end_does_not_end_the_job(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    with SyncClient(daemon.address) as client:
-        for job in client.jobs("d", wait=None):
-            with pytest.raises(TypeError):
-                job.release(delay="1")
-            with pytest.raises(TypeError):
-                job.bury(7)
-    assert states(producer) == {}
 
 
 def test_blocking_exception_or_a_break_releases_the_job(
@@ -519,57 +343,6 @@ def test_blocking_killed_daemon_takes_nothing_away(
     assert states(producer) == {}
 
 
-def test_blocking_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    clock = SleepingClock()
-    client = SyncClient(daemon.address, sleep=clock.sleep, monotonic=clock.monotonic)
-    with client, pytest.raises(BodyError), client.jobs("d", count=2) as jobs:
-        for _job in jobs:
-            daemon.kill()
-            raise BodyError
-    assert 0 < clock.now_s < 1.5 * CLIENT_LAST_WORDS_S
-
-
-@pytest.mark.parametrize("kind", [SyncClient, Client])
-def test_loop_refuses_at_once_options_that_it_cannot_keep(
-    kind: Callable[[str], SyncClient | Client],
-) -> None:
-    client = kind("127.0.0.1:1")
-    for wrong in ({"lease": 0.999999}, {"count": 0}, {"wait": -1}):
-        with pytest.raises(BadRequestError):
-            client.jobs("d", **wrong)
-
-
-SUICIDES = {
-    "sync": """
-with SyncClient(address) as client:
-    for job in client.jobs("d", lease=1, attempts_max=1):
-        os.kill(os.getpid(), signal.SIGKILL)
-""",
-    "async": """
-async def work():
-    async with Client(address) as client:
-        async for job in client.jobs("d", lease=1, attempts_max=1):
-            os.kill(os.getpid(), signal.SIGKILL)
-trio.run(work)
-""",
-}
-
-
-@pytest.mark.parametrize("kind", SUICIDES)
-def test_job_that_kills_its_worker_is_buried_at_the_bound_of_the_lease(
-    daemon: DaemonProcess, producer: SyncClient, kind: str
-) -> None:
-    producer.delete(key_of("2"))
-    begin = "import os, signal, sys, trio\nfrom fastjournal import Client, SyncClient\n"
-    script = f"{begin}address = sys.argv[1]\n{SUICIDES[kind]}"
-    worker = subprocess.run([sys.executable, "-c", script, daemon.address], check=False)
-    assert worker.returncode == -signal.SIGKILL
-    wait_until(lambda: producer.entry_stats(key_of("1")).state == "buried")
-    assert producer.entry_stats(key_of("1")).attempts == 1
-
-
 def test_attempts_that_failed_at_one_worker_count_for_the_next(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
@@ -602,18 +375,3 @@ def test_attempts_that_failed_at_one_worker_count_for_the_next(
             assert (failed.buried, failed.delay_us) == (True, None), "by the daemon"
             break
     assert producer.entry_stats(key_of("1")).buried_reason == "failure 3"
-
-
-async def test_job_says_its_domain_attempts_and_last_error(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    producer.delete(key_of("2"))
-    producer.limit("d", attempts=2)
-    async with Client(daemon.address) as client:
-        async for job in client.jobs("d", retry_delay=0):
-            if job.attempts:
-                assert await job.last_error() == "no route"
-                assert (await job.fail("no route")).buried, "by the daemon"
-                break
-            assert (job.domain, await job.last_error()) == (b"d", None)
-            assert (await job.fail("no route")).buried is False

@@ -15,7 +15,7 @@ import pytest
 
 from fastjournal import LeaseLostError, RefusedError, SyncClient
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.two_jobs import QUICK, key_of
+from tests.integration.two_jobs import key_of
 
 S = 1_000_000
 WAIT_S = 60.0
@@ -94,19 +94,6 @@ def test_lease_is_renewed_while_another_thread_waits_on_the_client(
         del job
         gc.collect()
     wait_until(lambda: producer.entry_stats(key_of("1")).state == "ready")
-
-
-def test_lease_is_renewed_over_a_daemon_that_is_killed(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    with SyncClient(daemon.address, reconnect=QUICK) as client, client.jobs("d", lease=5) as jobs:
-        job = next(jobs)
-        daemon.kill()
-        daemon.start()
-        (first,) = until_us(producer, "1")
-        wait_until(lambda: until_us(producer, "1")[0] > first)
-        job.complete()
-    assert producer.domain_stats("d").entries == 1
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

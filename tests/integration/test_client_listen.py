@@ -90,23 +90,6 @@ async def test_listener_that_lost_its_connection_listens_again_and_says_so(
     assert daemon.connections == 2
 
 
-async def test_listener_without_changes_notices_that_the_daemon_is_gone(
-    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournal.client.aio.listen.LISTENER_PING_S", 0.01)
-    async with (
-        Client(daemon.address, reconnect=QUICK) as client,
-        client.listen("first") as changes,
-        trio.open_nursery() as nursery,
-    ):
-        await anext(changes)
-        nursery.start_soon(changes.__anext__)
-        with trio.fail_after(60):
-            while all(one.function != Function.NOP for one in daemon.requests):  # noqa: ASYNC110 - told to another thread
-                await trio.sleep(0.005)
-        nursery.cancel_scope.cancel()
-
-
 async def test_listener_without_reconnect_raises(daemon: ScriptedDaemon) -> None:
     async with (
         Client(daemon.address, reconnect=None) as client,
@@ -200,25 +183,6 @@ def test_blocking_listener_that_lost_its_connection_listens_again_and_says_so(
         assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
 
 
-def test_blocking_quiet_listener_asks_whether_the_daemon_is_there(
-    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournal.client.sync.listen.LISTENER_PING_S", 0.01)
-    with SyncClient(daemon.address) as client, client.listen("first") as changes:
-        next(changes)
-        assert changes.wait(timeout=0.1) is None
-    assert Function.NOP in {request.function for request in daemon.requests}
-
-
-def test_blocking_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) -> None:
-    with SyncClient(daemon.address, reconnect=None) as client, client.listen("first") as changes:
-        next(changes)
-        daemon.drop_connections()
-        with pytest.raises(CannotConnectError) as caught:
-            next(changes)
-        assert caught.value.code == "connection-lost"
-
-
 def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
     clock = SleepingClock()
     plan = Reconnect(first_pause=0.1, longest_pause=4, patience=30)
@@ -236,20 +200,6 @@ def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
         changes.wait(timeout=5)
     assert clock.now_s <= 30.001
     changes.__exit__(None, None, None)
-
-
-def test_blocking_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> None:
-    with (
-        SyncClient(daemon.address, reconnect=QUICK) as client,
-        client.listen("first") as changes,
-    ):
-        next(changes)
-        daemon.drop_connections()
-        found: list[ChangeKind] = []
-        while len(found) < 2:
-            change = changes.wait(timeout=0)
-            found += [] if change is None else [change.kind]
-        assert found == [ChangeKind.MISSED, ChangeKind.SET]
 
 
 def test_blocking_listener_that_polls_notices_a_daemon_that_is_silent(
@@ -285,26 +235,6 @@ async def test_listener_that_polls_notices_a_daemon_that_is_gone(
             while Function.NOP not in {request.function for request in daemon.requests}:
                 with trio.move_on_after(0.01):
                     await anext(changes)
-
-
-async def test_cancellation_of_a_new_subscription_leaves_the_listener_of_use() -> None:
-    slow = False
-
-    def script(request: Request) -> Answer:
-        return [] if slow and request.flags & LISTEN else [Reply(request.identifier, pairs=[])]
-
-    with ScriptedDaemon(script) as daemon:
-        async with Client(daemon.address, reconnect=QUICK) as client, client.listen("k") as changes:
-            slow = True
-            daemon.drop_connections()
-            asked = len(daemon.requests)
-            with trio.move_on_after(0.2) as scope:
-                await anext(changes)
-            assert scope.cancelled_caught
-            slow = False
-            with trio.fail_after(20):
-                assert (await anext(changes)).kind == ChangeKind.MISSED
-            assert len(daemon.requests) > asked
 
 
 @pytest.mark.parametrize("code", ["busy", "shutting-down"])

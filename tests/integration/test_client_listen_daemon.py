@@ -8,10 +8,8 @@ from datetime import UTC, datetime
 
 import trio
 
-from fastjournal import Change, ChangeKind, Client, Reconnect, SyncClient, build_journal_key
+from fastjournal import Change, Client, SyncClient
 from tests.integration.daemon_process import DaemonProcess
-
-QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
 
 
 def told(change: Change) -> tuple[str, bytes, bytes]:
@@ -33,32 +31,6 @@ async def test_listen_to_every_kind_of_query_shows_its_changes(daemon: DaemonPro
             await client.delete("c", overwrite=True)
         await other.set("a1")
         assert await client.nop() > datetime(2025, 1, 1, tzinfo=UTC)
-
-
-async def test_listen_shows_work_that_comes_and_goes(daemon: DaemonProcess) -> None:
-    key = build_journal_key("d", "1")
-    async with Client(daemon.address) as client, client.listen(prefix="d:") as changes:
-        with trio.fail_after(60):
-            await client.set(key, b"work", uri="uri:1")
-            change = await anext(changes)
-            assert (change.key, change.value) == (key, b"work")
-            assert change.meta is not None
-            async for _job in client.jobs("d", wait=None):
-                pass
-            assert (await anext(changes)).kind == ChangeKind.GONE
-
-
-async def test_restart_of_the_daemon_is_shown_to_a_listener(daemon: DaemonProcess) -> None:
-    async with (
-        Client(daemon.address, reconnect=QUICK) as client,
-        client.listen(prefix="a") as changes,
-    ):
-        daemon.kill()
-        await trio.to_thread.run_sync(daemon.start)
-        with trio.fail_after(60):
-            assert (await anext(changes)).kind == ChangeKind.MISSED
-            await client.set("a", b"new")
-            assert told(await anext(changes)) == ("set", b"a", b"new")
 
 
 def test_blocking_listener_gets_changes(daemon: DaemonProcess) -> None:

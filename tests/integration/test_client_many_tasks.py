@@ -9,7 +9,7 @@ import trio
 import trio.abc
 import trio.lowlevel
 
-from fastjournal import BadRequestError, Client, SyncClient
+from fastjournal import BadRequestError, Client
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.protocol import Function, Pair, Reply, Request
@@ -38,15 +38,6 @@ async def test_malformed_request_among_many_is_found_before_anything_is_sent(kin
                 await client.call(malformed())
             await client.nop()
     assert [request.function for request in daemon.requests] == [Function.NOP]
-
-
-def test_blocking_malformed_request_leaves_the_connection_as_it_is() -> None:
-    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
-        client.nop()
-        with pytest.raises(BadRequestError):
-            client.call(malformed())
-        client.nop()
-    assert daemon.connections == 1
 
 
 class Steps(trio.abc.Instrument):

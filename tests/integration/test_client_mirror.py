@@ -12,7 +12,7 @@ import anyio
 import pytest
 import trio
 
-from fastjournal import CannotConnectError, Client, Mirror, Reconnect, RefusedError, SyncClient
+from fastjournal import Client, Mirror, Reconnect, RefusedError, SyncClient
 from tests.integration.daemon_process import DaemonProcess
 
 QUICK = Reconnect(first_pause=0.01, longest_pause=0.1, patience=60)
@@ -115,18 +115,3 @@ def test_client_copy_takes_over_single_changes(loop: str, daemon: DaemonProcess)
             assert stats.subscriptions == 0
 
     LOOPS[loop](main)
-
-
-def test_client_copy_of_a_client_that_does_not_reconnect_ends(daemon: DaemonProcess) -> None:
-    async def main() -> None:
-        async with (
-            Client(daemon.address, reconnect=None) as client,
-            client.mirror("color:") as copy,
-        ):
-            await anyio.to_thread.run_sync(daemon.kill)
-            with anyio.fail_after(TIMEOUT_S), pytest.raises(CannotConnectError):
-                await copy.changed()
-            assert isinstance(copy.failure, CannotConnectError)
-            assert not copy.is_current
-
-    asyncio.run(main())

@@ -150,22 +150,3 @@ def test_client_copy_that_was_left_tells_those_who_wait_for_a_change(
         assert copy[b"color:sky"].decoded() == "blue"  # what was copied stays
 
     LOOPS[loop](main)
-
-
-@both_loops
-def test_client_copy_has_metadata_of_entries_that_were_read_and_of_changes(
-    loop: str, daemon: DaemonProcess
-) -> None:
-    async def main() -> None:
-        async with Client(daemon.address) as client:
-            await client.set("color:sky", "blue", ttl=3600)
-            async with client.mirror("color:") as copy:
-                read = copy[b"color:sky"]
-                await client.set("color:sky", "blue", ttl=3600, overwrite=True)
-                await wait_for(copy, lambda: copy[b"color:sky"] is not read)
-                told = copy[b"color:sky"]
-                assert read.meta is not None
-                assert told.meta is not None
-                assert (read.expires is None, told.expires is None) == (False, False)
-
-    LOOPS[loop](main)

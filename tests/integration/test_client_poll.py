@@ -135,16 +135,6 @@ def test_watch_of_a_spool_wakes_when_a_record_is_appended(tmp_path: Path) -> Non
         timer.join()
 
 
-def test_watch_of_a_spool_that_is_not_there_or_goes_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SpoolFailedError, match="check that the directory"):
-        watch(tmp_path / "none")
-    os.mkdir(tmp_path / "spool")
-    with watch(tmp_path / "spool") as changes:
-        shutil.rmtree(tmp_path / "spool")
-        with pytest.raises(SpoolFailedError, match="check that the directory"):
-            changes.wait(WAIT_S)
-
-
 def exchanged(one: Path, other: Path) -> None:
     """Exchange two names at once, as no call of Python does."""
     libc = ctypes.CDLL(None, use_errno=True)

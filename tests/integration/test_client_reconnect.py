@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal import CannotConnectError, Client, Reconnect, RefusedError, SyncClient
+from fastjournal import CannotConnectError, Client, Reconnect, SyncClient
 from fastjournal.client.core import calls
-from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
@@ -47,11 +45,6 @@ def script() -> Dropping:
 def daemon(script: Dropping) -> Iterator[ScriptedDaemon]:
     with ScriptedDaemon(script) as daemon:
         yield daemon
-
-
-def a_port_where_nobody_listens() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 ONCE = [
@@ -101,22 +94,6 @@ def test_retry_of_an_unsafe_request_is_an_error_that_it_may_have_been_done(
     assert len(daemon.requests) == 2
 
 
-@pytest.mark.parametrize("call", [*AGAIN, *ONCE])
-async def test_trio_client_retries_the_same_requests(
-    daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
-) -> None:
-    script.drops = 1
-    async with Client(daemon.address, reconnect=QUICK) as client:
-        if any(call is one for one in AGAIN):
-            await client.call(call)
-        else:
-            with pytest.raises(CannotConnectError) as caught:
-                await client.call(call)
-            assert caught.value.maybe_done
-        assert await client.nop() == to_datetime(5)
-    assert len(daemon.requests) == 2 + any(call is one for one in AGAIN)
-
-
 def test_connection_lost_between_two_requests_is_replaced_for_every_function(
     daemon: ScriptedDaemon,
 ) -> None:
@@ -125,75 +102,6 @@ def test_connection_lost_between_two_requests_is_replaced_for_every_function(
         daemon.drop_connections()
         assert client.add("k", 1).key == b"k"
     assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
-
-
-async def test_connection_that_trio_knows_to_be_lost_is_replaced_for_every_function(
-    daemon: ScriptedDaemon,
-) -> None:
-    async with Client(daemon.address, reconnect=QUICK) as client:
-        await client.nop()
-        daemon.drop_connections()
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert (await client.add("k", 1)).key == b"k"
-    assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
-
-
-def test_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
-    daemon: ScriptedDaemon, script: Dropping
-) -> None:
-    script.error = "stale"
-    with SyncClient(daemon.address, reconnect=QUICK) as client:
-        with pytest.raises(RefusedError, match="newer write"):
-            client.set("k", timestamp_us=7)
-        script.drops = 1
-        assert client.set("k", timestamp_us=8).timestamp_us == 8
-        script.drops, script.error = 1, "lease-lost"
-        with pytest.raises(RefusedError) as caught:
-            client.delete("k", token=9)
-        assert caught.value.maybe_done
-
-
-def test_pipeline_goes_on_with_what_has_no_answer(daemon: ScriptedDaemon, script: Dropping) -> None:
-    script.drops, script.function = 1, Function.DELETE
-    many = [calls.get("a"), calls.get("b"), calls.delete("c"), calls.get("d")]
-    with SyncClient(daemon.address, reconnect=QUICK) as client:
-        results = client.call_many(many)
-    assert not [result for result in results if isinstance(result, RefusedError)]
-    assert [request.key for request in daemon.requests] == [b"a", b"b", b"c", b"c", b"d"]
-
-
-def test_request_that_ends_every_connection_is_not_sent_for_ever(
-    daemon: ScriptedDaemon, script: Dropping
-) -> None:
-    script.drops = 1000
-    with SyncClient(daemon.address, reconnect=QUICK) as client:
-        with pytest.raises(CannotConnectError) as caught:
-            client.set("k")
-        assert (caught.value.code, caught.value.maybe_done) == ("connection-lost", True)
-    assert len(daemon.requests) == CLIENT_REPEATS_MAX + 1
-
-
-def test_daemon_that_stays_away_is_an_error_after_the_patience_by_the_given_clock() -> None:
-    slept: list[float] = []
-    plan = Reconnect(first_pause=1, longest_pause=4, patience=20)
-
-    with ScriptedDaemon(Dropping()) as daemon:
-        client = SyncClient(
-            daemon.address,
-            reconnect=plan,
-            rng=Random(3),
-            sleep=slept.append,
-            monotonic=lambda: sum(slept),
-        )
-        client.nop()
-    with pytest.raises(CannotConnectError) as caught:
-        client.add("k", 1)
-    assert caught.value.code == "cannot-connect"
-    assert not caught.value.maybe_done
-    assert sum(slept) == pytest.approx(20)
-    assert slept[0] < 1
-    assert max(slept) <= 4
-    client.close()
 
 
 async def test_trio_tasks_share_one_effort_and_its_end(
@@ -254,25 +162,3 @@ def test_threads_that_wait_for_their_turn_learn_that_the_daemon_stayed_away() ->
     for thread in threads:
         thread.join()
     assert len(slept) == 1
-
-
-def test_connect_is_tried_once_the_first_time() -> None:
-    address = a_port_where_nobody_listens()
-    client = SyncClient(address, sleep=lambda _: pytest.fail("slept"))
-    with pytest.raises(CannotConnectError) as caught:
-        client.nop()
-    assert caught.value.code == "cannot-connect"
-
-
-def test_client_that_was_closed_stays_closed_until_it_is_connected(
-    daemon: ScriptedDaemon,
-) -> None:
-    client = SyncClient(daemon.address, reconnect=QUICK)
-    client.nop()
-    client.close()
-    with pytest.raises(CannotConnectError) as caught:
-        client.nop()
-    assert caught.value.code == "not-connected"
-    client.connect()
-    assert client.nop() == to_datetime(5)
-    client.close()

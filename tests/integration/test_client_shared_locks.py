@@ -15,7 +15,6 @@ import trio
 import trio.testing
 
 from fastjournal import (
-    BadRequestError,
     Client,
     FastjournalError,
     LockLostError,
@@ -28,29 +27,6 @@ from tests.integration.daemon_process import DaemonProcess
 from tests.integration.worker_process import wait_until
 
 WRITERS, ROUNDS = 6, 10
-
-
-async def test_locked_excludes_tasks_of_one_client(daemon: DaemonProcess) -> None:
-    async def count(client: Client) -> None:
-        for _ in range(ROUNDS):
-            while True:
-                try:
-                    async with client.locked("k"):
-                        seen = (await client.get("k")).decoded()
-                        assert isinstance(seen, int)
-                        await client.set("k", seen + 1, overwrite=True)
-                    break
-                except RefusedError as error:
-                    if error.code != "locked":
-                        raise
-                    await trio.sleep(0.001)
-
-    async with Client(daemon.address) as client:
-        await client.set("k", 0)
-        async with trio.open_nursery() as nursery:
-            for _ in range(WRITERS):
-                nursery.start_soon(count, client)
-        assert (await client.get("k")).decoded() == WRITERS * ROUNDS
 
 
 def test_locked_excludes_threads_of_one_client(daemon: DaemonProcess) -> None:
@@ -126,51 +102,6 @@ async def test_block_that_ends_in_a_cancelled_scope_unlocks(daemon: DaemonProces
             other.set("k", 1, overwrite=True)
 
 
-def test_locks_of_other_keys_and_nested_ones_are_distinct(daemon: DaemonProcess) -> None:
-    with SyncClient(daemon.address) as client:
-        client.set("k", 0)
-        client.set("l", 0)
-        with client.locked("k"), client.locked("l"):
-            with pytest.raises(RefusedError) as caught, client.locked("k"):
-                pass
-            assert caught.value.code == "locked"
-        with client.locked("k"):
-            pass
-
-
-@pytest.mark.parametrize("by", ["connection", "time"])
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_lock_that_was_lost_is_not_renewed_by_its_client(
-    daemon: DaemonProcess, client: SyncClient, kind: str, by: str
-) -> None:
-    client.set("k", "v")
-    length = 60 if by == "connection" else 0.05
-
-    def lose() -> None:
-        if by == "connection":
-            daemon.kill()
-            daemon.start()
-        while client.entry_stats("k").locked_until_us:
-            time.sleep(0.01)
-
-    if kind == "sync":
-        with SyncClient(daemon.address) as holder:
-            holder.lock("k", timeout=60)
-            holder.lock("k", timeout=length, renew=True)
-            lose()
-            with pytest.raises(RefusedError) as caught:
-                holder.lock("k", renew=True)
-    else:
-        async with Client(daemon.address) as other:
-            await other.lock("k", timeout=60)
-            await other.lock("k", timeout=length, renew=True)
-            await trio.to_thread.run_sync(lose)
-            with pytest.raises(RefusedError) as caught:
-                await other.lock("k", renew=True)
-    assert caught.value.code == "not-owner"
-    assert not client.entry_stats("k").locked_until_us
-
-
 CONTENDED = """
 import sys, time
 from fastjournal import LockLostError, SyncClient
@@ -223,20 +154,6 @@ def test_locked_block_of_a_stopped_program_learns_that_its_lock_was_lost(
     assert said.startswith("stalled\nthis program did not run for ")
     assert said.endswith("a longer lock)\n")
     assert holder.returncode == 0
-
-
-def test_locked_block_of_a_thread_keeps_its_lock_beyond_its_length(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    client.set("k", "v")
-    with SyncClient(daemon.address) as holder, holder.locked("k", timeout=1, renew=True) as lock:
-        first = client.entry_stats("k").locked_until_us
-        wait_until(lambda: (client.entry_stats("k").locked_until_us or 0) > first + 1_500_000)
-        assert not lock.lost.is_set()
-        with pytest.raises(RefusedError, match="locked"):
-            client.set("k", "other", overwrite=True)
-    assert not client.entry_stats("k").locked_until_us
-    assert lock.loss is None
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -355,12 +272,3 @@ def test_lock_that_waits_for_the_turn_of_another_thread_until_its_end_is_lost(
             wait()
         assert isinstance(caught.value.__cause__, FastjournalError)
         assert caught.value.__cause__.code == "timed-out"
-
-
-def test_lock_that_is_renewed_has_a_length_of_a_second_or_more() -> None:
-    client = SyncClient("127.0.0.1:1")
-    with (
-        pytest.raises(BadRequestError, match="timeout"),
-        client.locked("k", timeout=0.5, renew=True),
-    ):
-        raise AssertionError("it is too short")

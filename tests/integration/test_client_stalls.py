@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -18,12 +17,9 @@ import pytest
 from fastjournal import Client, FastjournalError, Job, LeaseLostError, SyncClient
 from fastjournal.protocol import Function, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.two_jobs import key_of
-from tests.integration.worker_process import Ticking, reports, wait_until
-
-STALLED = r"this program did not run for \d+\.\d s or more"
+from tests.integration.worker_process import wait_until
 
 BACKENDS = ("trio", "asyncio")
 
@@ -93,26 +89,6 @@ def test_run_fails_a_job_that_stalls_the_program_for_the_second_time(
     assert stats.attempts == begun[1] + 2
 
 
-def test_run_completes_a_job_that_stalled_the_program_once(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    begun = []
-
-    async def work(job: Job) -> None:
-        begun.append(job.value)
-        if begun.count(b"1") == 1:
-            block(producer)
-
-    async def main() -> None:
-        async with Client(daemon.address) as client:
-            with anyio.fail_after(60):
-                await client.jobs("d", lease=1, wait=None).run(work)
-
-    anyio.run(main, backend="trio")
-    assert sorted(begun) == [b"1", b"1", b"2"]
-    assert producer.domain_stats("d").entries == 0
-
-
 STOPPED = """
 import sys, time
 from fastjournal import SyncClient
@@ -138,37 +114,6 @@ def test_blocking_worker_that_was_stopped_says_that_the_program_did_not_run(
     os.kill(worker.pid, signal.SIGCONT)
     output, _ = worker.communicate(timeout=60)
     assert "this program did not run for " in output
-
-
-def test_worker_that_was_stopped_reports_that_it_did_not_run(
-    cli: Cli, producer: SyncClient, tmp_path: Path
-) -> None:
-    ticking = Ticking(tmp_path)
-    worker = cli.start(
-        *("next", "d", "--lease", "1s", "--count", "1", "--json"),
-        *("--exec", *ticking.command.split()),
-    )
-    ticking.wait_ticking()
-    os.kill(worker.pid, signal.SIGSTOP)
-    wait_until(lambda: producer.entry_stats(key_of("1")).state == "ready")
-    os.kill(worker.pid, signal.SIGCONT)
-    _, said = worker.communicate(timeout=60)
-    ticking.wait_gone()
-    (report,) = reports(said)
-    assert report["result"] == "lost"
-    assert "this program did not run for " in report["remark"]
-    assert worker.returncode == 0
-
-
-def test_lease_without_renewal_is_no_stall(daemon: DaemonProcess, producer: SyncClient) -> None:
-    with SyncClient(daemon.address) as client:
-        jobs = client.jobs("d", lease=1, renew=False)
-        job = next(jobs)
-        wait_until(lambda: producer.entry_stats(key_of("1")).state == "ready")
-        with pytest.raises(LeaseLostError):
-            job.complete()
-        assert job.loss is not None
-        assert job.loss.code == "lease-lost"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

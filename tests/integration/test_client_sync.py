@@ -10,28 +10,18 @@ import pytest
 
 from fastjournal.client import SyncClient, calls
 from fastjournal.errors import (
-    BadRequestError,
     CannotConnectError,
     LockLostError,
     ProtocolError,
     RefusedError,
 )
-from fastjournal.protocol import Function, Pair, Query, Reply, Request
+from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
 
 
 def echo(request: Request) -> Answer:
     return [Reply(request.identifier, timestamp=5, pairs=[Pair(request.key, 1, request.value)])]
-
-
-def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
-    for path in (None, str(tmp_path / "socket")):
-        with ScriptedDaemon(echo, unix_path=path) as daemon, SyncClient(daemon.address) as client:
-            assert client.nop() == to_datetime(5)
-            assert client.get("k").key == b"k"
-            assert str(client.address) == daemon.address
-        assert daemon.connections == 1
 
 
 def test_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
@@ -46,24 +36,6 @@ def test_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
     assert 77 < first.timestamp_us < second.timestamp_us
 
 
-def test_replies_of_a_pipeline_come_back_in_the_order_of_the_requests() -> None:
-    held: list[Request] = []
-
-    def backwards(request: Request) -> Answer:
-        held.append(request)
-        if len(held) < 10:
-            return []
-        answers = [Reply(r.identifier, pairs=[Pair(r.key)]) for r in reversed(held)]
-        held.clear()
-        return answers
-
-    with ScriptedDaemon(backwards) as daemon, SyncClient(daemon.address) as client:
-        replies = client.request_many(Request(Function.GET, key=b"%d" % n) for n in range(100))
-    assert [reply.pairs and reply.pairs[0].key for reply in replies] == [
-        b"%d" % n for n in range(100)
-    ]
-
-
 def test_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
     value = bytes(100_000)
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
@@ -73,21 +45,6 @@ def test_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> No
         )
     assert len(results) == 3
     assert all(reply.pairs and reply.pairs[0].value == value for reply in replies)
-
-
-def test_refusal_in_a_pipeline_stands_in_its_place() -> None:
-    def odd_are_missing(request: Request) -> Answer:
-        error = "not-found nothing there" if request.key in (b"1", b"3") else ""
-        return [Reply(request.identifier, error=error, pairs=[Pair(request.key)])]
-
-    with ScriptedDaemon(odd_are_missing) as daemon, SyncClient(daemon.address) as client:
-        results = client.call_many(calls.get(b"%d" % n) for n in range(5))
-        assert [
-            result.code if isinstance(result, RefusedError) else result.key for result in results
-        ] == [b"0", "not-found", b"2", "not-found", b"4"]
-        with pytest.raises(RefusedError, match="nothing there"):
-            client.get("1")
-        assert client.get("2").key == b"2"
 
 
 def test_connect_without_a_daemon_is_a_named_error_that_says_what_to_look_at(
@@ -102,11 +59,6 @@ def test_connect_without_a_daemon_is_a_named_error_that_says_what_to_look_at(
             SyncClient(address).nop()
         assert caught.value.code == "cannot-connect"
         assert address in str(caught.value)
-
-
-def test_address_that_is_bad_is_refused_before_anything_is_tried() -> None:
-    with pytest.raises(BadRequestError):
-        SyncClient("nowhere")
 
 
 def test_client_without_reconnect_works_again_once_it_is_connected() -> None:
@@ -130,17 +82,6 @@ def test_client_without_reconnect_works_again_once_it_is_connected() -> None:
         with pytest.raises(CannotConnectError):
             client.nop()
     assert daemon.connections == 2
-
-
-def test_connection_lost_between_two_requests_is_a_named_error_too() -> None:
-    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address, reconnect=None) as client:
-        client.nop()
-        daemon.drop_connections()
-        with pytest.raises(CannotConnectError) as caught:
-            client.nop()
-        assert caught.value.code == "connection-lost"
-        client.connect()
-        assert client.nop() == to_datetime(5)
 
 
 def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
@@ -186,26 +127,6 @@ def test_threads_take_turns_on_one_client() -> None:
             thread.join()
     assert sorted(found) == sorted([b"0", b"1", b"2", b"3"] * 50)
     assert daemon.connections == 1
-
-
-def pages_of_three(request: Request) -> Answer:
-    """Ten keys, three a page; the cursor is the place."""
-    first = 0 if request.query == Query.RANGE else int(request.key)
-    pairs = [Pair(b"%d" % n) for n in range(first, min(first + 3, 10))]
-    cursor = b"%d" % (first + 3) if first + 3 < 10 else None
-    return [Reply(request.identifier, cursor=cursor, pairs=pairs)]
-
-
-def test_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
-    with ScriptedDaemon(pages_of_three) as daemon, SyncClient(daemon.address) as client:
-        found = [entry.key for entry in client.range("0", page=3)]
-        assert found == [b"%d" % n for n in range(10)]
-        assert len(daemon.requests) == 4
-        for entry in client.prefix("", page=3):
-            if entry.key == b"4":
-                break
-    assert [request.query for request in daemon.requests[4:]] == [Query.RANGE, Query.CURSOR]
-    assert daemon.requests[4].count == 3
 
 
 def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None:

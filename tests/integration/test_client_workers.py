@@ -28,7 +28,6 @@ from fastjournal import (
     SyncClient,
 )
 from fastjournal.client.aio.job_loop import LeasePool
-from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
@@ -239,46 +238,6 @@ def bounds(daemon: ScriptedDaemon) -> list[bytes]:
     return [r.value for r in daemon.requests if r.function == Function.NEXT]
 
 
-class BodyError(Exception):
-    """Raised by a body."""
-
-
-async def test_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
-    async def fail(client: Client) -> None:
-        async with client.jobs("d", attempts_max=2, retry_delay=0.005) as jobs:
-            async for job in jobs:
-                async with job:
-                    raise BodyError("no such page")
-
-    with ScriptedDaemon(Handing("x", "x")) as daemon:
-        async with Client(daemon.address) as client:
-            for _ in range(2):
-                with pytest.raises(BodyError):
-                    await fail(client)
-        ends = [r for r in daemon.requests if r.key[6:]]
-    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", None)] * 2
-    assert ends[1].value == b"BodyError: no such page"
-    assert bounds(daemon) == [b'{"attempts":2}'] * 2
-
-
-def test_blocking_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
-    def fail(client: SyncClient) -> None:
-        with client.jobs("d", attempts_max=2, retry_delay=0.005) as jobs:
-            for job in jobs:
-                with job:
-                    raise BodyError
-
-    with ScriptedDaemon(Handing("x", "x")) as daemon:
-        with SyncClient(daemon.address) as client:
-            for _ in range(2):
-                with pytest.raises(BodyError):
-                    fail(client)
-        ends = [r for r in daemon.requests if r.key[6:]]
-    assert [(Function(r.function).name, r.count) for r in ends] == [("RELEASE", None)] * 2
-    assert ends[1].value == b"BodyError"
-    assert bounds(daemon) == [b'{"attempts":2}'] * 2
-
-
 async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_failed() -> None:
     with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
         async with Client(daemon.address) as client:
@@ -308,37 +267,6 @@ async def test_completion_that_is_refused_for_now_is_sent_again(kind: str, code:
     with ScriptedDaemon(Handing("x", DELETE=[code, code])) as daemon:
         await work(kind, daemon, [lambda job: job.complete()])
         assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "DELETE", "NEXT"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_completion_at_which_connections_end_is_sent_until_the_lease_is_over(
-    kind: str,
-) -> None:
-    drops: list[str | Do | None] = [Do.CLOSE] * (2 * CLIENT_REPEATS_MAX)
-    with ScriptedDaemon(Handing("x", DELETE=[*drops, "not-found"])) as daemon:
-        await work(kind, daemon, [lambda job: job.complete()])
-        assert functions(daemon).count("DELETE") == len(drops) + 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_completion_is_not_sent_again_once_the_lease_is_over(kind: str) -> None:
-    def complete(job: Any) -> None:
-        with pytest.raises(RefusedError) as caught:
-            job.complete()
-        assert caught.value.code == "read-only"
-        assert job.finished
-        assert job.loss is caught.value
-
-    with ScriptedDaemon(Handing("x", DELETE=["read-only"] * 10_000)) as daemon:
-        began = time.monotonic()
-        await work(
-            kind,
-            daemon,
-            [complete],
-            lease=1,
-            reconnect=Reconnect(first_pause=0.01, longest_pause=0.1),
-        )
-    assert time.monotonic() - began >= 0.8
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -377,15 +305,6 @@ async def test_block_whose_completion_is_refused_for_good_releases_its_job() -> 
         with SyncClient(daemon.address) as blocking, pytest.raises(RefusedError):
             run_blocking(blocking)
         assert functions(daemon) == ["NEXT", "DELETE", "RELEASE"] * 2
-
-
-async def test_client_that_does_not_reconnect_sends_an_end_once() -> None:
-    with ScriptedDaemon(Handing("x", DELETE=["busy"])) as daemon:
-        async with Client(daemon.address, reconnect=None) as client:
-            jobs = client.jobs("d")
-            job = await jobs.__anext__()
-            with pytest.raises(RefusedError, match="try again later"):
-                await job.complete()
 
 
 async def test_lease_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> None:
@@ -456,27 +375,6 @@ def test_lease_that_ends_while_the_daemon_is_away_is_lost_for_a_blocking_job() -
             job.complete()
 
 
-def test_completion_waits_no_longer_than_the_lease_for_a_daemon_that_is_away() -> None:
-    clock = trio.testing.MockClock()
-    plan = Reconnect(patience=3600)
-
-    async def main() -> None:
-        with ScriptedDaemon(Handing("x")) as daemon:
-            async with Client(daemon.address, reconnect=plan) as client:
-                jobs = client.jobs("d", lease=30)
-                job = await jobs.__anext__()
-                daemon.__exit__(None, None, None)
-                clock.autojump_threshold = 0.1
-                with pytest.raises(CannotConnectError) as caught:
-                    await job.complete()
-                assert caught.value.maybe_done
-                assert 30 <= trio.current_time() <= 30 + CLIENT_LAST_WORDS_S + 1
-                assert job.finished
-                assert job.loss is caught.value
-
-    trio.run(main, clock=clock)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_job_that_is_abandoned_is_released_once_and_has_ended(kind: str) -> None:
     def abandon(job: Any) -> None:
@@ -518,16 +416,6 @@ async def test_stop_in_a_body_completes_the_job_and_releases_those_behind_it() -
             async for _job in jobs:
                 jobs.stop()
             assert [job async for job in jobs] == []
-        assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
-
-
-def test_blocking_stop_in_a_body_completes_the_job_and_releases_those_behind_it() -> None:
-    with ScriptedDaemon(Handing("a", "b", "c")) as daemon:
-        with SyncClient(daemon.address) as client:
-            jobs = client.jobs("d", count=2)
-            for _job in jobs:
-                jobs.stop()
-            assert list(jobs) == []
         assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
 
 
@@ -579,14 +467,6 @@ def test_blocking_stop_by_a_signal_handler_ends_a_wait_for_work(
         assert functions(daemon) == ["NEXT", "CANCEL"]
 
 
-def test_blocking_stop_before_the_first_wait_asks_for_nothing() -> None:
-    with ScriptedDaemon(Handing("a")) as daemon, SyncClient(daemon.address) as client:
-        jobs = client.jobs("d")
-        jobs.stop()
-        assert list(jobs) == []
-        assert daemon.requests == []
-
-
 def test_blocking_stop_while_the_daemon_is_away_ends_the_loop_without_an_error(
     alarm: Callable[[Callable[[], object]], None],
 ) -> None:
@@ -600,42 +480,6 @@ def test_blocking_stop_while_the_daemon_is_away_ends_the_loop_without_an_error(
 
 
 # --- side by side ---------------------------------------------------------------------------------
-
-
-async def test_run_works_off_count_jobs_at_a_time_and_no_more() -> None:
-    running: set[bytes] = set()
-    most: list[int] = []
-    three = trio.Event()
-
-    async def body(job: Job) -> None:
-        running.add(job.key)
-        most.append(len(running))
-        if len(running) == 3:
-            three.set()
-        await three.wait()
-        await trio.sleep(0.01)
-        running.discard(job.key)
-
-    with ScriptedDaemon(Handing(*"abcdefg")) as daemon:
-        async with Client(daemon.address) as client:
-            with trio.fail_after(TIMEOUT_S):
-                assert await client.jobs("d", count=3, wait=None).run(body) == 7
-            assert client.pools == set()
-        assert Counter(told(daemon)) == Counter(("DELETE", name.encode()) for name in "abcdefg")
-    assert max(most) == 3
-
-
-async def test_run_begins_no_more_than_its_limit_and_leases_no_more() -> None:
-    async def body(_job: Job) -> None:
-        await trio.lowlevel.checkpoint()
-
-    with ScriptedDaemon(Handing(*"abcd")) as daemon:
-        async with Client(daemon.address) as client:
-            assert await client.jobs("d", count=2).run(body, limit=3) == 3
-        counts = [r.count for r in daemon.requests if r.function == Function.NEXT]
-        assert sum(counts) >= 3
-        assert counts[-1] == 1
-    assert daemon._answer.names == ["d"]
 
 
 async def test_run_asks_again_when_a_job_ends_for_it_may_have_set_another_free() -> None:
@@ -677,113 +521,6 @@ async def test_run_asks_again_when_a_job_ends_while_the_answer_is_under_way(
             with trio.fail_after(TIMEOUT_S):
                 assert await client.jobs("d", count=4, wait=None).run(body) == 2
         assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
-
-
-async def test_run_takes_work_that_comes_while_others_run() -> None:
-    script = Handing("a")
-    both = trio.Event()
-
-    async def body(job: Job) -> None:
-        if job.key == key_of("a"):
-            script.names.append("b")
-            await both.wait()
-        both.set()
-
-    with ScriptedDaemon(script) as daemon:
-        async with Client(daemon.address) as client:
-            with trio.fail_after(TIMEOUT_S):
-                assert await client.jobs("d", count=2, wait=1e-6).run(body) == 2
-        assert Counter(told(daemon)) == Counter([("DELETE", b"a"), ("DELETE", b"b")])
-
-
-async def test_run_fails_a_job_whose_body_raises_and_releases_the_others() -> None:
-    async def body(job: Job) -> None:
-        if job.key == key_of("b"):
-            raise BodyError("no such page")
-        await trio.sleep_forever()
-
-    with ScriptedDaemon(Handing(*"abc")) as daemon:
-        async with Client(daemon.address) as client:
-            with pytest.raises(ExceptionGroup) as caught:
-                await client.jobs("d", count=3, retry_delay=0.005).run(body)
-            assert caught.group_contains(BodyError, match="no such page")
-            await client.nop()
-        ends = {(r.key[6:], r.ttl) for r in daemon.requests if r.function == Function.RELEASE}
-    assert ends == {(b"a", None), (b"b", 5_000), (b"c", None)}
-
-
-async def test_run_goes_on_where_the_lease_of_one_job_is_lost() -> None:
-    done = []
-
-    async def body(job: Job) -> None:
-        if job.key == key_of("a"):
-            await trio.sleep_forever()
-        done.append(job.key)
-
-    with ScriptedDaemon(Handing("a", "b", TOUCH=["lease-lost"])) as daemon:
-        async with Client(daemon.address) as client:
-            with trio.fail_after(TIMEOUT_S):
-                begun = await client.jobs("d", count=2, lease=1, wait=None).run(body)
-        assert told(daemon) == [("DELETE", b"b"), ("TOUCH", b"a")]
-    assert (begun, done) == (2, [key_of("b")])
-
-
-async def test_run_that_gets_no_more_work_finishes_the_jobs_that_run_first() -> None:
-    done = []
-
-    async def body(job: Job) -> None:
-        with trio.fail_after(TIMEOUT_S):
-            while functions(daemon).count("NEXT") < 2:  # noqa: ASYNC110 - in another thread
-                await trio.sleep(0.01)
-        await trio.sleep(0.05)
-        done.append(job.key)
-
-    with ScriptedDaemon(Handing("a", NEXT=["", "forbidden"])) as daemon:
-        async with Client(daemon.address) as client:
-            with pytest.raises(RefusedError) as caught:
-                await client.jobs("d", count=2).run(body)
-        assert told(daemon) == [("DELETE", b"a")]
-    assert (caught.value.code, done) == ("forbidden", [key_of("a")])
-
-
-@pytest.mark.parametrize("running", [True, False])
-async def test_stop_lets_run_finish_the_jobs_that_run(running: bool) -> None:
-    script = Handing(*("a" if running else ""))
-    stopped, done = trio.Event(), []
-
-    async def body(job: Job) -> None:
-        await stopped.wait()
-        done.append(job.key)
-
-    async def run() -> None:
-        assert await jobs.run(body) == len(done)
-
-    with ScriptedDaemon(script) as daemon:
-        async with Client(daemon.address) as client, trio.open_nursery() as nursery:
-            jobs = client.jobs("d", count=2)
-            nursery.start_soon(run)
-            with trio.fail_after(TIMEOUT_S):
-                while not script.waiting:  # noqa: ASYNC110 - what is awaited is in another thread
-                    await trio.sleep(0.01)
-            script.names.append("too late")
-            jobs.stop()
-            stopped.set()
-        assert told(daemon) == [("DELETE", b"a")] * running
-    assert done == [key_of("a")] * running
-
-
-async def test_run_that_is_cancelled_releases_what_it_holds() -> None:
-    async def body(_job: Job) -> None:
-        scope.cancel()
-        await trio.sleep_forever()
-
-    with ScriptedDaemon(Handing("a", "b")) as daemon:
-        async with Client(daemon.address) as client:
-            with trio.CancelScope() as scope:
-                await client.jobs("d", count=2).run(body)
-            assert scope.cancelled_caught
-            assert client.pools == set()
-        assert sorted(told(daemon)) == [("RELEASE", b"a"), ("RELEASE", b"b")]
 
 
 # --- the first connection -------------------------------------------------------------------------

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import ssl
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -18,22 +16,15 @@ import pytest
 import trio
 
 from fastjournal.client import Client, SyncClient
-from fastjournal.client.core.address import parse_address
-from fastjournal.client.core.client_credentials import make_context
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
-from fastjournal.limits import HANDSHAKES_MAX
 from fastjournal.protocol import (
-    QUERY_SHIFT,
-    ClientConnection,
     Flag,
     Function,
-    Query,
     encode_request,
 )
-from fastjournal.protocol.messages import Request
 from fastjournald.main import main
 from fastjournald.net.credentials import load_grants
-from tests.certificates import LONG_AGO, Authority, Files
+from tests.certificates import Authority, Files
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
 
@@ -84,12 +75,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def connect(address: str) -> socket.socket:
-    place = parse_address(address)
-    assert isinstance(place, tuple)
-    return socket.create_connection(place[:2], START_S)
-
-
 def test_clients_work_by_tls_and_plain_ones_are_not_let_in(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
@@ -106,22 +91,6 @@ def test_clients_work_by_tls_and_plain_ones_are_not_let_in(
         with SyncClient(unix) as client:
             assert client.get("big1").value == b"x" * 1_000_000
         assert daemon.stop() == 0
-
-
-@pytest.mark.parametrize("auth", [None, ALL])
-@pytest.mark.parametrize("sync", [True, False])
-def test_tls_port_answers_a_plain_client_that_tries_once(
-    tmp_path: Path, files: Files, sync: bool, auth: str | None
-) -> None:
-    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
-        with pytest.raises(
-            CannotConnectError, match="takes TLS only: write it as tls://"
-        ) as caught:
-            ask(daemon.address, sync=sync, auth=auth)
-        assert caught.value.code == "bad-request"
-        assert not caught.value.maybe_done
-        assert daemon.stop() == 0
-    assert daemon.said().count("event=tls-failed peer=127.0.0.1:") == 1
 
 
 @pytest.mark.rule("Rights (authorization): If the daemon has tokens")
@@ -161,29 +130,6 @@ def test_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
     assert "event=auth-failed peer=127.0.0.1:" in daemon.said()
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_tls_lets_in_clients_with_a_certificate_of_the_right_authority(
-    tmp_path: Path, authority: Authority, files: Files, sync: bool
-) -> None:
-    other = Authority(tmp_path, "other")
-    good, wrong = authority.sign("good", "client"), other.sign("wrong", "client")
-    expired = authority.sign("expired", "client", not_after=LONG_AGO)
-    options = (*tls_options(files), "--tls-client-ca", authority.path)
-    with DaemonProcess(tmp_path, *options) as daemon:
-        refused = 0
-        for own in (wrong, expired, None):
-            context = make_context(authority.path, *(own or ()))
-            with pytest.raises(CannotConnectError, match=r"TLS: .* alert") as caught:
-                ask(daemon.address, sync=sync, tls=context)
-            assert caught.value.code == "tls-failed"
-            refused += 1
-        context = make_context(authority.path, good.cert, good.key)
-        ask(daemon.address, sync=sync, tls=context)
-        wait_until(lambda: daemon.said().count("event=tls-failed") >= refused)
-        assert daemon.said().count("event=tls-failed") == refused, "each was tried once"
-        assert "certificate has expired" in daemon.said()
-
-
 def ask(address: str, *, sync: bool = True, **options: Any) -> None:
     """Do something that both sides agree on."""
     if sync:
@@ -196,19 +142,6 @@ def ask(address: str, *, sync: bool = True, **options: Any) -> None:
             await client.nop()
 
     trio.run(nop)
-
-
-@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
-def test_handshakes_that_never_finish_do_not_keep_others_out(
-    tmp_path: Path, authority: Authority, files: Files, begun: bytes
-) -> None:
-    with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
-        for _ in range(HANDSHAKES_MAX + 50):
-            sock = stack.enter_context(connect(daemon.address))
-            sock.sendall(begun)
-        for _ in range(5):
-            ask(daemon.address, tls=authority.path)
-        assert "reason='made room for another one'" in daemon.said()
 
 
 def test_token_lets_a_client_in_while_strangers_hold_connections(tmp_path: Path) -> None:
@@ -226,77 +159,6 @@ def test_token_lets_a_client_in_while_strangers_hold_connections(tmp_path: Path)
                 stranger.send(build(Function.NOP))
         ask(daemon.address, auth=CRAWL)
         inside.nop()
-
-
-def test_handshake_of_garbage_or_half_of_one_hurts_nobody(
-    tmp_path: Path, authority: Authority, files: Files
-) -> None:
-    with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
-        half = [stack.enter_context(connect(daemon.address)) for _ in range(50)]
-        for sock in half:
-            sock.sendall(b"\x16\x03\x01\x02\x00\x01")
-        for junk in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), b"FJ\0\1" * 9):
-            with connect(daemon.address) as sock:
-                sock.sendall(junk)
-                with suppress(ConnectionError):
-                    while sock.recv(4096):
-                        pass
-        ask(daemon.address, tls=authority.path)
-        assert daemon.said().count("event=tls-failed") >= 4
-        assert daemon.stop() == 0
-
-
-def test_tls_connection_delivers_what_is_owed_and_ends_with_an_alert(
-    tmp_path: Path, authority: Authority, files: Files
-) -> None:
-    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
-        context = make_context(authority.path)
-        with (
-            connect(daemon.address) as plain,
-            context.wrap_socket(
-                plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False
-            ) as sock,
-        ):
-            count = 300
-            frames = [encode_request(set_request(b"k%d" % n, b"v" * 9000)) for n in range(count)]
-            get = Request(function=Function.GET, flags=1 << 10)
-            for number in range(count):
-                get.key = b"k%d" % number
-                frames.append(encode_request(get))
-            frames.append(encode_request(build(Function.QUIT)))
-            frames.append(encode_request(set_request(b"after")) * 100)
-            sock.sendall(b"".join(frames))
-            connection = ClientConnection()
-            replies: list[object] = []
-            while data := sock.recv(65536):  # raises where the end is not told
-                connection.receive_data(data)
-                replies += connection.next_events()
-            assert len(replies) == 2 * count + 1
-
-
-def test_client_that_ends_by_tls_alone_gets_what_it_asked_for(
-    tmp_path: Path, authority: Authority, files: Files
-) -> None:
-    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = make_context(authority.path).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-        with connect(daemon.address) as sock:
-
-            def do(step: Callable[[], Any]) -> Any:
-                while True:
-                    try:
-                        return step()
-                    except ssl.SSLWantReadError:
-                        sock.sendall(outgoing.read())
-                        data = sock.recv(65536)
-                        incoming.write(data) if data else incoming.write_eof()
-
-            do(tls.do_handshake)
-            tls.write(encode_request(build(Function.NOP)))
-            with suppress(ssl.SSLWantReadError):
-                tls.unwrap()
-            reply = do(lambda: tls.read(1000))
-            assert reply.startswith(b"JR")
 
 
 def hang_up(daemon: DaemonProcess) -> None:
@@ -390,21 +252,6 @@ def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> Non
         assert daemon.stop() == 0
 
 
-def test_sighup_with_a_number_of_many_digits_ends_no_daemon(tmp_path: Path) -> None:
-    config = tmp_path / "fastjournald.toml"
-    config.write_text(f"auth_tokens = '{write_tokens(tmp_path)}'\n")
-    with DaemonProcess(tmp_path, "--config", str(config)) as daemon:
-        for path, text in ((config, "max_value = "), (tmp_path / "tokens.toml", "token = ")):
-            kept = path.read_text()
-            path.write_text(text + "1" * 5000)
-            hang_up(daemon)
-            assert daemon.said().splitlines()[-1].count("event=reload-failed") == 1
-            path.write_text(kept)
-        hang_up(daemon)
-        assert "event=reloaded" in daemon.said()
-        assert daemon.stop() == 0
-
-
 def has_waited(daemon: DaemonProcess, times: int) -> bool:
     return daemon.said().count("event=reload-waits") == times
 
@@ -443,25 +290,6 @@ def test_client_without_auth_is_disconnected_in_time_and_one_with_it_is_not(tmp_
         assert "event=auth-timeout" in daemon.said()
 
 
-def test_auth_disconnects_a_client_that_guesses_tokens_and_nobody_else_waits(
-    tmp_path: Path,
-) -> None:
-    options = ("--auth-tokens", str(write_tokens(tmp_path)))
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with RawClient(daemon.address) as guesser, SyncClient(daemon.address, auth=ALL) as other:
-            guess = build(Function.AUTH, value=b"x" * 20)
-            guesser.send(build(Function.NOP), *[guess] * 9)
-            assert guesser.reply().code == ""
-            for _ in range(20):
-                other.nop()
-            assert codes(guesser.rest()) == ["auth-failed"] * 3
-        # one that has failed once is let in by the right one
-        with RawClient(daemon.address) as late:
-            assert late.ask(guess).code == "auth-failed"
-            assert late.ask(build(Function.AUTH, value=ALL.encode())).code == ""
-            assert late.ask(set_request(b"k")).code == ""
-
-
 def test_token_is_shown_to_nobody(tmp_path: Path, authority: Authority, files: Files) -> None:
     options = ("--log-level", "debug", "--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options, *tls_options(files), own_interpreter=True) as daemon:
@@ -488,14 +316,6 @@ def test_socket_of_unix_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path
         assert path.stat().st_mode & 0o7777 == 0o600
         ask(daemon.address)
         wait_until(lambda: f"pid={os.getpid()} uid={os.getuid()}" in daemon.said())
-
-
-def test_tokens_are_needed_by_a_unix_socket_too(tmp_path: Path) -> None:
-    options = ("--listen", f"unix:{tmp_path}/s", "--auth-tokens", str(write_tokens(tmp_path)))
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with pytest.raises(RefusedError, match="AUTH"), SyncClient(daemon.address) as client:
-            client.get("k")
-        ask(daemon.address, auth=ALL)
 
 
 REFUSED_STARTS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -545,22 +365,6 @@ def test_address_of_other_machines_can_be_listened_on_where_that_is_meant(
             assert ("event=risk" in daemon.said()) == bool(words)
             assert words in daemon.said()
         daemon.stderr_path.unlink()
-
-
-def test_config_check_names_the_file_that_lacks_a_certificate_or_a_key(
-    tmp_path: Path, files: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = tmp_path / "key.pem"
-    key.write_text("no key")
-    key.chmod(0o600)
-    for cert, private, lack in (
-        (files.cert, str(key), f"{key}: has no private key in PEM form"),
-        (files.key, files.key, f"{files.key}: has no certificate in PEM form"),
-    ):
-        options = ["--tls-cert", cert, "--tls-key", private]
-        with pytest.raises(SystemExit):
-            main(["--cmdlog-path", str(tmp_path), "--check-config", *options])
-        assert lack in capsys.readouterr().err
 
 
 def test_config_check_runs_beside_a_running_daemon(
@@ -622,58 +426,3 @@ def test_token_file_that_others_have_access_to_is_refused(tmp_path: Path, mode: 
     file.chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
         load_grants(str(file))
-
-
-@pytest.mark.rule("Rights (authorization): GET")
-def test_scans_show_and_lease_only_what_a_token_is_for(tmp_path: Path) -> None:
-    reader = "token-of-a-reader-0123"
-    file = write_tokens(tmp_path)
-    file.write_text(
-        f"{file.read_text()}\n[[token]]\nname = 'reader'\ntoken = '{reader}'\n"
-        "rights = ['read', 'next']\nprefixes = ['crawl:', 'shown']\n"
-    )
-    with DaemonProcess(tmp_path, "--auth-tokens", str(file)) as daemon:
-        with SyncClient(daemon.address, auth=ALL) as client:
-            for key in ("crawl:1:0:a", "other:1:0:b", "shown", "hidden"):
-                client.set(key, b"v", uri=f"uri-of-{key}")
-        inside = {b"crawl:1:0:a", b"shown", b"uri-of-crawl:1:0:a", b"uri-of-shown"}
-        with RawClient(daemon.address) as raw:
-            assert raw.ask(build(Function.AUTH, value=reader.encode())).code == ""
-            every = build(Function.GET, b"", uri=b"", count=0)
-            assert {pair.key for pair in raw.ask(every).pairs or ()} == inside
-            matching = build(Function.GET, b"e", flags=Query.REGEX << QUERY_SHIFT)
-            assert {pair.key for pair in raw.ask(matching).pairs or ()} <= inside
-            one = raw.ask(build(Function.GET, b"", uri=b"", count=1))
-            found = {pair.key for pair in one.pairs or ()}
-            while one.cursor:
-                one = raw.ask(build(Function.GET, one.cursor, flags=Query.CURSOR << QUERY_SHIFT))
-                found |= {pair.key for pair in one.pairs or ()}
-            assert found == inside
-            every.timeout = 60_000_000
-            assert len(raw.ask(every).pairs or ()) == 2
-        with SyncClient(daemon.address, auth=ALL) as client:
-            assert client.stats("other")["worked_on"] == 0
-            assert client.stats("crawl")["worked_on"] == 1
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_client_that_connects_anew_shows_its_token_again(tmp_path: Path, sync: bool) -> None:
-    address = f"unix:{tmp_path}/s"
-    options = ("--listen", address, "--auth-tokens", str(write_tokens(tmp_path)))
-    with DaemonProcess(tmp_path, *options) as daemon:
-        if sync:
-            with SyncClient(address, auth=ALL) as client:
-                client.set("k", b"v")
-                daemon.kill()
-                daemon.start()
-                assert client.get("k").value == b"v"
-            return
-
-        async def over_a_restart() -> None:
-            async with Client(address, auth=ALL) as client:
-                await client.set("k", b"v")
-                daemon.kill()
-                daemon.start()
-                assert (await client.get("k")).value == b"v"
-
-        trio.run(over_a_restart)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import resource
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,7 +22,6 @@ from tests.integration.raw_client import (
     build,
     codes,
     listen_request,
-    run_to_its_end,
     set_request,
 )
 
@@ -36,8 +33,6 @@ CONNECTION_BYTES = 128 * 1024
 """Memory that docs/operating.md grants each connection while memory is scarce."""
 SLACK_BYTES = 10 * 1024 * 1024
 """Memory that the allocator keeps, and that a daemon takes at its first work."""
-LEAK_BYTES_MAX = 4 * 1024 * 1024
-"""Growth by 150 connections that send garbage: far below what a leak of theirs would be."""
 HELD_BYTES_MAX = (
     INFLIGHT_BYTES + limits.REPLIES_BYTES_MAX + VALUE_BYTES + CLIENTS * CONNECTION_BYTES
 )
@@ -140,54 +135,6 @@ def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
         assert good.ask(get(b"large")).pairs or kind == "large values"
 
 
-def test_readers_that_are_slow_are_closed_and_their_leases_released(tmp_path: Path) -> None:
-    options = ("--max-inflight", "1000000", "--http", "127.0.0.1:0")
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as good:
-        assert good.ask(set_request(b"large", bytes(VALUE_BYTES))).code == ""
-        with crowd(daemon, FLOODS["large values"]):
-            while good.ask(get(b"large")).code == "busy":
-                behave(good, 5)
-            assert figure(daemon, 'fastjournal_connections_closed_total{reason="slow-reader"}') > 0
-        assert "event=slow-reader" in daemon.said()
-        behave(good, 1)
-        while figure(daemon, "fastjournal_connections") > 1:
-            behave(good, 1)
-        assert figure(daemon, "fastjournal_inflight_bytes") == 0
-
-
-def test_requests_in_pieces_of_one_byte_are_answered(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
-        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = encode_request(set_request(b"a:1:0:x", b"value")) + encode_request(get(b"a:1:0:x"))
-        for byte in data:
-            client.socket.sendall(bytes([byte]))
-        assert client.reply().code == ""
-        found = client.reply()
-        assert found.pairs
-        assert found.pairs[0].value == b"value"
-
-
-def test_malformed_requests_again_and_again_harm_nobody(tmp_path: Path) -> None:
-    chance = random.Random(3)
-    sizes = []
-    with DaemonProcess(tmp_path, "--http", "127.0.0.1:0") as daemon:
-        good = RawClient(daemon.address)
-        for _ in range(300):
-            with RawClient(daemon.address) as client:
-                start = chance.choice([b"", b"FJ", b"FJ\0\1", encode_request(NOP)])
-                client.socket.sendall(start + chance.randbytes(chance.randrange(1, 3000)))
-                if chance.random() < 0.5:
-                    client.end()
-                    assert client.rest()
-            behave(good, 1)
-            sizes.append(resident_bytes(daemon))
-        while figure(daemon, "fastjournal_connections") > 1:
-            behave(good, 1)
-        good.socket.close()
-        assert daemon.stop() == 0
-    assert max(sizes[150:]) < max(sizes[:150]) + LEAK_BYTES_MAX
-
-
 def test_clients_that_are_idle_are_closed(tmp_path: Path) -> None:
     options = ("--request-timeout", "1", "--send-timeout", "1", "--idle-timeout", "2")
     with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
@@ -233,14 +180,3 @@ def test_clients_wait_until_the_daemon_has_descriptors(tmp_path: Path) -> None:
         for client in waiting:
             assert client.reply().code == ""
         assert daemon.stop() == 0
-
-
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "192.0.2.1:9923", "unix:/no/x"])
-def test_address_that_is_bad_stops_the_start_before_the_log_is_read(
-    tmp_path: Path, address: str
-) -> None:
-    status, said = run_to_its_end(tmp_path, "--listen", address)
-    assert status == 64, said
-    assert f"--listen {address}: " in said
-    assert "event=recovered" not in said
-    assert not list((tmp_path / "log").glob("log.*"))

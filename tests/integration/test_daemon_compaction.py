@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import verify_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
@@ -28,7 +27,7 @@ from tests.integration.programs import installed, run_program
 from tests.integration.raw_client import SILENCE_S, RawClient, build, set_request
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50")
 OF_A_CRASH = {"leftover", "empty", "torn", "unfinished"}
@@ -247,72 +246,6 @@ def test_snapshot_during_compaction_has_all_that_was_acknowledged_before(
                 assert reply.pairs, key
                 assert number(value) <= number(reply.pairs[0].value) <= last
             assert copy.stop() == 0
-
-
-def test_compaction_counts_standing_tombstones_as_live_in_stats_and_metrics_also_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    number = 5000
-    options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50", "--http", "127.0.0.1:0")
-
-    def live_share(daemon: DaemonProcess, client: RawClient) -> float:
-        found = statistics(client)
-        http = re.findall(r"http=(\S+)", daemon.said())[-1]
-        with urllib.request.urlopen(f"http://{http}/metrics") as reply:
-            metrics = reply.read().decode()
-        assert f"\nfastjournal_log_live_bytes {float(found['log_live_bytes'])!r}\n" in metrics
-        # the log has no other records than tombstones, but for a few of its segments
-        assert found["entries"] == 0
-        return float(found["log_live_bytes"] / found["log_bytes"])
-
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with RawClient(daemon.address) as client:
-            for function, flags in ((Function.SET, Flag.PERSIST), (Function.DELETE, 0)):
-                for at in range(0, number, 100):
-                    keys = (b"d:128:0:%08d" % (at + n) for n in range(100))
-                    client.send(*(build(function, key, b"v", flags=flags) for key in keys))
-                    assert all(client.reply().code == "" for _ in range(100))
-            while live_share(daemon, client) < 0.9:
-                time.sleep(0.05)
-        assert daemon.stop() == 0
-        daemon.start()
-        with RawClient(daemon.address) as client:
-            while not 0.9 <= live_share(daemon, client) <= 1:
-                time.sleep(0.05)
-        assert daemon.stop() == 0
-
-
-def test_compaction_is_off_with_0(tmp_path: Path) -> None:
-    churn = Churn()
-    options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "0")
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
-        for _ in range(15):
-            churn.turn(client)
-        found = statistics(client)
-        assert found["log_bytes"] > 5 * 65536 + 2 * found["log_live_bytes"]
-        assert daemon.stop() == 0
-    names = sorted(path.name for path in (tmp_path / "log").glob("*.log"))
-    assert names[0] == "000000001.log"
-    assert len(names) == int(names[-1][:9])
-    assert not outcomes(daemon)
-
-
-@pytest.mark.spark
-def test_spark_finds_in_a_compacted_log_what_recovery_finds(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    churn = Churn()
-    with DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1") as daemon:
-        with RawClient(daemon.address) as client:
-            for _ in range(20):
-                churn.turn(client)
-            wait_until_small(client, 300_000)
-        assert daemon.stop() == 0
-    log = tmp_path / "log"
-    state = recover(OsDisk(), str(log), now_us=unique_timestamp()).state
-    frame = spark.read.format("fastjournal").option("view", "entries").load(str(log))
-    found = {bytes(row["key"]): bytes(row["value"]) for row in frame.collect()}
-    assert found == {job.key: job.value for job in state.jobs.values()} == churn.told
 
 
 SATURATING_CLIENTS = 6

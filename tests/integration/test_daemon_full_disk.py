@@ -148,27 +148,6 @@ def test_disk_that_fills_makes_the_daemon_read_only_in_time_until_space_returns(
     assert said.count("event=writable") == 2
 
 
-@pytest.mark.parametrize("segment_bytes", [MIB, 64 * MIB])
-def test_disk_that_requests_fill_faster_than_the_timer_looks_ends_no_daemon(
-    disk: Path, segment_bytes: int
-) -> None:
-    options = ("--min-free-bytes", str(2 * MIB), "--cmdlog-seg-size", str(segment_bytes))
-    with DaemonProcess(disk, *options) as daemon:
-        with RawClient(daemon.address) as client:
-            answers: set[str] = set()
-            for first in range(0, 10_000, WINDOW):
-                client.send(
-                    *(set_request(b"a:1:0:%d" % n, VALUE) for n in range(first, first + WINDOW))
-                )
-                answers = {client.reply().code for _ in range(WINDOW)}
-                assert answers <= {"", "read-only"}
-                if answers == {"read-only"}:
-                    break
-            assert answers == {"read-only"}
-            assert free_bytes(disk) > MIB
-        assert daemon.stop() == 0
-
-
 def test_compaction_ends_the_read_only_mode_where_there_is_garbage(disk: Path) -> None:
     options = ("--min-free-bytes", str(2 * MIB), "--cmdlog-seg-size", str(MIB))
     with DaemonProcess(disk, *options, "--cmdlog-clean-int", "60000") as daemon:
@@ -277,54 +256,6 @@ def take_inodes(directory: Path, leave: int) -> None:
         (directory / str(number)).touch()
 
 
-def test_compaction_ends_the_read_only_mode_where_few_inodes_are_free(tmp_path: Path) -> None:
-    options = ("--cmdlog-seg-size", "65536", "--min-free-bytes", str(MIB))
-    overwrite = Flag.PERSIST | Flag.OVERWRITE
-    with mounted("few inodes", tmp_path) as disk:
-        with DaemonProcess(disk, *options, "--cmdlog-clean-int", "0") as daemon:
-            with RawClient(daemon.address) as client:
-                # one in ten stays, in each of about sixty segments
-                for number in range(400):
-                    key = b"keep%d" % number if number % 10 == 0 else b"over"
-                    reply = client.ask(build(Function.SET, key, VALUE, flags=overwrite))
-                    assert reply.code == ""
-            assert daemon.stop() == 0
-        assert len(list(daemon.log_path.glob("*.log"))) > 50
-        take_inodes(disk / "others", 40)
-        with DaemonProcess(disk, *options, "--cmdlog-clean-int", "500") as again:
-            with RawClient(again.address) as client:
-                wait_code(client, "")
-                assert client.ask(build(Function.GET, b"keep390")).code == ""
-            said = again.said()
-            assert again.stop() == 0
-        assert "inodes are free" in said
-        assert said.index("event=read-only") < said.index("event=writable")
-
-
-def test_snapshots_and_starts_take_none_of_the_inodes_that_workers_need(tmp_path: Path) -> None:
-    options = ("--min-free-bytes", str(MIB))
-    with mounted("few inodes", tmp_path) as disk, DaemonProcess(disk, *options) as daemon:
-        with RawClient(daemon.address) as client:
-            for number in range(40):
-                assert client.ask(set_request(b"a:1:0:%d" % number)).code == ""
-            leased = client.ask(build(Function.NEXT, b"a", count=30))
-            pairs = list(leased.pairs or ())
-            take_inodes(disk / "others", 60)
-            wait_code(client, "read-only")
-        before = os.statvfs(disk).f_favail
-        for restart in (True, False, True, False, True):
-            with RawClient(daemon.address) as client:
-                assert client.ask(build(Function.SNAPSHOT, count=24)).code == "read-only"
-                token = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
-                assert client.ask(build(Function.DELETE, pairs.pop().key, **token)).code == ""
-            if restart:
-                daemon.kill()
-                daemon.start()
-        assert "event=not-written-anew" not in daemon.said()
-        assert os.statvfs(disk).f_favail == before
-        assert daemon.stop() == 0
-
-
 def test_disk_without_inodes_makes_the_daemon_read_only_and_it_starts_on_it(tmp_path: Path) -> None:
     options = ("--cmdlog-seg-size", "65536", "--min-free-bytes", str(MIB))
     with mounted("few inodes", tmp_path) as disk:
@@ -371,26 +302,3 @@ def test_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk:
             assert client.ask(set_request(b"a:1:0:y")).code == ""
         assert daemon.stop() == 0
     assert "event=snapshot-failed" in daemon.said()
-
-
-def test_snapshot_whose_index_would_take_the_reserve_fails_and_the_daemon_goes_on(
-    disk: Path,
-) -> None:
-    with DaemonProcess(disk, "--min-free-bytes", str(MIB)) as daemon:
-        with RawClient(daemon.address) as client:
-            for first in range(0, 30_000, 1000):
-                client.send(*(set_request(b"a:1:0:%d" % (first + n)) for n in range(1000)))
-                assert set(codes(client.reply() for _ in range(1000))) == {""}
-            # 8 bytes for each entry
-            fill(disk / "filler", MIB + 100_000)
-            reply = client.ask(build(Function.SNAPSHOT))
-            assert reply.code == "read-only"
-            assert "there is no room for the live index" in reply.error
-            assert list((daemon.log_path / "snapshots").iterdir()) == []
-            assert client.ask(set_request(b"a:1:0:y")).code == ""
-            (disk / "filler").unlink()
-            reply = client.ask(build(Function.SNAPSHOT))
-            assert reply.pairs
-            verify_snapshot(OsDisk(), os.fsdecode(reply.pairs[0].value))
-        assert daemon.stop() == 0
-    assert "event=read-only" not in daemon.said()

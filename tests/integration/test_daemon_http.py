@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -109,44 +109,6 @@ def test_metrics_move_with_real_requests(daemon: DaemonProcess) -> None:
     assert during["process_resident_memory_bytes"] > 1_000_000
 
 
-def test_metrics_show_how_late_the_event_loop_is(daemon: DaemonProcess) -> None:
-    name = "fastjournal_event_loop_lag_seconds_count"
-    wait_until(lambda: figures(daemon)[name] >= 2, what="two measurements")
-
-
-def test_snapshot_counts_as_a_request(daemon: DaemonProcess) -> None:
-    with client_of(daemon) as client:
-        client.set("a:1:0:x", "x")
-        client.snapshot()
-    assert figures(daemon)["fastjournal_requests_total{snapshot}"] == 1
-
-
-def test_malformed_requests_are_counted(daemon: DaemonProcess) -> None:
-    with socket.create_connection(host_and_port(daemon.address), START_S) as client:
-        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        client.shutdown(socket.SHUT_WR)
-        while client.recv(4096):
-            pass
-    assert figures(daemon)["fastjournal_protocol_errors_total{bad-request}"] == 1
-
-
-def test_connection_that_is_refused_is_counted(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, *HTTP, "--max-connections", "1") as daemon:
-        with client_of(daemon) as client:
-            client.nop()
-            with socket.create_connection(host_and_port(daemon.address), START_S) as other:
-                while other.recv(4096):
-                    pass
-        assert figures(daemon)["fastjournal_connections_refused_total"] == 1
-
-
-def test_http_health_check_is_answered_beside_silent_connections(daemon: DaemonProcess) -> None:
-    with ExitStack() as stack:
-        for _ in range(HTTP_CONNECTIONS_MAX + 20):
-            stack.enter_context(socket.create_connection(http_address(daemon), START_S))
-        assert get(daemon, "/healthz") == (200, "ok\n")
-
-
 def test_daemon_that_runs_is_alive_and_ready(daemon: DaemonProcess) -> None:
     assert get(daemon, "/healthz") == (200, "ok\n")
     assert get(daemon, "/readyz") == (200, "ok\n")
@@ -216,12 +178,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_ready_file_names_protocol_addresses_only(daemon: DaemonProcess) -> None:
-    assert len(daemon.addresses) == 1
-    _, port = http_address(daemon)
-    assert not daemon.address.endswith(f":{port}")
-
-
 def test_http_clients_that_misbehave_do_no_harm(daemon: DaemonProcess) -> None:
     address = http_address(daemon)
     slow = [socket.create_connection(address, START_S) for _ in range(40)]
@@ -272,17 +228,6 @@ def answered(address: tuple[str, int], sent: bytes) -> bytes:
         time.sleep(0.01)
 
 
-def test_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess) -> None:
-    for sent in (b"", b"GET", b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n" * 50):
-        client = socket.create_connection(http_address(daemon), START_S)
-        # closing sends a reset
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        client.sendall(sent)
-        client.close()
-    assert get(daemon, "/healthz") == (200, "ok\n")
-    assert "Traceback" not in daemon.said()
-
-
 @pytest.mark.parametrize(
     "address",
     ["0.0.0.0:9924", "[::]:9924", "192.0.2.1:9924", "example.org:9924", ":9924", "127.0.0.1",
@@ -311,8 +256,3 @@ def test_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -
     )
     assert done.returncode == 64
     assert f"--http {host}:{port}: cannot listen" in done.stderr
-
-
-def test_http_listens_only_with_its_option(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon:
-        assert "http=" not in daemon.said()

@@ -22,7 +22,6 @@ from tests.integration.raw_client import (
     SILENCE_S,
     RawClient,
     build,
-    codes,
     run_to_its_end,
     set_request,
 )
@@ -245,18 +244,6 @@ def test_daemon_that_is_a_second_one_on_the_log_ends_with_75(tmp_path: Path) -> 
         assert daemon.stop() == 0
 
 
-def written_log(tmp_path: Path, count: int = 60) -> DaemonProcess:
-    """A daemon that has stopped, with several segments; key ``a:1:0:<n>``, n from 0."""
-    daemon = DaemonProcess(tmp_path, "--cmdlog-seg-size", "4096")
-    with daemon:
-        with RawClient(daemon.address) as client:
-            for number in range(count):
-                asked = set_request(b"a:1:0:%d" % number, b"v" * 100)
-                assert client.ask(asked).code == ""
-        assert daemon.stop() == 0
-    return daemon
-
-
 def entries_of(daemon: DaemonProcess, count: int = 60) -> list[int]:
     """Start a daemon and return which of the entries it has."""
     with daemon:
@@ -265,51 +252,6 @@ def entries_of(daemon: DaemonProcess, count: int = 60) -> list[int]:
             found = [number for number in range(count) if client.reply().code == ""]
         assert daemon.stop() == 0
     return found
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
-
-
-def test_damage_inside_the_log_stops_the_start_and_repair_goes_on(tmp_path: Path) -> None:
-    daemon = written_log(tmp_path)
-    log = tmp_path / "log"
-    segment = sorted(log.glob("*.log"))[1]
-    data = bytearray(segment.read_bytes())
-    at = data.index(b"v" * 100) + 50
-    data[at] ^= 1
-    segment.write_bytes(data)
-    before = files_of(log)
-
-    code, said = run_to_its_end(tmp_path)
-    assert code == 74
-    for what in ("log-corrupt", str(segment), "at offset", "--repair"):
-        assert what in said
-    assert "Traceback" not in said
-    assert files_of(log) == before, "a refused start changed something"
-
-    repairing = DaemonProcess(tmp_path, "--cmdlog-seg-size", "4096", "--repair")
-    found = entries_of(repairing)
-    assert len(found) == 59
-    kept = list(log.glob(f"{segment.name}.damaged-*"))
-    assert len(kept) == 1
-    assert bytes(data[at - 50 : at + 50]) in kept[0].read_bytes()
-    assert str(kept[0]) in repairing.said()
-    assert entries_of(daemon) == found
-
-
-def test_torn_tail_is_cut_off_kept_and_named(tmp_path: Path) -> None:
-    daemon = written_log(tmp_path)
-    segment = sorted((tmp_path / "log").glob("*.log"))[-1]
-    whole = segment.read_bytes()
-    segment.write_bytes(whole[:-7])
-    assert entries_of(daemon) == list(range(59))
-    (kept,) = (tmp_path / "log").glob(f"{segment.name}.torn-*")
-    assert whole.endswith(kept.read_bytes() + whole[-7:])
-    said = daemon.said()
-    assert "kind=torn" in said
-    assert str(kept) in said
-    assert f"offset={len(whole) - 7 - len(kept.read_bytes())}" in said
 
 
 def test_failed_write_ends_the_daemon_and_no_client_gets_ok(tmp_path: Path) -> None:
@@ -341,28 +283,3 @@ def test_failed_write_ends_the_daemon_and_no_client_gets_ok(tmp_path: Path) -> N
     found = entries_of(again, 2000)
     assert set(acknowledged) <= set(found)
     assert found == list(range(len(found)))
-
-
-@pytest.mark.rule("Errors: `read-only`")
-def test_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) -> None:
-    daemon = DaemonProcess(tmp_path)
-    with daemon:
-        with RawClient(daemon.address) as client:
-            assert client.ask(set_request(b"a:1:0:x")).code == ""
-            assert client.ask(set_request(b"a:2:0:y")).code == ""
-            token = client.ask(build(Function.NEXT, b"a")).timeout
-        assert daemon.stop() == 0
-    full = DaemonProcess(tmp_path, "--min-free-bytes", str(2**50))
-    with full:
-        with RawClient(full.address) as client:
-            client.send(
-                set_request(b"a:1:0:z"),
-                build(Function.NEXT, b"a"),
-                build(Function.GET, b"a:2:0:y"),
-                build(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=token),
-                build(Function.DELETE, b"a:2:0:y"),
-            )
-            replies = [client.reply() for _ in range(5)]
-            assert codes(replies) == ["read-only", "read-only", "", "", ""]
-        assert full.stop() == 0
-    assert "event=read-only" in full.said()

@@ -41,16 +41,6 @@ def test_worker_gets_what_the_connection_that_is_gone_had_locked(
     assert [pair.key for pair in reply.pairs or ()] == [KEY]
 
 
-def test_worker_gets_what_is_locked_when_the_time_is_over(
-    daemon: DaemonProcess, client: RawClient
-) -> None:
-    assert client.ask(set_request(KEY)).code == ""
-    with RawClient(daemon.address) as owner:
-        assert owner.ask(build(Function.LOCK, KEY, timeout=200_000)).code == ""
-        client.send(listen_request(b"locks"))
-        assert [pair.key for pair in client.reply().pairs or ()] == [KEY]
-
-
 def test_kill_of_the_daemon_keeps_changed_values(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         assert client.ask(set_request(KEY, b"abc")).code == ""

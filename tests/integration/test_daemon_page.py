@@ -15,8 +15,6 @@ from urllib.parse import quote
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.client.core.delivery_reasons import reasons_of
-from fastjournal.keys import build_journal_key
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -62,12 +60,6 @@ def read(daemon: DaemonProcess, path: str, status: int = 200) -> PageReader:
     # what could turn text around, end a line, or steer a terminal, is escaped
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
     return PageReader(text)
-
-
-def test_page_of_an_empty_daemon_says_so(daemon: DaemonProcess) -> None:
-    page = read(daemon, "/")
-    assert page.figure("entries") == 0
-    assert page.tables == {}
 
 
 def test_page_figures_equal_stats(daemon: DaemonProcess, client: SyncClient) -> None:
@@ -163,47 +155,6 @@ def test_entry_page_shows_a_command_that_explains_exactly_that_entry(
     assert explained[0]["keys"] == [keys[-1].decode()]
 
 
-def test_entry_page_tells_why_an_entry_is_not_delivered_and_never_its_token(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    for name in ("leased", "buried", "due"):
-        client.set(f"{name}:1:0:<x>", "v")
-    client.set("late:1:0:x", "v", uri="http://example.org/&amp;")
-    (job,) = client.next("leased", lease=3600)
-    assert job.token is not None
-    client.bury("buried:1:0:<x>", reason="no <b>route</b>")
-    client.pause("late", 3600)
-
-    def why(key: str) -> str:
-        return read(daemon, "/entry?key=" + quote(key, safe="")).text_of["reasons"].strip()
-
-    facts = client.explain(job.key)
-    [reason] = reasons_of(facts, shows_token=False)
-    told = why("leased:1:0:<x>")
-    assert reason.text in told
-    assert all(advice in told for advice in reason.advice)
-    assert str(job.token) not in get_page(daemon, "/entry?key=leased:1:0:%3Cx%3E")[1]
-    assert str(job.token) in str(reasons_of(facts)), "the command line gives the whole advice"
-    assert why("buried:1:0:<x>").startswith("buried: no <b>route</b>")
-    assert "fj-cli kick 'buried:1:0:<x>'" in why("buried:1:0:<x>")
-    assert why("due:1:0:<x>") == "not waiting for anything: due now, the first of its domain"
-    assert "the domain late is paused, until " in why("http://example.org/&amp;")
-
-
-def test_entry_page_finds_exactly_the_key_of_a_link_and_else_without_spaces(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    for key in ("a:128:0:x", "a:128:0:x ", " "):
-        client.set(key, "x" * len(key))
-    client.bury("a:128:0:x ", reason="this one")
-    page = read(daemon, "/domain?name=a")
-    [buried] = [link for link in page.links if link.endswith("x%20")]
-    assert read(daemon, buried).text_of["reason"] == "this one"
-    assert read(daemon, "/entry?key=%20a:128:0:x%0A").text_of["state"] == "ready"
-    assert "state" in read(daemon, "/entry?key=%20").text_of
-    assert "none" not in read(daemon, "/entry?key=%20%20").text_of
-
-
 def test_page_escapes_hostile_names(daemon: DaemonProcess, client: SyncClient) -> None:
     fill_hostile(client)
     seen, waiting = set(), ["/", "/domains"]
@@ -221,16 +172,6 @@ def test_page_escapes_hostile_names(daemon: DaemonProcess, client: SyncClient) -
     shown = {row[2] for row in page.tables["buried-table"][1:]}
     assert "<script>alert(1)</script>" in shown
     assert "a\\nb\\r\\t\\x1b[31m\\x00" in shown
-
-
-def test_page_escapes_blanks_that_a_browser_does_not_show(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    for name in ("   ", " a", "b ", "c  d", "e f"):
-        client.set(build_journal_key(name, "x"), "v")
-    text = get_page(daemon, "/")[1]
-    for shown in (r"\x20\x20\x20", r"\x20a", r"b\x20", r"c\x20 d", "e f"):
-        assert f">{shown}</a>" in text, shown
 
 
 def test_page_lists_ten_thousand_domains(daemon: DaemonProcess, client: SyncClient) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
 import struct
 import subprocess
 import threading
@@ -18,7 +16,6 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.limits import WAITS_PER_CONNECTION_MAX
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
-from tests.functions import NO_FUNCTIONS
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.programs import installed
 from tests.integration.raw_client import (
@@ -87,80 +84,6 @@ def test_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
         assert replies[1].identifier == identifier
 
 
-@pytest.mark.rule("Framing errors: the stream ends inside a message")
-def test_end_of_the_stream_inside_a_message_is_a_bad_request(
-    daemon: DaemonProcess, neighbour: RawClient
-) -> None:
-    whole = encode_request(set_request(b"half", b"v" * 100))
-    for cut in (1, 5, 17, len(whole) - 1):
-        with RawClient(daemon.address) as client:
-            client.socket.sendall(encode_request(build(Function.NOP)) + whole[:cut])
-            client.end()
-            assert codes(client.rest()) == ["", "bad-request"]
-    assert neighbour.ask(build(Function.GET, b"half")).code == "not-found"
-
-
-@pytest.mark.rule("Errors: `too-large`")
-def test_value_of_max_value_is_taken_and_one_byte_more_is_not(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        assert client.ask(set_request(b"largest", b"v" * MAX_VALUE)).code == ""
-        client.send(set_request(b"larger", b"v" * (MAX_VALUE + 1)))
-        assert codes(client.rest()) == ["too-large"]
-
-
-def test_function_that_the_daemon_does_not_know_is_refused_and_the_connection_goes_on(
-    daemon: DaemonProcess,
-) -> None:
-    with RawClient(daemon.address) as client:
-        for function in NO_FUNCTIONS:
-            assert client.ask(build(function, b"k")).code == "unknown-function"
-        assert client.ask(build(Function.NOP)).code == ""
-
-
-@pytest.mark.rule(
-    "Framing errors: Earlier replies are sent first, and only that connection is closed"
-)
-def test_malformed_bytes_of_any_kind_harm_nobody_else(
-    daemon: DaemonProcess, neighbour: RawClient
-) -> None:
-    draw = random.Random(3)
-    for _ in range(60):
-        data = bytearray(
-            b"".join(
-                encode_request(
-                    build(
-                        draw.randrange(22),
-                        draw.randbytes(draw.randrange(6)),
-                        draw.choice((None, draw.randbytes(20))),
-                        flags=draw.getrandbits(16) & ~(0x180 | Flag.LISTEN),
-                        timeout=draw.getrandbits(draw.choice((8, 40, 64))),
-                        ttl=draw.choice((None, draw.getrandbits(50))),
-                    )
-                )
-                for _ in range(draw.randrange(1, 12))
-            )
-        )
-        for _ in range(draw.randrange(6)):
-            data[draw.randrange(len(data))] = draw.randrange(256)
-        with RawClient(daemon.address) as client:
-            client.socket.sendall(data)
-            if draw.random() < 0.8:
-                client.end()
-                client.rest()
-        assert neighbour.ask(build(Function.NOP)).code == ""
-
-
-def test_clients_that_vanish_harm_nobody(daemon: DaemonProcess, neighbour: RawClient) -> None:
-    for number in range(40):
-        client = RawClient(daemon.address)
-        client.send(*(set_request(b"gone:1:0:%d-%d" % (number, n), b"v" * 900) for n in range(30)))
-        if number % 2:
-            # a reset instead of an end
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.socket.close()
-        assert neighbour.ask(build(Function.NOP)).code == ""
-
-
 @pytest.mark.rule("Functions: 1 QUIT")
 def test_quit_is_answered_last_and_ends_the_connection(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
@@ -173,22 +96,6 @@ def test_quit_is_answered_last_and_ends_the_connection(daemon: DaemonProcess) ->
         replies = client.rest()
         assert [reply.identifier for reply in replies] == [6, 5, 7]
         assert replies[1].pairs == []
-
-
-def test_quit_just_after_work_was_leased_still_delivers_it(daemon: DaemonProcess) -> None:
-    for number in range(30):
-        domain = b"quit%d" % number
-        with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
-            client.send(listen_request(domain, identifier=5), build(Function.NOP))
-            assert client.reply().code == ""
-            other.send(set_request(domain + b":1:0:x"))
-            client.send(build(Function.QUIT, identifier=7))
-            first, last = client.rest()
-            assert (first.identifier, last.identifier) == (5, 7)
-            assert other.reply().code == ""
-            if not first.pairs:
-                # the QUIT was faster
-                assert other.ask(build(Function.NEXT, domain)).pairs
 
 
 def test_next_that_waits_is_woken_by_another_clients_set(daemon: DaemonProcess) -> None:
@@ -233,34 +140,6 @@ def test_next_that_waits_is_woken_by_a_lease_that_is_released_or_runs_out(
         assert third.timestamp >= second.timeout
         lost = build(Function.DELETE, key, flags=Flag.WORKED_ON, timeout=second.timeout)
         assert other.ask(lost).code == "lease-lost"
-
-
-def test_next_that_waits_ends_with_its_ttl(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        before = time.time_ns() // 1000
-        reply = client.ask(listen_request(b"never", ttl=200_000))
-        assert reply.code == ""
-        assert reply.pairs == []
-        assert reply.timestamp >= before + 200_000
-
-
-@pytest.mark.parametrize("reset", [False, True])
-def test_next_delivers_nothing_to_a_client_that_died_waiting(
-    daemon: DaemonProcess, reset: bool
-) -> None:
-    domain = b"died%d" % reset
-    client = RawClient(daemon.address)
-    client.send(listen_request(domain), build(Function.NOP))
-    assert client.reply().code == ""
-    if reset:
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.socket.close()
-    with RawClient(daemon.address) as other:
-        # the daemon reads the end of the first connection before what comes after it
-        for _ in range(3):
-            assert other.ask(build(Function.NOP)).code == ""
-        assert other.ask(set_request(domain + b":1:0:x")).code == ""
-        assert other.ask(build(Function.NEXT, domain)).pairs
 
 
 def test_requests_that_wait_on_one_connection_are_bounded(daemon: DaemonProcess) -> None:
@@ -326,49 +205,6 @@ def test_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess)
             assert client.reply().identifier == number & 0xFFFF
         sender.join()
         assert rss_bytes(daemon.pid) - before < 64 * 1024 * 1024
-
-
-def test_backpressure_stops_reading_from_a_client_that_does_not_read_its_replies(
-    tmp_path: Path,
-) -> None:
-    with (
-        DaemonProcess(tmp_path) as daemon,
-        RawClient(daemon.address) as other,
-        RawClient(daemon.address, receive_bytes=4096) as lazy,
-    ):
-        waits = [listen_request(b"a", timeout=1000 * SECOND)] * 50
-        value = b"x" * 100_000
-        for number in range(400):
-            if number % 20 == 0:
-                lazy.send(*waits)
-            assert other.ask(set_request(b"a:1:0:%d" % number, value)).code == ""
-        reply = other.ask(build(Function.NEXT, b"a"))
-        assert reply.pairs, "everything was handed out to a client that does not read"
-        handed_out = 0
-        while handed_out < 50:
-            told = lazy.reply()
-            # replies leave in the order in which they were made: also where more than 64 waited
-            assert told.pairs or told.code == "busy"
-            handed_out += bool(told.pairs)
-
-
-@pytest.mark.rule("Errors: `busy`")
-def test_connections_over_the_limit_get_busy(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, "--max-connections", "3") as daemon:
-        clients = [RawClient(daemon.address) for _ in range(3)]
-        for client in clients:
-            assert client.ask(build(Function.NOP)).code == ""
-        with RawClient(daemon.address) as refused:
-            assert codes(refused.rest()) == ["busy"]
-        clients.pop().socket.close()
-        while True:
-            with RawClient(daemon.address) as again:
-                again.send(build(Function.QUIT))
-                if codes(again.rest()) == [""]:
-                    break
-        for client in clients:
-            assert client.ask(build(Function.NOP)).code == ""
-            client.socket.close()
 
 
 def test_connections_leave_files_open_for_the_log(tmp_path: Path) -> None:

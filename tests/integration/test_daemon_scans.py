@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 from os import kill
 from pathlib import Path
 
-from fastjournal.protocol import QUERY_SHIFT, Flag, Function, Query, Reply, Request
+from fastjournal.protocol import QUERY_SHIFT, Function, Query, Reply, Request
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
 
@@ -98,21 +97,6 @@ def test_cursor_goes_on_after_a_restart(tmp_path: Path) -> None:
             assert found(client.ask(next_page(searched))) == [b"k4"]
 
 
-def test_replies_stay_in_order_around_a_scan(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        fill(client, 20_000)
-        client.send(
-            build(Function.NOP, identifier=1),
-            build(Function.GET, NEVER_MATCHES, flags=REGEX, identifier=2),
-            build(Function.GET, b"00000001", identifier=3),
-            build(Function.GET, b"", uri=b"00000003", count=0, identifier=4),
-            build(Function.SET, b"00000000", b"w", identifier=5),
-        )
-        replies = [client.reply() for _ in range(5)]
-        assert [reply.identifier for reply in replies] == [1, 2, 3, 4, 5]
-        assert [len(reply.pairs or ()) for reply in replies] == [0, 0, 1, 4, 0]
-
-
 def test_scans_of_many_clients_let_others_be_served(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         fill(client, 20_000)
@@ -138,30 +122,6 @@ def test_scans_of_many_clients_let_others_be_served(daemon: DaemonProcess) -> No
                 scanner.socket.close()
 
 
-def test_clients_that_go_away_in_the_middle_of_a_scan_hurt_nobody(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        keys = fill(client, 10_000)
-        for _ in range(20):
-            with RawClient(daemon.address) as other:
-                other.send(*[all_keys() for _ in range(5)])
-        assert found(client.ask(all_keys(keys[0], keys[9]))) == keys[:10]
-        assert client.ask(build(Function.STATS)).error == ""
-
-
-def test_reader_of_scans_that_is_slow_holds_up_nobody_else(daemon: DaemonProcess) -> None:
-    with (
-        RawClient(daemon.address) as client,
-        RawClient(daemon.address, receive_bytes=4096) as slow,
-    ):
-        # 3 MB of replies: more than the buffers of its socket hold
-        keys = fill(client, 8000)
-        slow.send(*[all_keys() for _ in range(25)])
-        for _ in range(20):
-            assert found(client.ask(all_keys(keys[-3]))) == keys[-3:]
-        for _ in range(25):
-            assert found(slow.reply()) == keys
-
-
 def test_sigterm_in_the_middle_of_scans_is_orderly(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         fill(client, 100_000)
@@ -182,37 +142,3 @@ def test_sigterm_in_the_middle_of_scans_is_orderly(daemon: DaemonProcess) -> Non
         finally:
             for scanner in scanning:
                 scanner.socket.close()
-
-
-def test_scan_is_answered_on_a_half_closed_connection(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        keys = fill(client, 5000)
-        client.send(all_keys())
-        client.end()
-        (reply,) = client.rest()
-        assert found(reply) == keys
-
-
-def test_listener_hears_of_what_changes_while_its_scan_goes_on(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
-        keys = fill(client, 50_000)
-        client.send(build(Function.GET, b"", uri=b"", count=0, flags=Flag.LISTEN, identifier=9))
-        assert writer.ask(build(Function.DELETE, keys[0])).error == ""
-        reply = client.reply()
-        assert (reply.identifier, reply.flags & Flag.LISTEN) == (9, 0)
-        heard = keys[0] not in found(reply)
-        if not heard:
-            told = client.reply()
-            assert told.flags & Flag.LISTEN
-            assert [pair.key for pair in told.pairs or ()] == [keys[0]]
-            assert told.code == "not-found"
-
-
-def test_scan_over_a_unix_socket(tmp_path: Path) -> None:
-    with (
-        DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/fj") as daemon,
-        RawClient(daemon.address) as client,
-    ):
-        assert client.socket.family == socket.AF_UNIX
-        keys = fill(client, 3000)
-        assert found(client.ask(all_keys())) == keys

@@ -57,33 +57,6 @@ def test_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None
         assert copy.stop() == 0
 
 
-@pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
-def test_snapshot_count_says_how_many_are_kept(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
-        paths = [take_snapshot(client) for _ in range(3)]
-        assert client.ask(set_request(b"a:1:0:x")).code == ""
-        reply = client.ask(build(Function.SNAPSHOT, count=2))
-        assert reply.pairs
-        newest = Path(reply.pairs[0].value.decode())
-        assert sorted(newest.parent.iterdir()) == [paths[-1], newest]
-        verify_snapshot(OsDisk(), str(newest))
-    for path in paths[:2]:
-        assert f"event=snapshot-removed path={path} keep=2" in daemon.said()
-
-
-@pytest.mark.rule("Errors: `not-persisted`")
-def test_snapshots_by_the_thousand_in_one_read_are_all_answered(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    options = ("--snapshot-dir", str(tmp_path / "file" / "snapshots"))
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
-        client.send(*[build(Function.SNAPSHOT)] * 2000)
-        assert {client.reply().code for _ in range(2000)} == {"not-persisted"}
-        assert client.ask(set_request(b"a:1:0:x")).code == ""
-        assert daemon.stop() == 0
-    assert "event=snapshot-failed" in daemon.said()
-    assert "Traceback" not in daemon.said()
-
-
 def test_snapshot_that_was_interrupted_is_removed_at_the_next_start(tmp_path: Path) -> None:
     partial = tmp_path / "log" / "snapshots" / "20261120T101112.123456Z.partial"
     partial.mkdir(parents=True)

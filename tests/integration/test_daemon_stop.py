@@ -56,35 +56,6 @@ def test_sigterm_answers_what_is_in_flight_and_everything_is_there_again(tmp_pat
     assert "kind=torn" not in daemon.said()
 
 
-def test_next_that_comes_while_the_daemon_stops_does_not_wait(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon:
-        with RawClient(daemon.address) as waiting, RawClient(daemon.address) as late:
-            waiting.send(listen_request())
-            assert late.ask(build(Function.NOP)).code == ""
-            os.kill(daemon.pid, signal.SIGTERM)
-            # from here on the daemon is stopping
-            assert codes(waiting.rest()) == ["shutting-down"]
-            # too late, or answered: never left waiting
-            late.socket.setblocking(True)
-            try:
-                late.send(listen_request())
-                answers = late.rest()
-            except OSError:
-                answers = []
-            assert codes(answers) in ([], ["shutting-down"])
-        assert daemon.wait() == 0
-
-
-def test_signals_end_the_daemon_twice_as_once(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon:
-        with RawClient(daemon.address) as client:
-            assert client.ask(set_request(b"a:1:0:x")).code == ""
-            os.kill(daemon.pid, signal.SIGINT)
-            os.kill(daemon.pid, signal.SIGTERM)
-            assert client.rest() == []
-        assert daemon.stop() == 0
-
-
 def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         process = os.pidfd_open(daemon.pid)
@@ -174,39 +145,6 @@ def test_ready_file_of_before_is_gone_before_the_log_is_read(tmp_path: Path) -> 
     code, _ = run_to_its_end(tmp_path, "--ready-file", str(ready))
     assert code == 74
     assert not ready.exists()
-
-
-@pytest.mark.parametrize("policy", ["interval", "os"])
-def test_sync_policies_keep_everything_at_an_orderly_end(tmp_path: Path, policy: str) -> None:
-    daemon = DaemonProcess(tmp_path, "--cmdlog-sync", policy, "--cmdlog-sync-int", "20")
-    with daemon:
-        with RawClient(daemon.address) as client:
-            for number in range(200):
-                assert client.ask(set_request(b"a:1:0:%d" % number)).code == ""
-        assert daemon.stop() == 0
-    with daemon:
-        with RawClient(daemon.address) as client:
-            client.send(*(build(Function.GET, b"a:1:0:%d" % number) for number in range(200)))
-            assert codes(client.reply() for _ in range(200)) == [""] * 200
-            for number in range(50):
-                assert client.ask(set_request(b"b:1:0:%d" % number)).code == ""
-        # what was written survives the death of the process under every policy
-        daemon.kill()
-        daemon.start()
-        with RawClient(daemon.address) as client:
-            client.send(*(build(Function.GET, b"b:1:0:%d" % number) for number in range(50)))
-            assert codes(client.reply() for _ in range(50)) == [""] * 50
-
-
-def test_port_is_free_again_at_once(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon:
-        host, port = daemon.address.rsplit(":", 1)
-        with socket.create_connection((host, int(port))):
-            assert daemon.stop() == 0
-        again = DaemonProcess(tmp_path, "--listen", daemon.address)
-        with again:
-            assert again.addresses == daemon.addresses
-            assert again.stop() == 0
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

@@ -45,20 +45,6 @@ def test_worker_that_is_slow_loses_against_a_second_one(daemon: DaemonProcess) -
         assert slow.stats()["entries"] == 0
 
 
-def test_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProcess) -> None:
-    with SyncClient(daemon.address) as client:
-        client.set("d:1:0:x", b"work")
-        (job,) = client.next("d", lease=WAIT_S)
-    daemon.kill()
-    daemon.start()
-    with SyncClient(daemon.address) as client:
-        assert not client.next("d").pairs
-        with pytest.raises(RefusedError) as caught:
-            client.delete("d:1:0:x", token=job.token + 1)
-        assert caught.value.code == "lease-lost"
-        client.delete("d:1:0:x", token=job.token)
-
-
 def test_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None:
     def put_off(client: SyncClient, number: int) -> None:
         later = time.time_ns() // 1000 + 900_000
@@ -82,30 +68,3 @@ def test_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None
         assert job.meta is not None
         assert job.meta.not_before_us < job.meta.created_us + 1_000_001
         assert client.stats()["entries"] == 1
-
-
-def test_delay_until_tomorrow_holds_over_a_crash(daemon: DaemonProcess) -> None:
-    tomorrow = time.time_ns() // 1000 + 24 * 3600 * 1_000_000
-    with SyncClient(daemon.address) as client:
-        client.set(build_journal_key("d", "first"), b"page", uri=URI)
-        client.set(build_journal_key("d", "second", not_before_us=tomorrow), b"page", uri=URI)
-        assert client.next("d").next_at_us == tomorrow
-    daemon.kill()
-    daemon.start()
-    with SyncClient(daemon.address) as client:
-        assert client.next("d").next_at_us == tomorrow
-
-
-def test_pause_of_a_domain_holds_over_a_crash(daemon: DaemonProcess) -> None:
-    with SyncClient(daemon.address) as client:
-        client.set("d:1:0:x", b"work")
-        client.pause("d", 2)
-        jobs = client.next("d")
-        assert not jobs.pairs
-        until = jobs.next_at_us
-        assert until is not None
-    daemon.kill()
-    daemon.start()
-    with SyncClient(daemon.address) as client:
-        assert len(client.next(wait=WAIT_S).pairs) == 1
-        assert time.time_ns() // 1000 >= until

@@ -8,11 +8,9 @@ import shutil
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import google_crc32c
 import pytest
 
 from fastjournal import domain_of
@@ -22,7 +20,6 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol import Flag, ValueType
 from fastjournal.spool import DeadDirectory, list_slots
-from tests.bench.bench_drop_ins import make
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.example_programs import ExamplePrograms
 from tests.integration.lasting_daemon import lasting_daemon
@@ -340,32 +337,6 @@ def vector() -> bytes:
     return bytes.fromhex(found[1])
 
 
-def fields() -> list[tuple[str, str, str]]:
-    """Return bytes, name and value of each row of the table of fields."""
-    section = PAGE.partition("<!-- vector -->")[2].partition("\n\nThe second record")[0]
-    found: list[tuple[str, str, str]] = re.findall(
-        r"^\| `([0-9a-f ]+)` \| (.*?) \| (.*?) \|$", section, re.MULTILINE
-    )
-    return found
-
-
-def test_spool_vector_of_the_page_is_what_the_table_says() -> None:
-    data = vector()
-    joined = bytes.fromhex(" ".join(row[0] for row in fields()))
-    assert len(fields()) == 18
-    assert data.startswith(joined)
-    for raw, name, value in fields():
-        whole, text = bytes.fromhex(raw), value.partition(",")[0].strip("`")
-        if name.startswith("CRC"):
-            body = data[9 : len(joined) - 4]
-            assert whole == google_crc32c.value(body).to_bytes(4) == int(text, 16).to_bytes(4)
-        elif text.startswith("0x") or text.isdecimal():
-            assert int.from_bytes(whole) == int(text, 0), name
-        else:
-            assert whole.decode() == text, name
-    assert f"{google_crc32c.value(b'123456789'):08x}" in PAGE
-
-
 def test_spool_vector_of_the_page_holds_two_requests(tmp_path: Path) -> None:
     file = tmp_path / "20261120T080000Z-vector.fjs"
     file.write_bytes(vector())
@@ -391,18 +362,3 @@ def test_spool_vector_of_the_page_is_taken_by_a_forwarder(
             (job,) = client.next("pages", delete=True, wait=PATIENCE_S)
     assert job.key == b"pages:128:1795161600000001:a2"
     assert DeadDirectory(spool).count() == 0
-
-
-def test_spool_drop_ins_by_the_thousand_are_delivered_and_deleted(
-    spool: Path, daemon: DaemonProcess
-) -> None:
-    """The small form of ``tests/bench/bench_drop_ins.py``."""
-    make(spool, 2000, slots=False)
-    with SyncClient(daemon.address) as client:
-        taken = 0
-        while taken < 2000:
-            taken += len(client.next("d", count=500, delete=True, wait=PATIENCE_S))
-    deadline = time.monotonic() + PATIENCE_S
-    while list_slots(spool):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.keys import build_journal_key
 from fastjournal.protocol import Flag, Function, Request, encode_request
 from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.spool import format as form
@@ -26,8 +23,6 @@ from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.programs import Program, installed, run_program
 
 SIGNALS_APART_S = 0.0005
-
-HOUR_US = 3_600_000_000
 
 
 def command(spool: Path, *servers: str, options: tuple[str, ...] = ()) -> list[str]:
@@ -58,10 +53,6 @@ def running(spool: Path, *servers: str) -> Iterator[Program]:
         process.wait()
 
 
-def key_of(id: str) -> bytes:
-    return build_journal_key("d", id)
-
-
 def test_forwarder_sends_the_oldest_slot_first_and_erases(tmp_path: Path) -> None:
     ledger = Ledger()
     with Spool(tmp_path) as spool:
@@ -79,85 +70,6 @@ def test_forwarder_sends_the_oldest_slot_first_and_erases(tmp_path: Path) -> Non
 def test_forwarder_of_an_empty_spool_is_done_at_once_without_a_daemon(tmp_path: Path) -> None:
     once(tmp_path / "new", "127.0.0.1:1")
     assert (tmp_path / "new").is_dir()
-
-
-REFUSED = {
-    "done-stale": "stale",
-    "done-exists": "exists and stands",
-    "dead-large": "too-large over max-value",
-    "dead-key": "bad-key",
-    "dead-value": "bad-value why",
-    "dead-request": "bad-request",
-    "dead-type": "type-mismatch",
-    "dead-function": "unknown-function",
-    "dead-skew-old": "clock-skew",
-    "kept-skew": "clock-skew",
-    "kept-locked": "locked",
-    "kept-worked-on": "worked-on",
-    "kept-unheard-of": "unheard-of",
-}
-
-
-def test_reply_decides_the_fate_of_each_record(tmp_path: Path) -> None:
-    errors = {key_of(id): error for id, error in REFUSED.items()}
-    ledger = Ledger(refuse=lambda request: errors.get(request.key))
-    now_us = time.time_ns() // 1000
-    with Spool(tmp_path) as spool:
-        spool.append(domain="d", id="fine", not_before_us=0)
-        for id in REFUSED:
-            spool.append(
-                domain="d",
-                id=id,
-                not_before_us=0,
-                timestamp_us=now_us - 2 * HOUR_US if id.endswith("old") else None,
-            )
-        spool.append_request(Request(Function.DELETE, key=b"nothing there"))
-        spool.append(domain="d", id="fine, too", not_before_us=0)
-    with ScriptedDaemon(ledger.answer) as daemon:
-        once(tmp_path, daemon.address)
-        sent = {r.key: r for r in daemon.requests}
-    assert set(ledger.applied) == {key_of("fine"), key_of("fine, too")}
-    assert spool_status(tmp_path).pending == sum(id.startswith("kept") for id in REFUSED)
-
-    dead = {}
-    for piece in DeadDirectory(tmp_path).list():
-        raw = bytearray(Path(piece.raw_path).read_bytes())
-        request = next(r for r in sent.values() if r.key in raw)
-        identifier = request.identifier.to_bytes(2)
-        assert raw[:6] + identifier + raw[8:] == encode_request(request)
-        assert piece.reason is not None
-        assert (piece.reason.kind, piece.reason.bytes) == ("frame", len(raw))
-        dead[request.key] = f"{piece.reason.code} {piece.reason.reason}".strip()
-    assert dead == {key_of(id): error for id, error in REFUSED.items() if id.startswith("dead")}
-
-    # Kept records are sent again, as they were; dead ones are not.
-    errors.clear()
-    with ScriptedDaemon(ledger.answer) as daemon:
-        once(tmp_path, daemon.address)
-        again = {r.key: r.timestamp for r in daemon.requests}
-    assert again == {r.key: r.timestamp for r in sent.values() if b":kept" in r.key}
-    assert spool_status(tmp_path).pending == 0
-
-
-@pytest.mark.parametrize("code", ["read-only", "not-persisted", "busy", "shutting-down"])
-def test_daemon_that_takes_nothing_for_a_while_gets_all_in_the_end(
-    tmp_path: Path, code: str
-) -> None:
-    refusals = 3
-
-    def refuse(_: Request) -> str | None:
-        nonlocal refusals
-        refusals -= 1
-        return code if refusals >= 0 else None
-
-    ledger = Ledger(refuse=refuse)
-    with Spool(tmp_path) as spool:
-        keys = {spool.append(domain="d") for _ in range(5)}
-    with ScriptedDaemon(ledger.answer) as daemon:
-        once(tmp_path, daemon.address)
-    assert set(ledger.applied) == keys
-    assert set(ledger.times_applied.values()) == {1}
-    assert spool_status(tmp_path).pending == 0
 
 
 def test_reply_that_is_lost_has_the_same_timestamp_sent_again(tmp_path: Path) -> None:
@@ -227,29 +139,6 @@ def test_records_that_are_no_request_or_no_write_are_dead_letters_and_the_rest_i
     assert spool_status(tmp_path).pending == 0
 
 
-def test_damage_in_the_middle_is_put_aside_byte_for_byte(tmp_path: Path) -> None:
-    ledger = Ledger()
-    ends = []
-    with Spool(tmp_path) as spool:
-        keys = []
-        for _ in range(9):
-            keys.append(spool.append(domain="d", value=b"x" * 100))
-            (path,) = tmp_path.glob("*.fjs")
-            ends.append(path.stat().st_size)
-        with path.open("r+b") as file:
-            file.seek(ends[3] + 50)
-            file.write(b"\xff\xff\xff")
-    damaged = path.read_bytes()[ends[3] : ends[4]]
-    with ScriptedDaemon(ledger.answer) as daemon:
-        once(tmp_path, daemon.address)
-    assert set(ledger.applied) == set(keys) - {keys[4]}
-    (piece,) = DeadDirectory(tmp_path).list()
-    assert Path(piece.raw_path).read_bytes() == damaged
-    reason = json.loads(Path(piece.raw_path).with_suffix(".json").read_text())
-    assert (reason["kind"], reason["slot"], reason["bytes"]) == ("damage", path.name, len(damaged))
-    assert reason["offset"] == ends[3]
-
-
 def test_records_that_come_later_wake_it_and_sigterm_stops_it_well(tmp_path: Path) -> None:
     ledger = Ledger()
     with (
@@ -282,54 +171,6 @@ def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) 
             os.close(descriptor)
             process.kill()
             process.wait()
-
-
-def test_forwarder_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> None:
-    first, second = Ledger(), Ledger()
-    with (
-        ScriptedDaemon(second.answer) as two,
-        Spool(tmp_path) as spool,
-    ):
-        with ScriptedDaemon(first.answer) as one:
-            with running(tmp_path, "127.0.0.1:1", one.address, two.address):
-                first.wait_applied([spool.append(domain="d", id="a", not_before_us=0)])
-                first.wait_applied([spool.append(domain="d", id="b", not_before_us=0)])
-                one.__exit__(None, None, None)
-                second.wait_applied([spool.append(domain="d", id="c", not_before_us=0)])
-                second.wait_applied([spool.append(domain="d", id="d", not_before_us=0)])
-            assert one.connections == 1
-        assert two.connections == 1
-    assert list(first.applied) == [key_of("a"), key_of("b")]
-
-
-def test_daemon_may_come_later(tmp_path: Path) -> None:
-    ledger = Ledger()
-    address = tmp_path / "sock"
-    with Spool(tmp_path / "s") as spool, running(tmp_path / "s", f"unix:{address}"):
-        key = spool.append(domain="d")
-        wait_for(tmp_path / "s" / "wake")
-        with ScriptedDaemon(ledger.answer, unix_path=str(address)):
-            ledger.wait_applied([key])
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_service_manager_hears_that_it_is_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(60)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        with running(tmp_path / "s", "127.0.0.1:1"):
-            assert manager.recv(100) == b"READY=1"
-            assert spool_status(tmp_path / "s").forwarder_running
-        assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_spool_refuses_a_second_forwarder(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal import SyncClient
-from fastjournal.protocol import Function, Reply, Request
+from fastjournal.protocol import Reply, Request
 from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
@@ -154,47 +154,6 @@ def test_records_that_the_daemon_cannot_frame_cost_no_connection_and_go_to_dead(
     reasons = {piece.reason.reason for piece in dead if piece.reason}
     assert reasons == {"value has 5000 bytes, over 1000"}
     assert "connection lost" not in done.stderr, "no pause: the daemon was well"
-
-
-def test_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:
-    """The patience of 30 s is shortened in the forwarder's process: nothing else is."""
-    code = (
-        "import fj_forwarder.sending.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
-        "import sys; from fj_forwarder.main import main; main()"
-    )
-    first = Ledger(refuse=lambda _: "read-only")
-    second = Ledger()
-    with Spool(tmp_path) as spool:
-        keys = [spool.append(domain="d") for _ in range(20)]
-    with ScriptedDaemon(first.answer) as one, ScriptedDaemon(second.answer) as two:
-        line = [sys.executable, "-c", code, "--spool", str(tmp_path), "--once"]
-        line += ["--server", one.address, "--server", two.address]
-        assert subprocess.run(line, timeout=120, check=False).returncode == 0
-    assert set(second.applied) == set(keys)
-    assert first.seen > 0
-
-
-def test_daemon_that_answers_nops_and_swallows_records_is_left_for_the_next(tmp_path: Path) -> None:
-    """The time without progress is shortened in the forwarder's process: nothing else is."""
-    code = (
-        "import fj_forwarder.sending.delivery_engine as e; e.NO_PROGRESS_US_MAX = 1_000_000;"
-        "import sys; from fj_forwarder.main import main; main()"
-    )
-
-    def swallow(request: Request) -> Answer:
-        return [Reply(request.identifier)] if request.function == Function.NOP else []
-
-    second = Ledger()
-    with Spool(tmp_path) as spool:
-        keys = [spool.append(domain="d") for _ in range(20)]
-    with ScriptedDaemon(swallow) as one, ScriptedDaemon(second.answer) as two:
-        line = [sys.executable, "-c", code, "--spool", str(tmp_path), "--once"]
-        line += ["--server", one.address, "--server", two.address]
-        done = subprocess.run(line, timeout=120, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert one.requests
-    assert set(second.applied) == set(keys)
-    assert "ends the connection at the record" not in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")

@@ -134,21 +134,6 @@ def check_rules(names: set[str]) -> None:
     assert asked <= names
 
 
-def test_status_lists_suspects(tmp_path: Path) -> None:
-    ledger = Ledger(lose_reply=lambda request: b"poison" in request.key)
-    with Spool(tmp_path / "s") as writer:
-        for id in ("good", "poison", "fine"):
-            writer.append(domain="d", id=id)
-    with (
-        ScriptedDaemon(ledger.answer) as daemon,
-        forwarding(tmp_path / "s", "--server", daemon.address),
-    ):
-        status = wait_for(tmp_path / "s", lambda status: status.done == 2 and status.suspects)
-    (suspect,) = status.suspects
-    assert (status.suspect, suspect.slot) == (1, status.oldest_slot)
-    assert suspect.tries > 0
-
-
 def test_status_file_that_cannot_be_written_is_named_once_and_ends_nothing(tmp_path: Path) -> None:
     spool = tmp_path / "s"
     (spool / "status.json").mkdir(parents=True)

@@ -114,19 +114,6 @@ def test_worker_whose_replies_are_lost_works_once_and_keeps_its_lease(
         client.delete(key)
 
 
-def test_job_loop_that_ends_after_a_lost_renewal_completes_its_job(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    add(client, "one")
-    with (
-        CuttingProxy(daemon.address, Function.TOUCH, Function.DELETE) as proxy,
-        SyncClient(proxy.address, reconnect=QUICK) as worker,
-    ):
-        for job in worker.jobs("d", wait=None, lease=60):
-            job.extend()
-    assert client.domain_stats("d").entries == 0
-
-
 def test_lease_lasts_as_long_as_a_later_extension_asks_after_a_shorter_one_was_lost(
     daemon: DaemonProcess, client: SyncClient
 ) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,21 +25,17 @@ from fastjournal.client import SyncClient
 from fastjournal.errors import RefusedError
 from fastjournal.spool import Spool, read_forwarder_status
 from tests.integration.daemon_process import START_S, DaemonProcess
-from tests.integration.page_contents import get_page, http_address
+from tests.integration.page_contents import get_page
 from tests.integration.programs import Program, installed
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
 RULES = MONITORING / "alerts.yml"
-FORWARDER_RULES = MONITORING / "forwarder-alerts.yml"
 DASHBOARD = MONITORING / "grafana-dashboard.json"
 OPERATING = MONITORING.parent / "docs/operating.md"
 
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
 needs_promtool = pytest.mark.skipif(
     PROMTOOL is None, reason="no promtool here: apt-get install prometheus"
-)
-needs_prometheus = pytest.mark.skipif(
-    PROMETHEUS is None, reason="no prometheus here: apt-get install prometheus"
 )
 
 METRIC = re.compile(r"\b((?:fastjournal|process)_\w+)(?:\{([^}]*)\})?")
@@ -218,16 +213,6 @@ def test_monitoring_has_what_the_documentation_recommends() -> None:
     assert [name for name in rules() if f"`{name}`" not in text] == []
 
 
-def test_monitoring_has_names_in_every_legend() -> None:
-    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert len(ids) == len(set(ids))
-    shown = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    assert len(panels()) == len(shown)
-    for panel in shown:
-        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
-
-
 @needs_promtool
 def test_monitoring_rules_are_valid() -> None:
     assert PROMTOOL is not None
@@ -274,58 +259,6 @@ def check_firing(series: list[str], alerts: list[str], file: Path, step: int) ->
         [PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@needs_prometheus
-def test_monitoring_queries_run_against_a_real_scrape(
-    daemon: DaemonProcess, forwarder: str, tmp_path: Path
-) -> None:
-    assert PROMETHEUS is not None
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    host, http_port = http_address(daemon)
-    config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
-    for rules_file in (RULES, FORWARDER_RULES):
-        shutil.copy(rules_file, tmp_path)
-    config = config.replace("127.0.0.1:9924", f"{host}:{http_port}").replace("15s", "1s")
-    file = tmp_path / "prometheus.yml"
-    file.write_text(config.replace("127.0.0.1:9925", forwarder))
-    command = [
-        PROMETHEUS,
-        f"--config.file={file}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=error",
-    ]
-    with subprocess.Popen(command, cwd=tmp_path) as prometheus:
-        try:
-            # rates need two scrapes
-            for job in ("fastjournal", "fj-forwarder"):
-                wait_until_more(port, f'sum_over_time(up{{job="{job}"}}[1m])', 3)
-            for name, several in panels().items():
-                for query in several:
-                    filled = re.sub(r"\$(instance|forwarder)", ".*", query)
-                    filled = filled.replace("$__rate_interval", "1m")
-                    assert ask(port, f"query?query={quote(filled)}")["result"], (name, filled)
-            groups = ask(port, "rules")["groups"]
-            found = [rule for group in groups for rule in group["rules"]]
-            assert {rule["name"] for rule in found} == {*SERIES, *rules(FORWARDER_RULES)}
-            assert {rule["health"] for rule in found} <= {"ok", "unknown"}
-            assert not [rule["name"] for rule in found if rule["state"] == "firing"]
-        finally:
-            prometheus.terminate()
-
-
-def wait_until_more(port: int, query: str, number: int) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        # while it starts, it does not listen, or answers in plain text
-        with suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
-            result = ask(port, f"query?query={quote(query)}")["result"]
-            if result and float(result[0]["value"][1]) >= number:
-                return
-        assert time.monotonic() < deadline, f"not within {START_S} s: {query}"
-        time.sleep(0.1)
 
 
 def ask(port: int, path: str) -> Any:

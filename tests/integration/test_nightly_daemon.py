@@ -81,30 +81,6 @@ def test_archive_is_taken_while_a_nearly_full_disk_makes_the_daemon_read_only(
     check_taken(tmp_path, done)
 
 
-def test_archive_is_taken_without_a_daemon(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
-        fill(daemon)
-    with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
-        # its start has sealed the last segment
-        wait_for_archive(daemon, SEGMENTS)
-    done = run(tmp_path, f"unix:{tmp_path}/nobody")
-    assert done.returncode == UNAVAILABLE
-    check_taken(tmp_path, done)
-
-
-def test_events_are_no_wider_than_the_segments_of_the_archive(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
-        fill(daemon)
-    segments = list((tmp_path / "archive").glob("*.log"))
-    for segment in segments:
-        segment.chmod(0o600)
-    done = run(tmp_path, f"unix:{tmp_path}/nobody")
-    assert done.returncode == UNAVAILABLE
-    files = [path for path in (tmp_path / "out" / "events").rglob("*") if path.is_file()]
-    assert len(files) >= len(segments) > 1
-    assert [path for path in files if path.stat().st_mode & 0o077] == []
-
-
 def test_snapshot_of_a_run_that_failed_is_used_by_its_repetition(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *options(tmp_path)) as daemon:
         fill(daemon)

@@ -8,19 +8,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournald.observability.page_text import duration
 from tests.integration.browser import CHROMIUM, Browser
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.page_contents import HOSTILE, PageReader, get_page
+from tests.integration.page_contents import HOSTILE
 from tests.integration.page_screenshots import PHONE, VIEWS, WIDE, fill, screenshots, url
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-SECOND = 1_000_000
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
@@ -43,14 +39,6 @@ PATHS = {
     "hostile entries": f"/entry?key={quote(HOSTILE[0][:4])}",
     "no entry": f"/entry?key={quote(HOSTILE[0] * 20)}",
 }
-
-COUNTS = ("due", "delayed", "worked_on", "buried")
-TEXTS = "Object.fromEntries([...document.querySelectorAll('[id]')].map(e => [e.id, e.innerText]))"
-ROWS = """
-[...document.querySelectorAll('table')].filter(t => t.querySelector('a[href^="/domain?"]'))
-  .flatMap(t => [...t.querySelectorAll('tbody tr')].map(
-    r => [r.querySelector('a').getAttribute('href'), ...[...r.cells].map(c => c.innerText)]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +75,6 @@ def first_pixel(png: bytes) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def shown_duration(text: str, before_us: int, after_us: int) -> bool:
-    """Whether a duration between two others stands there."""
-    steps = range(before_us, after_us + SECOND, SECOND)
-    return text in {duration(us) for us in (*steps, after_us)}
-
-
 def test_page_has_its_colours_in_a_browser(
     browser: Browser, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
@@ -122,60 +104,3 @@ def test_page_fits_a_browser_and_no_name_does_anything_in_it(
         assert loaded == [url(daemon, path)], name
         happened = {event["method"] for event in browser.events}
         assert not happened & {"Page.javascriptDialogOpening", "Runtime.consoleAPICalled"}, name
-
-
-def test_page_of_a_hostile_entry_shows_its_name_as_text(
-    browser: Browser, daemon: DaemonProcess
-) -> None:
-    browser.view(**PHONE)
-    browser.open(url(daemon, PATHS["hostile entry"]))
-    texts = browser.evaluate(TEXTS)
-    assert texts["state"] == "worked on"
-    assert texts["explain"].startswith("fj-cli explain ")
-    text = browser.evaluate("document.body.innerText")
-    assert HOSTILE_KEY.decode() in text
-    browser.open(url(daemon, PATHS["no entry"]))
-    assert HOSTILE[0].decode() * 20 in browser.evaluate("document.body.innerText")
-
-
-def test_page_figures_in_a_browser_equal_stats(
-    browser: Browser, daemon: DaemonProcess, client: SyncClient
-) -> None:
-    browser.view(**WIDE)
-    before = client.stats()
-    browser.open(url(daemon, PATHS["overview"]))
-    texts, after = browser.evaluate(TEXTS), client.stats()
-    exact = (*COUNTS, "entries", "domains", "connections")
-    expected = {name: f"{after[name]:,}" for name in exact}
-    expected |= {"paused": "1", "limited": "1", "log_mib": f"{after['log_bytes'] // 2**20:,}"}
-    assert {name: texts[name] for name in expected} == expected
-    assert after["domains"] == 10_011
-    for name, figure in (("uptime", "uptime_us"), ("oldest_due", "oldest_due_us")):
-        assert shown_duration(texts[name], before[figure], after[figure]), name
-    figures = {name for name in texts if not name.endswith("-table")}
-    assert figures == {*expected, "uptime", "oldest_due"}
-    rows = browser.evaluate(ROWS)
-    assert len(rows) > 40
-    for href, _, *cells in rows:
-        stats = client.stats(unquote_to_bytes(href.partition("=")[2]))
-        assert cells[:4] == [f"{stats[name]:,}" for name in COUNTS], href
-    browser.open(url(daemon, PATHS["domain"]))
-    texts, stats = browser.evaluate(TEXTS), client.stats("host00001.example")
-    assert {name: texts[name] for name in COUNTS} == {name: f"{stats[name]:,}" for name in COUNTS}
-    # the document of the browser is that of the daemon: no element came from a name
-    for path in ("/?refresh=0", PATHS["leased entry"]):
-        browser.open(url(daemon, path))
-        document = browser.evaluate("document.documentElement.outerHTML")
-        ours, theirs = (PageReader(text) for text in (document, get_page_body(daemon, path)))
-        assert ours.tables.keys() == theirs.tables.keys()
-        assert ours.links == theirs.links
-
-
-def get_page_body(daemon: DaemonProcess, path: str) -> str:
-    """Return the HTML of a page as the daemon sends it, without its type."""
-    return get_page(daemon, path)[1].replace("<!doctype html>", "")
-
-
-def test_page_screenshots_of_the_documentation_are_small() -> None:
-    for name in VIEWS:
-        assert 10_000 < (DOCS / f"{name}.png").stat().st_size < 250_000

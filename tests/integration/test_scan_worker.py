@@ -118,15 +118,6 @@ def test_worker_that_does_not_answer_is_ended(log: Path, caplog: pytest.LogCaptu
     assert started.ended()
 
 
-def test_program_that_is_no_worker_is_done_without(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    started = Started(log, python="/bin/false")
-    assert contents(recovered(log, started)) == contents(recovered(log))
-    (record,) = caplog.records
-    assert "event=scan-worker-failed status=1 reason='it ended'" in record.getMessage()
-
-
 def test_worker_ends_with_the_daemon_that_started_it(log: Path) -> None:
     program = (
         "import os, sys; from fastjournald.recovery.scan_worker import ScanWorker;"

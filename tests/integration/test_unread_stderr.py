@@ -144,29 +144,6 @@ def test_log_lines_of_the_daemon_that_nobody_reads_stop_nothing(tmp_path: Path, 
             assert all(re.match(r"\d{4}-\d\d-\d\d \S+ [A-Z]+ event=", line) for line in lines)
 
 
-def test_log_lines_of_the_daemon_in_a_shell_that_reads_none(tmp_path: Path) -> None:
-    """The reader is one that sleeps, as the shell of a user starts it."""
-    script = (
-        'exec fastjournald --cmdlog-path log --listen "unix:$PWD/s" --ready-file ready'
-        " 2> >(echo $BASHPID > sleeper; exec sleep 1000)"
-    )
-    path = f"{Path(installed('fastjournald')).parent}:{os.environ['PATH']}"
-    process = subprocess.Popen(
-        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}
-    )
-    sleeper = tmp_path / "sleeper"
-    try:
-        with ended(process) as daemon:
-            wait_until((tmp_path / "ready").exists)
-            send_garbage(tmp_path / "s", CONNECTIONS)
-            with SyncClient(f"unix:{tmp_path}/s") as client:
-                client.set("k", b"v")
-            daemon.terminate()
-            assert daemon.wait(TIMEOUT_S) == 0
-    finally:
-        os.kill(int(sleeper.read_text()), signal.SIGKILL)
-
-
 def test_terminal_that_is_stopped_stops_no_daemon(tmp_path: Path) -> None:
     path = tmp_path / "s"
     command = [
@@ -270,10 +247,3 @@ def test_error_that_nobody_reads_ends_a_program_with_its_exit_code(
     program, *arguments = command
     with ended(Program([installed(program), *arguments], stderr=pipe.writing)) as process:
         assert process.wait(TIMEOUT_S) == code
-
-
-def test_terminal_that_is_stopped_holds_up_no_spinner(tmp_path: Path) -> None:
-    command = [installed("fj-nightly"), "--server", "127.0.0.1:1", "--output", f"{tmp_path}/out"]
-    with Terminal(command, os.environ) as terminal:
-        terminal.press("\x13")
-        assert terminal.process.wait(TIMEOUT_S) == 69
