@@ -42,7 +42,12 @@ from fastjournald.config.socket_activation import ActivatedSockets, take_over_so
 from fastjournald.config_check import problems
 from fastjournald.net.credentials import RISKY, load_security, risks
 from fastjournald.net.listeners import check_addresses
-from fastjournald.process import raise_file_limit, remove_ready_file, write_ready_file
+from fastjournald.process import (
+    ping_watchdog,
+    raise_file_limit,
+    remove_ready_file,
+    write_ready_file,
+)
 from fastjournald.recovery.open_archive import (
     make_archive_directory,
     open_archive,
@@ -51,7 +56,6 @@ from fastjournald.recovery.open_archive import (
 from fastjournald.recovery.recover import Progress, recover_engine
 from fastjournald.server import Server
 from fastjournald.sighup import SERVING, Reloader, remember
-from fastjournald.tasks.watchdog import ping_watchdog
 
 EXIT_USAGE = 64
 EXIT_IO = 74

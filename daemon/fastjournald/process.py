@@ -1,4 +1,4 @@
-"""Resources of the process: the limit of open files, and the ready file with its addresses."""
+"""Process of the daemon: limit of open files, ready file with its addresses, systemd watchdog."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import re
 import resource
 from pathlib import Path
 
-from fastjournal import limits
+import trio
+
+from fastjournal import limits, sdnotify
 from fastjournal.errors import ConfigError
 from fastjournald.config.options import Config
 
@@ -83,3 +85,15 @@ def raise_file_limit(config: Config) -> None:
             config.max_connections,
             soft,
         )
+
+
+async def ping_watchdog(seconds: float) -> None:
+    """Send ``WATCHDOG=1`` twice in the time that the service manager waits for one.
+
+    A turn of the event loop that takes longer sends none, and the manager ends the daemon with
+    SIGABRT: with PYTHONFAULTHANDLER=1, which the unit sets, its log then shows where each thread
+    stood.
+    """
+    while True:
+        sdnotify.notify("WATCHDOG=1", wait=False)
+        await trio.sleep(seconds / 2)

@@ -16,11 +16,10 @@ from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk, DiskSpace
 from fastjournal.protocol import Function
-from fastjournald.admission.close_reason import CloseReason
-from fastjournald.admission.memory_budget import MemoryBudget
+from fastjournald.admission.memory_budget import CloseReason, MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
-from fastjournald.compaction.steps import CompactionOutcome
+from fastjournald.compaction.compact_segment import CompactionOutcome
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import DeliveredJobs

@@ -31,14 +31,13 @@ from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.archiver import Archiver
 from fastjournald.tasks.compactor import Compactor
-from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.free_space import FreeSpace
 from fastjournald.tasks.notifier import Notifier
 from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.snapshots import Snapshots
 from fastjournald.tasks.timers import Timers
 from fastjournald.tasks.turn_scheduler import TurnScheduler
-from fastjournald.tasks.value_loader import ValueLoader
+from fastjournald.tasks.value_loader import Evictor, ValueLoader
 
 STOP_SECONDS_MAX = 5.0
 """How long clients that do not read their replies can hold up the end."""

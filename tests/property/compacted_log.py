@@ -20,9 +20,8 @@ from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
 from fastjournald.compaction.backpressure import Backpressure
-from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.compact_segment import DURABLE, NOW, TURN, Blocking, compact_segment
 from fastjournald.compaction.policy import candidates
-from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.engine.value_memory import evict_values

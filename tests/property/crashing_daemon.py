@@ -23,15 +23,20 @@ from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, en
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import compact_segment
-from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction
+from fastjournald.compaction.compact_segment import (
+    DURABLE,
+    NOW,
+    TURN,
+    Blocking,
+    Compaction,
+    compact_segment,
+)
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine, Missing
 from fastjournald.engine.job_lifecycle import BURIED_AT_ATTEMPTS_MAX
 from fastjournald.engine.key_filter import KeyFilter, range_filter
-from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
-from fastjournald.engine.value_memory import evict_values
+from fastjournald.engine.value_memory import evict_values, missing_notifications
 from fastjournald.recovery.recover import recover_engine
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Unreadable

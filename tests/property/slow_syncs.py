@@ -19,7 +19,7 @@ import trio.testing
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
 from fastjournal.testing.path_lookup import file_at
-from fastjournald.group_commit.sync_thread import SyncThread
+from fastjournald.group_commit.commit import SyncThread
 from tests.property.subject import START
 from tests.unit.server_fixture import LOG, Peer
 from tests.unit.test_session_bounds import Room

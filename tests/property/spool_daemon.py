@@ -15,8 +15,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import compact_segment
-from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking
+from fastjournald.compaction.compact_segment import DURABLE, NOW, TURN, Blocking, compact_segment
 from fastjournald.config.options import Config
 from fastjournald.recovery.recover import recover_engine
 

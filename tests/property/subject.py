@@ -23,9 +23,8 @@ from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings
 from fastjournald.engine.key_filter import LongMatches
-from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
-from fastjournald.engine.value_memory import evict_values, fill_value
+from fastjournald.engine.value_memory import evict_values, fill_value, missing_notifications
 from fastjournald.recovery.recover import begin_anew, load_engine, value_limit
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.entry import Cold

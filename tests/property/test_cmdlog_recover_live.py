@@ -17,8 +17,7 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine.engine import Engine, Settings
 from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.packer import packing

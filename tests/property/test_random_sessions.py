@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import CAUSES, Cause, EntryState
+from fastjournald.tables.entry import CAUSES, Cause, Entry, EntryState
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import (

@@ -11,8 +11,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_e
 from fastjournal.keys import parse_journal_key
 from fastjournald.engine.engine import Engine, Settings
 from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 
 NOW = 1_700_000_000_000_000
 KEYS = [

@@ -26,9 +26,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.limits import COMPACTION_RETRY_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import READ
+from fastjournald.compaction.compact_segment import READ, _write_pieces
 from fastjournald.compaction.policy import MOVED_RECORD_BYTES, candidates, live_bytes
-from fastjournald.compaction.replace_segment import _write_pieces
 from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
@@ -826,7 +825,7 @@ def test_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
         disk.fail_at(1, call, errno.ENOSPC)
         return _write_pieces(disk, path, parts)
 
-    monkeypatch.setattr("fastjournald.compaction.replace_segment._write_pieces", on_a_full_disk)
+    monkeypatch.setattr("fastjournald.compaction.compact_segment._write_pieces", on_a_full_disk)
     outcome = log.clean(info)
     assert outcome.startswith("not rewritten")
     assert files(log) == before

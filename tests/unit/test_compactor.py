@@ -11,9 +11,13 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.recovery.recover import verify
-from fastjournald.compaction.compact_segment import compact_segment
+from fastjournald.compaction.compact_segment import (
+    DURABLE,
+    Blocking,
+    CompactionStoppedError,
+    compact_segment,
+)
 from fastjournald.compaction.policy import bytes_usual
-from fastjournald.compaction.steps import DURABLE, Blocking, CompactionStoppedError
 from fastjournald.tasks.compactor import CompactionPace, Compactor
 from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
 
@@ -80,7 +84,7 @@ async def test_rewritten_segment_is_written_and_synced_in_pieces(
         return file
 
     monkeypatch.setattr(log.disk, "create", counting)
-    monkeypatch.setattr("fastjournald.compaction.replace_segment.WRITTEN_BYTES_MAX", 1000)
+    monkeypatch.setattr("fastjournald.compaction.compact_segment.WRITTEN_BYTES_MAX", 1000)
     await compactor_of(log).compact()
     assert len(syncs) > 3
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500

@@ -10,8 +10,7 @@ import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import CAUSES, STATE_NAMES, EntryState
+from fastjournald.tables.entry import CAUSES, STATE_NAMES, Entry, EntryState
 
 STATES = sorted(value for name, value in vars(EntryState).items() if name.isupper())
 DAEMON = Path(__file__).parents[2] / "daemon" / "fastjournald"

@@ -12,8 +12,12 @@ from fastjournal.cmdlog.format.records import encode_time
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
-from fastjournald.group_commit.commit import INLINE_SECONDS_MAX, WRITE_BYTES_MIN, GroupCommit
-from fastjournald.group_commit.sync_thread import SyncThread
+from fastjournald.group_commit.commit import (
+    INLINE_SECONDS_MAX,
+    WRITE_BYTES_MIN,
+    GroupCommit,
+    SyncThread,
+)
 
 LOG = "/log"
 TIME = encode_time(0)

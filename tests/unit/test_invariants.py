@@ -9,8 +9,7 @@ import pytest
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.protocol.constants import Flag
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 

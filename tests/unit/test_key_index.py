@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastjournald.tables.key_index import KeyIndex
-from fastjournald.tables.key_runs import KEY_BYTES, KeyRuns
+from fastjournald.tables.key_index import KEY_BYTES, KeyIndex, KeyRuns
 
 
 class Keys:
@@ -268,8 +267,8 @@ def test_index_lists_what_stands_whatever_comes_and_goes_between(
         patch.setattr("fastjournald.tables.key_index.BLOCK_KEYS_MAX", size)
         patch.setattr("fastjournald.tables.key_index.BLOCK_KEYS_MIN", size // 8)
         patch.setattr("fastjournald.tables.key_index.PART_KEYS_MIN", max(3, size // 16))
-        patch.setattr("fastjournald.tables.key_runs.RUN_KEYS_MAX", 4 * size)
-        patch.setattr("fastjournald.tables.key_runs._TAKEN_KEYS_MIN", size)
+        patch.setattr("fastjournald.tables.key_index.RUN_KEYS_MAX", 4 * size)
+        patch.setattr("fastjournald.tables.key_index._TAKEN_KEYS_MIN", size)
         keys = Keys(*numbered(*before, *range(many_before)))
         for what, number in changes:
             if what in ("merge", "merge_gone", "sort_pending"):

@@ -58,7 +58,7 @@ def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
 def test_pause_of_more_domains_than_the_limit_is_busy(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.handlers.pause.PAUSED_DOMAINS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.domains.PAUSED_DOMAINS_MAX", 2)
     assert PAUSED_DOMAINS_MAX == 100_000
     assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert s.pause(b"a", 2 * SECOND) == ""

@@ -36,7 +36,7 @@ def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
 
 @pytest.mark.rule("LIMIT: at most 100,000 domains")
 def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.engine.handlers.limit.LIMITED_DOMAINS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.domains.LIMITED_DOMAINS_MAX", 2)
     assert [limit(s, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert limit(s, b"a", b'{"jobs":8}') == ""
     assert limit(s, b"b", NONE) == ""
@@ -45,7 +45,7 @@ def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_limit_bounds_bytes(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.handlers.limit.LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000)
+        "fastjournald.engine.handlers.domains.LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000)
     )
     names = [b"%01000d" % number for number in range(3)]
     assert [limit(s, name) for name in names] == ["", "", "busy"]

@@ -66,7 +66,7 @@ def test_waits_count_their_options_and_keep_no_second_key() -> None:
 
 def test_pauses_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.handlers.pause.PAUSED_BYTES_MAX", 2 * (PAUSE_BYTES + 1000)
+        "fastjournald.engine.handlers.domains.PAUSED_BYTES_MAX", 2 * (PAUSE_BYTES + 1000)
     )
     engine = Engine()
     names = [b"%01000d" % number for number in range(3)]
@@ -125,9 +125,7 @@ def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) 
 
 def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound some are notified twice, and none is missed."""
-    monkeypatch.setattr(
-        "fastjournald.engine.pubsub.notification_queue.EARLY_DELIVERIES_BYTES_MAX", 3000
-    )
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.EARLY_DELIVERIES_BYTES_MAX", 3000)
     engine = Engine()
     keys = [b"%01000d" % number for number in range(10)]
     for at, key in enumerate(keys):

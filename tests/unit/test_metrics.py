@@ -27,7 +27,7 @@ from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request
 from fastjournald.config.load import load_config
-from fastjournald.engine.request_counters import UNKNOWN
+from fastjournald.engine.context import UNKNOWN
 from fastjournald.histogram import Histogram
 from fastjournald.observability.http_app import PageResponse
 from fastjournald.observability.metric_values import histogram

@@ -18,7 +18,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournald.engine.engine import Engine, Scan
 from fastjournald.engine.key_filter import KeyFilter, expression_filter, range_filter
 from fastjournald.engine.pubsub.change_set import ChangeSet
-from fastjournald.engine.pubsub.expression_fan_out import LongMatch
+from fastjournald.engine.pubsub.fan_out import LongMatch
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.tables.signals import Signals
 from tests.property.subject import START, request
@@ -418,7 +418,7 @@ def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.pubsub.subscriptions.SEARCH_AT_ONCE_STEPS", 0)
     monkeypatch.setattr(
-        "fastjournald.engine.pubsub.expression_fan_out.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000
+        "fastjournald.engine.pubsub.fan_out.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000
     )
     s = Listening()
     s.set(b"single")
@@ -450,9 +450,7 @@ def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.pubsub.subscriptions.SEARCH_AT_ONCE_STEPS", 0)
-    monkeypatch.setattr(
-        "fastjournald.engine.pubsub.expression_fan_out.SEARCH_QUEUE_BYTES_MAX", 3000
-    )
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.SEARCH_QUEUE_BYTES_MAX", 3000)
     s = Listening()
     listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")
     listen(s.engine, LIGHT, 1, Query.REGEX, b"^k1.x")
@@ -465,7 +463,7 @@ def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
 def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.match_budget.MATCH_WORK_MAX", 10_000)
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.MATCH_WORK_MAX", 10_000)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -489,7 +487,7 @@ def test_ranges_that_match_far_too_often_end_and_nobody_elses(
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
 def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.match_budget.MATCH_WORK_MAX", 100)
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.MATCH_WORK_MAX", 100)
     s = Listening()
     s.set(b"k")
     for identifier in range(200):
@@ -502,8 +500,8 @@ def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch)
 def test_budget_ends_only_subscriptions_that_make_too_much_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.match_budget.CHANGES_BYTES_MAX", 5000)
-    monkeypatch.setattr("fastjournald.engine.pubsub.match_budget.ENDED_EACH", 10)
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.CHANGES_BYTES_MAX", 5000)
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.ENDED_EACH", 10)
     monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 100)
     s = Listening()
     for identifier in range(100):
@@ -518,7 +516,7 @@ def test_budget_ends_only_subscriptions_that_make_too_much_wait(
 def test_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.match_budget.MATCH_WORK_MAX", 100)
+    monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.MATCH_WORK_MAX", 100)
     s = Listening()
     for identifier in range(SUBSCRIPTIONS_PER_CONNECTION_MAX):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -539,12 +537,10 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX",
+        "fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX",
         3 * 20_000,
     )
-    monkeypatch.setattr(
-        "fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_BYTES_MAX", 115_000
-    )
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_BYTES_MAX", 115_000)
     s = Listening()
 
     def code_of(session: Hashable, identifier: int, expression: bytes) -> str:
@@ -606,7 +602,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.pubsub.subscriptions.SEARCH_AT_ONCE_STEPS", at_once)
     monkeypatch.setattr("fastjournald.engine.pubsub.regex_sets.LONG_MATCH_WORK", 20)
-    monkeypatch.setattr("fastjournald.engine.pubsub.expression_queue.LONG_MATCHES", 1)
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.LONG_MATCHES", 1)
     chance = random.Random(seed)
     changes = ChangeSet(Signals())
     subscriptions = Subscriptions(changes)

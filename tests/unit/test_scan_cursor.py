@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournald.engine.handlers.scan.cursor import (
+from fastjournald.engine.handlers.scan.page import (
     DOMAINS,
     EXPRESSION,
     RANGE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from fastjournald.tasks.scan_queue import Place, ScanQueue
+from fastjournald.tasks.scan_runner import Place, ScanQueue
 
 
 def stays() -> bool:

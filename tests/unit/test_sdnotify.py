@@ -13,7 +13,7 @@ import trio
 
 from fastjournal import sdnotify
 from fastjournal.sdnotify import notify, watchdog_seconds
-from fastjournald.tasks.watchdog import ping_watchdog
+from fastjournald.process import ping_watchdog
 
 
 @pytest.mark.parametrize("abstract", [False, True])

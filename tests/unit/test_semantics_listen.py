@@ -14,7 +14,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, V
 from fastjournal.protocol.declaration import Right
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.authorization import Grant, Grants
-from fastjournald.engine.prefetch import missing_notifications
+from fastjournald.engine.value_memory import missing_notifications
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
 
@@ -326,9 +326,7 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
 def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_PER_CONNECTION_MAX", 2
-    )
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
     s.set(b"p")
     for identifier in (1, 2, 2):
         assert s.listen_to(b"p", identifier=identifier).code == ""
@@ -347,7 +345,7 @@ def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
 def test_listen_with_too_many_subscriptions_in_all_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.subscription_limits.SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_MAX", 2)
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
     other = request(Function.GET, b"p", flags=LISTEN)
@@ -361,7 +359,7 @@ def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000
+        "fastjournald.engine.pubsub.subscriber.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000
     )
     keys = [b"p%d" % number for number in range(20)]
     for identifier, key in enumerate(keys):
@@ -380,7 +378,7 @@ def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
 def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_MAX", 1600)
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.NOTIFICATIONS_BYTES_MAX", 1600)
     for number in range(9):
         s.set(b"p%d" % number)
         s.listen_to(b"p%d" % number, identifier=number)

@@ -173,7 +173,7 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.pubsub.deliveries.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000
+        "fastjournald.engine.pubsub.subscriber.NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000
     )
     fixture = ServerFixture()
     fixture.disk.capacity_bytes = None

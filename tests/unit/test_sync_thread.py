@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from fastjournal.errors import LogFailedError
-from fastjournald.group_commit.sync_thread import SyncThread
+from fastjournald.group_commit.commit import SyncThread
 from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_limits import set_
 

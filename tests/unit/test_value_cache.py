@@ -11,8 +11,12 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, V
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS
-from fastjournald.engine.prefetch import missing_notifications, missing_soon
-from fastjournald.engine.value_memory import evict_values, fill_value
+from fastjournald.engine.value_memory import (
+    evict_values,
+    fill_value,
+    missing_notifications,
+    missing_soon,
+)
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.value_cache import ENTRY_BYTES, TEXT_BYTES, VALUE_BYTES, Unreadable, Values

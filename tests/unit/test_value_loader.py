@@ -13,7 +13,7 @@ from fastjournal.protocol.messages import Request
 from fastjournald.engine.engine import Missing
 from fastjournald.engine.value_memory import evict_values, fill_value
 from fastjournald.tables.entry import Cold
-from fastjournald.tasks.evictor import Evictor
+from fastjournald.tasks.value_loader import Evictor
 from tests.property.subject import request
 from tests.unit.server_fixture import SILENCE_S, ServerFixture
 

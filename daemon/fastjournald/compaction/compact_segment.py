@@ -1,50 +1,404 @@
 """Compaction of one sealed segment of the log: dead records leave the disk.
 
-A generator does it, and says what it needs from whoever drives it (``compaction.steps``).
+A generator does it, and asks its driver for each step.
 
 The order makes it safe. Records that have to stand elsewhere are appended first; all of them, and
 every removal that was believed, are durable before the segment is replaced or unlinked, by one
 rename or unlink, and only when a durable record says so. While another process reads the log
 nothing is written at all, or what was written counts the next time.
+
+The driver, which is the daemon or a test that crashes at every point, answers these steps:
+
+- ``TURN``: let others go on; it is answered with the present instant;
+- ``NOW``: answer with the present instant at once;
+- ``DURABLE``: wait until everything appended so far is durable;
+- ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
+  returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
+  raises;
+- ``Blocking`` with ``exclusive``: the same while nobody begins a snapshot, up to the next request
+  of the generator, or where a segment is replaced, until all entries know of that.
+
+A driver that ends early, because the daemon stops, throws in ``CompactionStoppedError`` instead of
+an answer. A crash throws in nothing.
+
+A sealed segment is replaced or removed so that no crash leaves its state in doubt. The read lock
+comes first, then the record that says what the segment will be, or that it will be removed. This is
+durable before the file changes, and ``cmdlog.recovery.segment_chain`` knows both states. So nothing
+is written again and again while somebody reads the log.
+
+Copy forward: live records of a segment are appended to the end of the log. Entries are written as
+they are, under fresh job ids, and the old ids are removed: no record about
+them from before matters any more. So a segment can go although something in it is live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
+from enum import Enum, StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import unpack_completion
+from fastjournal.cmdlog.format.layout import TIME_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import (
+    Delivered,
+    Extend,
+    Lease,
+    Limit,
+    Operation,
+    Pause,
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+    Tombstone,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import (
+    Record,
+    decode_bounds,
+    decode_record,
+    decode_time,
+    outer_stamps,
+)
 from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
-from fastjournal.disk import Disk
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
+from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.limits import COMPACTION_RETRY_US, FILTERED_RECORDS_MAX
-from fastjournald.compaction.copy_forward import (
-    copy_deliveries,
-    copy_entries,
-    copy_segment,
-    copy_tombstone,
+from fastjournal.limits import (
+    COMPACTION_RETRY_US,
+    COPIED_ENTRIES_MAX,
+    FILTERED_RECORDS_MAX,
+    WRITTEN_BYTES_MAX,
 )
 from fastjournald.compaction.liveness import Liveness
 from fastjournald.compaction.policy import MOVED_RECORD_BYTES, UNDERSIZED, awaited_most
-from fastjournald.compaction.replace_segment import SegmentFiles
 from fastjournald.compaction.segment_filter import SegmentFilter
-from fastjournald.compaction.steps import (
-    DURABLE,
-    NOW,
-    TURN,
-    Blocking,
-    Compaction,
-    CompactionOutcome,
-    CompactionResult,
-    CompactionStoppedError,
-    CompactionWish,
-)
+from fastjournald.engine.value_memory import fill_value
+from fastjournald.tables.entry import Cold
 from fastjournald.wal.segment_usage import SegmentScore
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
+    from fastjournald.compaction.segment_filter import KeptRecords
     from fastjournald.engine.store import Store
+    from fastjournald.tables.entry import Entry
+    from fastjournald.wal.journal import Journal
+
+
+class CompactionWish(Enum):
+    """A wish of a compaction that is no call."""
+
+    TURN = "turn"
+    NOW = "now"
+    DURABLE = "durable"
+
+
+TURN, NOW, DURABLE = CompactionWish.TURN, CompactionWish.NOW, CompactionWish.DURABLE
+
+
+class CompactionStoppedError(Exception):
+    """The daemon stops: the compaction has to leave nothing half done on the disk."""
+
+
+class Blocking(msgspec.Struct, frozen=True):
+    """A call that touches files."""
+
+    call: Callable[[], Any]
+    exclusive: bool = False
+
+
+class CompactionOutcome(StrEnum):
+    """End of the compaction of a segment."""
+
+    REMOVED = "removed"
+    """Nothing in it mattered any more."""
+    MOVED = "moved"
+    """The rest of it was appended anew, and it was removed."""
+    REWRITTEN = "rewritten"
+    LEFT = "left"
+    """Too little of it is dead."""
+    FAILED = "failed"
+    """It is damaged, or is being read, or there is no room."""
+
+
+class CompactionResult(NamedTuple):
+    """Outcome of a compaction, and the reason of a failure."""
+
+    outcome: CompactionOutcome
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return self.reason or self.outcome.value
+
+
+Compaction: TypeAlias = Generator[CompactionWish | Blocking, Any, CompactionResult]
+
+
+class SegmentFiles:
+    """The segments of a log, as compaction changes them.
+
+    Args:
+        journal: Journal that records each change of them.
+        writer: Writer of the log.
+        disk: Where it is.
+        directory: Directory of the log.
+    """
+
+    def __init__(self, journal: Journal, writer: LogWriter, disk: Disk, directory: str) -> None:
+        self.writer = writer
+        self.disk = disk
+        self.directory = directory
+        self._journal = journal
+        self._lock = Blocking(partial(lock_read, disk, directory, exclusive=True))
+
+    def path(self, info: SegmentInfo) -> str:
+        """Return where a segment is."""
+        return f"{self.directory}/{info.name}"
+
+    # --- steps of a compaction --------------------------------------------------------------------
+
+    def probe(self) -> Generator[Blocking, Any, None]:
+        """Look whether anybody reads the log.
+
+        Raises:
+            LogLockedError: Somebody does.
+        """
+        lock: DiskLock = yield self._lock
+        lock.close()
+
+    def lock(self, info: SegmentInfo) -> Generator[Blocking, Any, DiskLock]:
+        """Keep others from reading the log, and return the lock; else nothing stays beside.
+
+        Raises:
+            LogLockedError: Somebody reads the log.
+        """
+        try:
+            lock: DiskLock = yield self._lock
+        except LogLockedError:
+            yield Blocking(partial(self.drop_beside, info))
+            raise
+        return lock
+
+    def remove(self, info: SegmentInfo) -> Generator[CompactionWish | Blocking, Any, None]:
+        """Remove a segment, of which nothing matters any more.
+
+        Raises:
+            LogLockedError: Somebody reads the log; nothing was written.
+            LogFailedError: It could not be removed: the daemon must end.
+        """
+        journal, usage = self._journal, self._journal.usage
+        lock: DiskLock = yield self._lock
+        with closing(lock):
+            now = yield NOW
+            before = usage.previous.get(info.number)
+            for other in self.writer.sealed:
+                # its first record may be all that tells of the one before it
+                if other.number != before:
+                    continue
+                if not usage.seals_in.get(before, set()) - {info.number}:
+                    journal.log.segment_rewritten(before, other.bytes, other.crc32c, now, done=True)
+            journal.log.segment_removed(info.number, now)
+            yield DURABLE
+            yield Blocking(partial(self._unlink, info), exclusive=True)
+            self.writer.sealed.remove(info)
+            usage.remove_segment(info.number)
+
+    # --- outside of the event loop ----------------------------------------------------------------
+
+    def write_beside(self, info: SegmentInfo, kept: KeptRecords) -> SegmentInfo:
+        """Write what is kept of a segment beside it; return what is known of that.
+
+        Raises:
+            LogFailedError: There is no room for it; nothing stays beside.
+        """
+        self.drop_beside(info)
+        try:
+            crc = _write_pieces(self.disk, self.path(info), kept.parts)
+        except LogFailedError:
+            self.drop_beside(info)
+            raise
+        stamps = outer_stamps(part[:TIME_BYTES] for part in kept.parts[1:])
+        min_us, max_us = decode_bounds(*stamps)
+        return msgspec.structs.replace(
+            info,
+            bytes=kept.size,
+            crc32c=crc,
+            records=len(kept.parts) - 1,
+            first_us=decode_time(kept.parts[1][:TIME_BYTES]),
+            last_us=decode_time(kept.parts[-1][:TIME_BYTES]),
+            min_us=min_us,
+            max_us=max_us,
+        )
+
+    def drop_beside(self, info: SegmentInfo) -> None:
+        """Delete what was written beside a segment, if the disk lets it: a restart does it else."""
+        beside = f"{self.path(info)}.rw"
+        with suppress(LogFailedError):
+            if self.disk.exists(beside):
+                self.disk.unlink(beside)
+
+    def replace(self, info: SegmentInfo) -> None:
+        """Put what was written beside a segment in its place; the lock is held.
+
+        Raises:
+            LogFailedError: Nobody knows which of the two it is: the daemon must end.
+        """
+        path = self.path(info)
+        self.disk.rename(f"{path}.rw", path)
+        self.disk.sync_directory(self.directory)
+
+    def _unlink(self, info: SegmentInfo) -> None:
+        self.disk.unlink(self.path(info))
+        self.disk.sync_directory(self.directory)
+
+
+def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
+    """Create a file of all of it beside a segment, synced, and return its CRC-32C."""
+    crc = size = begin = 0
+    with closing(disk.create(f"{path}.rw", like=path)) as file:
+        for number, part in enumerate(parts, 1):
+            size += len(part)
+            if size >= WRITTEN_BYTES_MAX or number == len(parts):
+                piece = b"".join(parts[begin:number])
+                file.write(piece)
+                # a sync of all of it at once would hold up those of the log
+                file.sync()
+                crc = google_crc32c.extend(crc, piece)
+                size, begin = 0, number
+    return crc
+
+
+def copy_entries(
+    store: Store, files: SegmentFiles, job_ids: Iterable[bytes], now: int
+) -> Generator[CompactionWish | Blocking, Any, int]:
+    """Copy entries forward that are live and still carried by these jobs; return the present.
+
+    Raises:
+        LogFailedError: A value that is on disk only cannot be read.
+        LogCorruptError: So it is.
+    """
+    amended = store.journal.records.amended
+    for number, job_id in enumerate(job_ids, 1):
+        entry = amended.get(job_id)
+        if entry is not None and isinstance(entry.value, Cold):
+            place = Whereabouts(entry.position, entry.record_bytes, job_id)
+            value = yield Blocking(partial(read_value, files.disk, files.directory, place))
+            fill_value(store, entry, job_id, value, first_to_leave=True)
+            # it may have gone meanwhile
+            entry = amended.get(job_id)
+        if entry is not None:
+            _copy_entry(store, entry, now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
+def copy_segment(
+    store: Store, files: SegmentFiles, segment: SegmentFilter, now: int
+) -> Generator[CompactionWish, Any, int]:
+    """Copy forward all that is kept of a segment; return the present."""
+    for number, kept in enumerate(segment.kept.entries()):
+        entry = segment.entry_at(kept.start, kept.body, kept.end)
+        if entry is not None:
+            if isinstance(entry.value, Cold):
+                value = value_in(segment.data[kept.start : kept.end], entry.job_id)
+                fill_value(store, entry, entry.job_id, value, first_to_leave=True)
+            _copy_entry(store, entry, now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    for number, data in enumerate(segment.kept.others):
+        _copy_record(store, decode_record(data)[0], segment.liveness.named_here, now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    for info in files.writer.sealed:
+        # as it is now: its earlier facts, repeated, would hold if a crash cuts this
+        if info.number in segment.liveness.seals:
+            store.journal.log.segment_rewritten(
+                info.number, info.bytes, info.crc32c, now, done=True
+            )
+    return now
+
+
+def copy_deliveries(store: Store, now: int) -> Generator[CompactionWish, Any, int]:
+    """Write the last deliveries of domains whose intervals run; return the present.
+
+    A lease record proves one only while the record of its job stands too, wherever that is. So this
+    comes before a segment is replaced or removed, for all that only leases prove.
+    """
+    limits = store.rules.limits
+    for number, name in enumerate(list(limits.unlogged), 1):
+        if name in limits.unlogged:
+            del limits.unlogged[name]
+            if limits.waits_until(name) > now:
+                store.journal.log.delivered(name, limits.last_delivery(name), now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
+def copy_tombstone(store: Store, key: bytes, now: int) -> None:
+    """Tell a tombstone anew, if it stands."""
+    found = store.tombstones.find(key, now)
+    if found is not None:
+        timestamp, deleted_us = found
+        store.journal.log.tombstone(key, timestamp, now, deleted_us=deleted_us)
+        store.tombstones.recorded_again(key)
+
+
+def _copy_entry(store: Store, entry: Entry, now: int) -> None:
+    taken: tuple[int, ...] | None = None
+    if entry.job_id in store.journal.records.superseded:
+        further = (entry.uri, *(entry.links or ()))
+        taken = tuple(
+            number
+            for number, key in enumerate(further)
+            if key is not None and store.find(key) is not entry
+        )
+    with store.scheduler.facts_change(entry):
+        store.journal.copied_forward(entry, now, taken)
+
+
+def _copy_record(store: Store, record: Record, named_here: set[int], now: int) -> None:
+    """Tell anew what a record that is no entry's says, in a segment that is about to go."""
+    if record.command in (Command.START_ATTEMPT, Command.FAIL):
+        # with its entry
+        return
+    if record.command > Command.SCHEDULE:
+        copy_tombstone(store, unpack_completion(record.result).key, now)
+    else:
+        _copy_operation(store, unpack_operation(record.payload), named_here, now)
+
+
+def _copy_operation(store: Store, operation: Operation, named_here: set[int], now: int) -> None:
+    if isinstance(operation, SegmentRemoved):
+        if operation.number not in named_here:
+            store.journal.log.segment_removed(operation.number, now)
+    elif isinstance(operation, Tombstone):
+        copy_tombstone(store, operation.key, now)
+    elif isinstance(operation, Limit):
+        limit = store.rules.limits.own(operation.domain)
+        store.journal.log.limited(operation.domain, limit, now, again=True)
+    elif isinstance(operation, Delivered):
+        limits = store.rules.limits
+        if limits.waits_until(operation.domain) > now:
+            delivered_at = limits.last_delivery(operation.domain)
+            store.journal.log.delivered(operation.domain, delivered_at, now)
+    elif isinstance(operation, Pause):
+        until = store.rules.pauses.until(operation.domain)
+        store.journal.log.paused(operation.domain, until, now, again=True)
+    else:
+        # told by the segment that is appended to, in the end, or with its entry
+        assert isinstance(operation, SegmentStart | SegmentRewritten | Lease | Extend)
+
 
 KEPT_MAX = 0.75
 """Share of its bytes: a segment of which more stays is left as it is."""

@@ -7,7 +7,7 @@
   is copied forward too. A copy with a lease or burial that stands stays, or it would be copied for
   ever;
 - a completion stays while its tombstone stands; and any record that removes a job stays while the
-  job's own record may be on the disk elsewhere, or the job would return (``needed_removals``). A
+  job's own record may be on the disk elsewhere, or the job would return (``NeededRemovals``). A
   completion that stays for that only becomes a plain removal, so that its tombstone does not return
   either; so does the first change of such a job that goes; the end of a lease stays where workq
   might see two begin;
@@ -17,6 +17,10 @@
   that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
 - the first record, and the removal of a segment that another one names, stay; so does the newest
   record of size and checksum (seal) of a segment that is there.
+
+Removals that must stay: else a dead job whose own record is on the disk would return. Pure.
+
+Retention of tombstones: when a record that laid or erased one still matters. Pure.
 """
 
 from __future__ import annotations
@@ -73,13 +77,111 @@ from fastjournal.cmdlog.format.records import (
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import AWAITED_SEGMENTS_MAX
-from fastjournald.compaction.needed_removals import NeededRemovals
-from fastjournald.compaction.tombstone_retention import TombstoneRetention
 from fastjournald.tables.domain_limits import UNLIMITED, DomainLimit
+from fastjournald.tables.entry import Entry
+from fastjournald.wal.segment_usage import SegmentUsage
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry
+
+
+class NeededRemovals:
+    """Tells which removals in one segment must stay; nothing else is compacted meanwhile.
+
+    Args:
+        usage: Segment usage table.
+        number: Number of the segment.
+        present: Numbers of all sealed segments on the disk.
+
+    Attributes:
+        waits: Some of the segments with records of jobs that are removed here.
+        any: Whether a removal must stay.
+    """
+
+    def __init__(self, usage: SegmentUsage, number: int, present: frozenset[int]) -> None:
+        self._gone_in: set[int | None] = {number}
+        """Segments in which no record can be of a job that this one removes."""
+        self._held_in: set[int] = set()
+        """Segments in which one may be."""
+        self.waits: set[int] = set()
+        self.any = False
+        self._usage = usage
+        self._number = number
+        self._present = present
+
+    def is_needed(self, job_id: bytes) -> bool:
+        """Whether the record that removes a job must stay where it is.
+
+        It cannot be moved to the end of the log: a record behind it may use the key.
+        """
+        number = self._usage.segment_of(job_id)
+        if number in self._gone_in:
+            return False
+        if number in self._held_in:
+            return True
+        waits = self._usage.may_return(job_id, self._number, self._present)
+        if waits is None:
+            if number is not None:
+                self._gone_in.add(number)
+            return False
+        if number is not None:
+            self._held_in.add(number)
+        self.any = True
+        if len(self.waits) < AWAITED_SEGMENTS_MAX:
+            self.waits.add(waits)
+        return True
+
+    def may_hold(self, job_id: bytes) -> None:
+        """The record of a dead job may have outlived the last compaction of its segment."""
+        self._gone_in.discard(self._usage.may_still_hold(job_id))
+
+
+class TombstoneRetention:
+    """Tells which records about tombstones matter, of those in one segment.
+
+    Args:
+        store: Entries, leases and tombstones of the daemon.
+        overrides: Whether a record in the segment may undo one that is on the disk before it.
+    """
+
+    def __init__(self, store: Store, *, overrides: bool) -> None:
+        self._store = store
+        self._overrides = overrides
+
+    def lasts_until(self, key: bytes, laid: int, time: int | None, now: int) -> int | None:
+        """Return until when the tombstone lasts that a record laid; None: it stands no more.
+
+        Args:
+            key: Key of the tombstone.
+            laid: Timestamp of the tombstone, as the record says.
+            time: When the record was written.
+            now: The present.
+        """
+        tombstones = self._store.tombstones
+        tombstone = tombstones.find(key, now)
+        if tombstone is None:
+            return None
+        timestamp, deleted_us = tombstone
+        # where two were laid, the timestamp may be the earlier's and the instant the later's; a
+        # clock that was set back moves that instant, and not the record
+        if laid != timestamp and (time or 0) < deleted_us:
+            return None
+        return tombstones.lasts_until(deleted_us, now)
+
+    def may_undo(self, time: int | None, now: int) -> bool:
+        """Whether a tombstone from before ``time`` may be on the disk, and not over."""
+        return self._overrides and (time or 0) + self._store.tombstones.ttl_us > now
+
+    def repeats_erasure(self, key: bytes, erased_by: int, now: int) -> bool:
+        """Whether what stands under a key tells of a tombstone erased by a write of this time."""
+        entry = self._store.find(key)
+        if entry is not None and entry.persistent and entry.key == key:
+            # or it came when the tombstone was gone from memory
+            return entry.job_id in self._store.journal.records.erasers
+        tombstone = self._store.tombstones.find(key, now)
+        # an earlier one is what superseded work leaves: of two, replay takes the later timestamp
+        return tombstone is not None and tombstone[0] >= erased_by
+
 
 SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value

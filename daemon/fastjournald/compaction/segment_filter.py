@@ -3,13 +3,15 @@
 Every record is looked at once, from the first to the last. The rules: ``compaction.liveness``.
 ``assemble`` checks the result again at the end: an entry may have gone, or have been copied forward
 meanwhile. This is safe as long as everything appended is durable before the segment is replaced.
+
+Kept records: what compaction leaves of one segment. Pure.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,11 +20,73 @@ from fastjournal.cmdlog.format.records import entry_key, is_operation, job_id_at
 from fastjournal.cmdlog.recovery.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import FILTERED_BYTES_MAX, FILTERED_RECORDS_MAX
-from fastjournald.compaction.kept_records import KeptRecords
 from fastjournald.compaction.liveness import SCHEDULE, Liveness
 
 if TYPE_CHECKING:
     from fastjournald.tables.entry import Entry
+
+
+_FIELDS = 4
+
+
+class KeptEntry(NamedTuple):
+    """Offsets of the record of an entry."""
+
+    start: int
+    body: int
+    end: int
+    """In the segment as it was."""
+    start_after: int
+    """In the segment as it will be."""
+
+
+class KeptRecords:
+    """Header and records that stay of a segment, put together one by one.
+
+    Attributes:
+        parts: Header and records.
+        size: Bytes of all of them.
+        others: The records that are no entry's.
+    """
+
+    def __init__(self) -> None:
+        self.parts = [SEGMENT_HEADER]
+        self.size = len(SEGMENT_HEADER)
+        self.others: list[bytes] = []
+        self._entries = array("Q")
+        """The fields of each ``KeptEntry``, one behind the other."""
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether one of the records is an entry's."""
+        return self.entry_count > 0
+
+    @property
+    def entry_count(self) -> int:
+        """How many of the records are entries'."""
+        return len(self._entries) // _FIELDS
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of those that a move appends: the first record tells of the segment before only."""
+        return self.size - sum(map(len, self.parts[:2]))
+
+    def entries(self) -> Iterator[KeptEntry]:
+        """Yield the places of the records of entries."""
+        for at in range(0, len(self._entries), _FIELDS):
+            yield KeptEntry(*self._entries[at : at + _FIELDS])
+
+    def add_entry(self, start: int, body: int, end: int, record: bytes) -> None:
+        """Add the record of an entry, and from where it comes."""
+        self._entries.extend((start, body, end, self.size))
+        self.parts.append(record)
+        self.size += len(record)
+
+    def add(self, records: list[bytes]) -> None:
+        """Add records that are no entry's."""
+        self.others += records
+        self.parts += records
+        self.size += sum(map(len, records))
 
 
 class SegmentFilter:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fastjournal import limits
 from fastjournal.loglines import LogFormat
-from fastjournald.engine.settings import Settings
+from fastjournald.engine.context import Settings
 
 # Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
 SECONDS_MAX = 1_000_000_000

@@ -1,4 +1,7 @@
-"""Context of a handler: the whole state of the engine between two requests. Pure."""
+"""Context of a handler: the whole state of the engine between two requests. Pure.
+
+With it the settings of the engine (bounds and defaults), and the counters for metrics.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,10 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from fastjournal import limits
-from fastjournal.protocol import Reply, Request, encode_reply_to
+from fastjournal.protocol import Function, Reply, Request, encode_reply_to
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
-from fastjournald.engine.request_counters import RequestCounters
-from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.engine.waiters import Waiter, Waiters
@@ -24,6 +25,62 @@ from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.record_encoder import Append
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    """Bounds and defaults of the engine; sizes in bytes, times in microseconds."""
+
+    value_bytes_max: int = limits.VALUE_BYTES_MAX
+    reply_bytes_max: int = limits.REPLY_BYTES_MAX
+    lease_us_default: int = limits.LEASE_US_DEFAULT
+    attempts_max: int = 0
+    """Lost leases after which an entry is buried; 0: no limit."""
+    retry_delay_us: int = limits.RETRY_DELAY_US
+    """After the first failed attempt; doubled for each further one."""
+    retry_delay_us_max: int = limits.RETRY_DELAY_US_MAX
+    interval_us_default: int = 0
+    """Least time between two deliveries of a domain; 0: no limit."""
+    jobs_default: int = 0
+    """Most entries of a domain that are leased at once; 0: no limit."""
+    tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
+    tombstones_max: int = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
+    clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
+    memory_bytes_max: int = 0
+    """Bytes of entries in memory, from which on values are evicted; 0: all stay."""
+    cold_bytes_min: int = limits.COLD_BYTES_MIN
+    """Smaller values stay in memory, and such as ADD and NOT may change."""
+    postpone_us_max: int = limits.POSTPONE_US_MAX
+    """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
+
+
+UNKNOWN = -1
+"""Counts as the function of requests whose function has no name."""
+
+_FUNCTIONS = frozenset(map(int, Function))
+
+
+class RequestCounters:
+    """Numbers of requests by function, and of error replies by function and error code."""
+
+    __slots__ = ("errors", "requests")
+
+    def __init__(self) -> None:
+        self.requests = dict.fromkeys((*_FUNCTIONS, UNKNOWN), 0)
+        """Function to the number of its requests so far."""
+        self.errors: dict[tuple[int, str], int] = {}
+        """Function and error code to the number of such replies so far."""
+
+    def count_refused(self, function: int, error: str) -> None:
+        """Count a request that was not carried out, and its error."""
+        known = function if function in _FUNCTIONS else UNKNOWN
+        self.requests[known] += 1
+        self.count_error(known, error)
+
+    def count_error(self, function: int, error: str) -> None:
+        """Count an error: its code and what follows it."""
+        about = function, error.partition(" ")[0]
+        self.errors[about] = self.errors.get(about, 0) + 1
 
 
 def _discard(data: bytes, records: int, now: int) -> int:

@@ -18,8 +18,7 @@ from fastjournald.engine.store import Store
 from fastjournald.engine.waiters import Waiters
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.domain_limits import moved
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import REQUEUE, EntryState
+from fastjournald.tables.entry import REQUEUE, Entry, EntryState
 from fastjournald.tables.signals import TIMER
 
 

@@ -23,7 +23,7 @@ from fastjournal.protocol import (
     encode_successes,
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
-from fastjournald.engine.context import Context, new_journal
+from fastjournald.engine.context import Context, Settings, new_journal
 from fastjournald.engine.deadlines import ClockSteps, Deadlines, MovedEnds
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
@@ -36,7 +36,6 @@ from fastjournald.engine.handlers.table import (
 from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.notifications import Notifications
-from fastjournald.engine.settings import Settings
 from fastjournald.engine.undelivered import DeliveredJobs, release_undelivered
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.entry import Entry

@@ -7,8 +7,7 @@ from collections import Counter
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournald.engine.store import EntryCounts, Store
 from fastjournald.tables.domain import NEVER, Domain
-from fastjournald.tables.entry import NOTHING, Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import NOTHING, Entry, EntryState
 from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.scheduler import Scheduler

@@ -16,8 +16,7 @@ from fastjournal.cmdlog.format.endings import (
 )
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import END_LEASE, KICK, EntryState
+from fastjournald.tables.entry import END_LEASE, KICK, Entry, EntryState
 from fastjournald.tables.value_cache import text_bytes
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"

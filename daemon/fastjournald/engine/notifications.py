@@ -17,8 +17,8 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
-from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
+from fastjournald.engine.value_memory import missing_notifications
 from fastjournald.tables.entry import Cold
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 

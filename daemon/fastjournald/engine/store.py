@@ -15,8 +15,16 @@ from fastjournal.protocol import Flag, Pair, Reply
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.domain_rules import DomainRules
-from fastjournald.tables.entry import NOTHING, Cold, Entry
-from fastjournald.tables.entry_states import INSERT, REMOVE, REQUEUE, Cause, EntryState
+from fastjournald.tables.entry import (
+    INSERT,
+    NOTHING,
+    REMOVE,
+    REQUEUE,
+    Cause,
+    Cold,
+    Entry,
+    EntryState,
+)
 from fastjournald.tables.expiry import ExpiryQueue
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.leases import LeaseTable

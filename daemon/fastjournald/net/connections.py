@@ -9,8 +9,7 @@ from collections.abc import Hashable
 import trio
 
 from fastjournal import limits
-from fastjournald.admission.close_reason import CloseReason
-from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.admission.memory_budget import CloseReason, EvictionQueue
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.net.listeners import accept, is_unix, keep_alive, origin_of, peer_of, take_socket
 from fastjournald.net.plain_socket import ClientTransport, PlainSocket

@@ -37,13 +37,12 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_error,
 )
-from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.log_growth import LogRoom, bytes_of
-from fastjournald.admission.memory_budget import NEVER, MemoryAccount
+from fastjournald.admission.memory_budget import NEVER, CloseReason, MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
-from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.engine.value_memory import missing_notifications
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.session_steps import (
     CLOSE,

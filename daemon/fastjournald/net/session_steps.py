@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Missing, Scan
-from fastjournald.engine.prefetch import missing_soon
+from fastjournald.engine.value_memory import missing_soon
 from fastjournald.tables.entry import Entry
 
 

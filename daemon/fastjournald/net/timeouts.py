@@ -12,8 +12,7 @@ from collections.abc import Hashable, Mapping
 import trio
 
 from fastjournal import limits
-from fastjournald.admission.close_reason import CloseReason
-from fastjournald.admission.memory_budget import NEVER
+from fastjournald.admission.memory_budget import NEVER, CloseReason
 from fastjournald.net.plain_socket import ClientTransport
 from fastjournald.runtime import Runtime
 

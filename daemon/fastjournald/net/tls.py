@@ -10,7 +10,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.protocol import encode_error
-from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.admission.memory_budget import EvictionQueue
 
 GOODBYE_SECONDS = 1.0
 """To tell a peer that takes nothing that this is the end."""

@@ -7,8 +7,8 @@ from heapq import heappush, heappushpop
 import msgspec
 
 from fastjournal.limits import METRICS_DOMAINS_MAX, PAGE_DOMAINS_MAX
-from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.engine import Engine
+from fastjournald.engine.handlers.stats import oldest_due
 from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import Domain
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
-from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.engine.handlers.stats import oldest_due
 from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.observability.domain_totals import Totals
 from fastjournald.observability.metric_values import histogram

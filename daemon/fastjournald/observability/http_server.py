@@ -30,7 +30,7 @@ from hypercorn.utils import UnexpectedMessageError
 
 from fastjournal import limits
 from fastjournal.printable import safe_text
-from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.admission.memory_budget import EvictionQueue
 from fastjournald.observability.bounded_stream import BoundedStream
 from fastjournald.observability.http_app import Page, answer
 

@@ -12,17 +12,15 @@ from itertools import islice
 import msgspec
 
 from fastjournal.limits import PAGE_ENTRIES_MAX, PAGE_LOOKS_MAX
-from fastjournald.engine.backlog_age import oldest_due
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.stats import about_domain
+from fastjournald.engine.handlers.stats import about_domain, oldest_due
 from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
 from fastjournald.observability.domain_totals import Top
 from fastjournald.observability.page_text import SECOND_US
 from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import NEVER, Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import STATE_NAMES
+from fastjournald.tables.entry import STATE_NAMES, Entry
 
 
 class Overview(msgspec.Struct):

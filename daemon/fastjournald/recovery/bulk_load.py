@@ -19,8 +19,16 @@ from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedE
 from fastjournal.keys import parse_journal_key
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Cold, Entry, Extra
-from fastjournald.tables.entry_states import LOAD, EntryState
+from fastjournald.tables.entry import (
+    JOB_ID_REST,
+    LOAD,
+    NOTHING,
+    RUN_KEPT_BYTES,
+    Cold,
+    Entry,
+    EntryState,
+    Extra,
+)
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.live_capture import SEGMENT_SHIFT
 

@@ -23,9 +23,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.keys import parse_journal_key
 from fastjournal.loglines import field_text
 from fastjournald.config.options import Config
-from fastjournald.engine.context import new_journal
+from fastjournald.engine.context import Settings, new_journal
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.settings import Settings
 from fastjournald.engine.value_memory import evict_values
 from fastjournald.recovery.bulk_load import load_store
 from fastjournald.recovery.scan_worker import start_scan_worker

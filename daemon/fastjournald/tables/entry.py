@@ -1,4 +1,4 @@
-"""Entry: journal entry or plain entry, by its primary key, and its further keys. In memory.
+"""Entry: journal entry or plain entry, with its keys, its state and the legal transitions.
 
 All times are microseconds.
 
@@ -8,13 +8,25 @@ only few have are an object of their own, ``extra``. Properties lead to both.
 
 The facts are the key of an entry in the order of work, and must not change while it stands in a
 list that is sorted by them: see ``Scheduler.facts_change``.
+
+States of an entry, and the table of legal transitions between them, by cause.
+
+    absent   not in the store: new, removed, or popped by NEXT
+    plain    key/value data that nobody works on
+    ready    due: NEXT hands it out
+    delayed  waits for its instant, for a lock, or for the end of other work on its URI
+    leased   in flight: worked on until its lease ends
+    buried   dead letter: set aside until KICK
+
+A state changes in ``Entry.move_to`` and ``Entry.move_all`` only. They assert that the transition is
+legal for its cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -31,8 +43,73 @@ from fastjournal.cmdlog.format.packed_entry import (
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry_states import Cause, EntryState
 from fastjournald.tables.lease_holders import LeaseOperation
+
+
+class EntryState:
+    """Numbers of the states (plain integers: they are compared often)."""
+
+    ABSENT: Final = 0
+    PLAIN: Final = 1
+    READY: Final = 2
+    DELAYED: Final = 3
+    LEASED: Final = 4
+    BURIED: Final = 5
+
+
+STATE_NAMES: Final = ("absent", "plain", "ready", "delayed", "worked on", "buried")
+"""As STATS calls them."""
+
+_STATES = range(len(STATE_NAMES))
+_ABSENT, _PLAIN, _READY = EntryState.ABSENT, EntryState.PLAIN, EntryState.READY
+_DELAYED, _LEASED, _BURIED = EntryState.DELAYED, EntryState.LEASED, EntryState.BURIED
+
+Cause: TypeAlias = tuple[frozenset[int], ...]
+"""Cause of transitions: for each state those that may follow it, for this cause."""
+
+
+def _cause(*transitions: tuple[set[int], set[int]]) -> Cause:
+    """Return a cause by states before, and those that may follow each of them."""
+    return tuple(
+        frozenset().union(*(after for before, after in transitions if state in before))
+        for state in _STATES
+    )
+
+
+_QUEUED = {_READY, _DELAYED}
+_WAITING = {_PLAIN, *_QUEUED}
+
+INSERT: Final = _cause(({_ABSENT}, _WAITING))
+"""SET, ADD; or an undelivered reply of NEXT, which popped it."""
+LOAD: Final = _cause(({_ABSENT}, {*_WAITING, _LEASED, _BURIED}))
+"""Recovery."""
+REQUEUE: Final = _cause((_QUEUED, _QUEUED))
+"""Its instant has come; or a lock, or work on its URI, began or ended."""
+LEASE: Final = _cause((_WAITING, {_LEASED}))
+"""NEXT takes what is ready, GET whatever waits."""
+END_LEASE: Final = _cause(({_LEASED}, _WAITING))
+"""The lease was released or ran out, or the attempt failed."""
+BURY: Final = _cause(({*_WAITING, _LEASED}, {_BURIED}))
+"""BURY, or the last attempt failed."""
+KICK: Final = _cause(({_BURIED}, _WAITING))
+RENAME: Final = _cause(({_PLAIN}, _QUEUED), (_QUEUED, _WAITING), ({_BURIED}, {_BURIED}))
+"""A journal key for a plain one, or the other way round, or of another instant."""
+REMOVE: Final = _cause(({*_WAITING, _LEASED, _BURIED}, {_ABSENT}))
+"""DELETE, PURGE or the end of its life; newer work took its place; or NEXT popped it."""
+
+CAUSES: Final[Mapping[str, Cause]] = {
+    "INSERT": INSERT,
+    "LOAD": LOAD,
+    "REQUEUE": REQUEUE,
+    "LEASE": LEASE,
+    "END_LEASE": END_LEASE,
+    "BURY": BURY,
+    "KICK": KICK,
+    "RENAME": RENAME,
+    "REMOVE": REMOVE,
+}
+"""Table of legal transitions, by the names of their causes."""
+
 
 RUN_KEPT_BYTES = 9
 """Leading bytes of a job id that are kept where the rest of the id is the arrival."""
@@ -45,7 +122,7 @@ JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
 
 _pack_instant = Struct(">Q").pack
 # Each `|` of a Flag is a call of Python.
-_PERSISTENT, _LOCKED, _BURIED, _JOURNAL, _PAUSED = (int(bit) for bit in State)
+_PERSISTENT, _LOCKED, _BURIED_BIT, _JOURNAL, _PAUSED = (int(bit) for bit in State)
 
 
 class Cold(msgspec.Struct, frozen=True, gc=False):
@@ -296,7 +373,7 @@ class Entry(Packed, eq=False, gc=False):
         if self.persistent:
             state |= _PERSISTENT
         if self.state == EntryState.BURIED:
-            state |= _BURIED
+            state |= _BURIED_BIT
         if self.journal:
             state |= _JOURNAL
         if self.domain.paused_until:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from fastjournal import limits
 from fastjournal.cmdlog.format.endings import superseded_by
 from fastjournald.tables.domain import Domain, Leases
-from fastjournald.tables.entry import NOTHING, Entry, Extra
-from fastjournald.tables.entry_states import LEASE, LOAD, EntryState
+from fastjournald.tables.entry import LEASE, LOAD, NOTHING, Entry, EntryState, Extra
 from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals

@@ -16,10 +16,8 @@ from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.packed_entry import not_before_of
 from fastjournald.tables.domain import NEVER, Domain, RoundRobin
-from fastjournald.tables.domain_limits import DomainLimits
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import BURY, INSERT, Cause, EntryState
-from fastjournald.tables.pauses import Pauses
+from fastjournald.tables.domain_limits import DomainLimits, Pauses
+from fastjournald.tables.entry import BURY, INSERT, Cause, Entry, EntryState
 from fastjournald.tables.signals import Signals
 
 _READY, _DELAYED, _BURIED = EntryState.READY, EntryState.DELAYED, EntryState.BURIED

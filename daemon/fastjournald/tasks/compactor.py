@@ -23,9 +23,7 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
-from fastjournald.compaction.compact_segment import compact_segment
-from fastjournald.compaction.policy import candidates, excess
-from fastjournald.compaction.steps import (
+from fastjournald.compaction.compact_segment import (
     DURABLE,
     NOW,
     TURN,
@@ -33,7 +31,9 @@ from fastjournald.compaction.steps import (
     Compaction,
     CompactionResult,
     CompactionStoppedError,
+    compact_segment,
 )
+from fastjournald.compaction.policy import candidates, excess
 from fastjournald.runtime import Runtime
 from fastjournald.tasks.free_space import may_rewrite
 

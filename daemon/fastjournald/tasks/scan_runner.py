@@ -1,4 +1,4 @@
-"""Scan runner: carries out range and regex scans in slices, beside everything else.
+"""Scan runner and scan queue: range and regex scans in slices, beside everything else.
 
 A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
 share one turnstile, so that fifty of them hold the loop no longer than one: a request that waits in
@@ -11,11 +11,19 @@ much to wait with, its page ends there. The thread is for one at a time, in turn
 
 The index that they go through is brought up to date here: in slices while no request comes, else in
 a slice of a turn, as if the index were a client.
+
+Scan queue: a bounded number of places, for which the scans of all clients take turns.
+
+A connection has one scan at a time, so turns of scans are turns of connections. Scans that begin
+and scans that go on get every other place: whoever asks for little is soon done, and nobody who
+asks for much waits for ever. A client that has ended its requests may have gone, and nothing tells
+that apart from one that still reads: its scan gets a place where no other scan wants it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TypeGuard
@@ -29,7 +37,114 @@ from fastjournald.engine.engine import LongMatches, Missing, Scan
 from fastjournald.runtime import Runtime
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
-from fastjournald.tasks.scan_queue import Place, ScanQueue
+
+
+class _QueuedScan:
+    """Scan in the queue."""
+
+    __slots__ = ("granted", "has_ended", "left")
+
+    def __init__(self, has_ended: Callable[[], bool]) -> None:
+        self.has_ended = has_ended
+        self.granted = trio.Event()
+        self.left = False
+
+
+class ScanQueue:
+    """Places, and the queue of scans that want one.
+
+    Args:
+        places: Number of the places.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._beginning: deque[_QueuedScan] = deque()
+        self._going_on: deque[_QueuedScan] = deque()
+        self._ended: deque[_QueuedScan] = deque()
+        """Scans of clients that have ended their requests."""
+        self._prefers_beginning = True
+        """Whether the next place is for a scan that begins."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a scan wants a place of one that has one."""
+        return bool(self._beginning or self._going_on)
+
+    async def enter(self, has_ended: Callable[[], bool], *, begins: bool) -> None:
+        """Take a place, until ``leave`` is called.
+
+        Args:
+            has_ended: Whether the client of the scan has ended its requests.
+            begins: Whether the scan had no place before.
+        """
+        client = _QueuedScan(has_ended)
+        (self._beginning if begins else self._going_on).append(client)
+        self._grant()
+        try:
+            await client.granted.wait()
+        except trio.Cancelled:
+            client.left = True
+            if client.granted.is_set():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Let the next scan have the place."""
+        self._free += 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._free and (client := self._next()) is not None:
+            self._free -= 1
+            client.granted.set()
+
+    def _next(self) -> _QueuedScan | None:
+        """Take the next scan out of the queue, and return it; None: there is none."""
+        while self.is_awaited:
+            queues = (self._beginning, self._going_on)
+            queue = queues[not self._prefers_beginning] or queues[self._prefers_beginning]
+            client = queue.popleft()
+            if client.left:
+                continue
+            if client.has_ended():
+                self._ended.append(client)
+                continue
+            self._prefers_beginning = queue is not self._beginning
+            return client
+        while self._ended:
+            client = self._ended.popleft()
+            if not client.left:
+                return client
+        return None
+
+
+class Place:
+    """Place of one scan, which it may leave and take again.
+
+    Args:
+        queue: Queue of the scans.
+        has_ended: Whether the client of the scan has ended its requests.
+    """
+
+    def __init__(self, queue: ScanQueue, has_ended: Callable[[], bool]) -> None:
+        self._queue = queue
+        self.has_ended = has_ended
+        self._is_held = False
+        self._begins = True
+
+    async def enter(self) -> None:
+        """Take it, unless that was done."""
+        if not self._is_held:
+            await self._queue.enter(self.has_ended, begins=self._begins)
+            self._is_held, self._begins = True, False
+
+    def leave(self) -> None:
+        """Let another scan have it, unless that was done."""
+        if self._is_held:
+            self._is_held = False
+            self._queue.leave()
+
 
 SLICE_SECONDS = 0.001
 """So long is the index brought up to date at a time, where no request comes."""

@@ -22,8 +22,7 @@ from typing import NamedTuple
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, SEGMENT, unpack_facts, unpack_record
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.live_index import LiveChanges
-from fastjournald.tables.entry import NOTHING, Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import NOTHING, Entry, EntryState
 from fastjournald.tables.key_table import PARTS, KeyTable
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 

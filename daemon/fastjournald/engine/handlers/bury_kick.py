@@ -25,8 +25,7 @@ from fastjournald.engine.handlers.arguments import (
     is_domain,
     token_of,
 )
-from fastjournald.tables.entry import Cold, Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Cold, Entry, EntryState
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"

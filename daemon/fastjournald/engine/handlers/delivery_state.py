@@ -11,8 +11,7 @@ from fastjournal.limits import DUE_LOOK_WORK
 from fastjournald.engine.context import Context
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import NEVER, Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 
 _SECOND_US = 1_000_000
 

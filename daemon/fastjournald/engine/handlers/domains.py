@@ -1,30 +1,68 @@
-"""DOMAINS: list of the domains that hold anything, in byte order, page by page.
+"""DOMAINS, PAUSE, LIMIT, PURGE: handlers of requests about a whole domain.
+
+DOMAINS: list of the domains that hold anything, in byte order, page by page.
 
 A page costs what it shows: it begins with a search in the sorted names, and a token that covers few
 domains leads to these alone. It ends where it has as much work as a turn of the event loop may.
+
+PAUSE: deliver no job of a domain for a while.
+
+LIMIT: rate limit, concurrency limit, lease and attempts of a domain.
+
+PURGE: delete the entries of a domain that are not leased, some at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import chain, islice
+from typing import Annotated
 
 import msgspec
 
-from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, PAIRS_MAX, TURN_WORK
-from fastjournal.protocol import Pair, Query, Reply, Request, ValueType
+from fastjournal.limits import (
+    ASIDE_WORK_MAX,
+    ENTRY_WORK,
+    INSTANT_MAX,
+    KEY_BYTES_MAX,
+    LIMIT_BYTES,
+    LIMIT_MAX,
+    LIMIT_VALUE_BYTES_MAX,
+    LIMITED_BYTES_MAX,
+    LIMITED_DOMAINS_MAX,
+    PAIRS_MAX,
+    PAUSE_BYTES,
+    PAUSED_BYTES_MAX,
+    PAUSED_DOMAINS_MAX,
+    PURGE_ENTRIES_MAX,
+    PURGE_LOOKS_A_UNIT,
+    PURGE_LOOKS_MAX,
+    TURN_WORK,
+    WRITTEN_BYTES_A_UNIT,
+)
+from fastjournal.protocol import ErrorCode, Pair, Query, Reply, Request, ValueType
 from fastjournal.protocol.pairs import PAIR_BYTES, REPLY_BYTES
+from fastjournal.versioned_json import json_fault
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN
-from fastjournald.engine.handlers.scan.cursor import (
+from fastjournald.engine.handlers.arguments import (
+    NOT_A_DOMAIN,
+    OVERWRITE,
+    PERSIST,
+    READ_ONLY,
+    is_domain,
+)
+from fastjournald.engine.handlers.scan.page import (
+    BAD_CURSOR,
     CURSOR_BYTES,
     DOMAINS,
     Cursor,
     decode_cursor,
     encode_cursor,
 )
-from fastjournald.engine.handlers.scan.query_plan import BAD_CURSOR
 from fastjournald.engine.handlers.stats import about_domain
 from fastjournald.engine.key_filter import prefix_stop
+from fastjournald.tables.domain_limits import UNLIMITED
+from fastjournald.tables.entry import Entry
 
 
 def domains(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
@@ -73,3 +111,137 @@ def _pair(context: Context, name: bytes, now: int) -> Pair:
     facts = about_domain(context, name, now)
     facts["paused_until_us"] = facts["paused_until"]
     return Pair(name, int(ValueType.STRING), msgspec.json.encode(facts))
+
+
+_NO_TTL = f"{ErrorCode.BAD_REQUEST} PAUSE needs TTL; 0 resumes"
+_TOO_MANY_PAUSED = f"{ErrorCode.BUSY} {PAUSED_DOMAINS_MAX} domains are paused"
+_PAUSED_TOO_LARGE = f"{ErrorCode.BUSY} the domains that are paused take {PAUSED_BYTES_MAX} bytes"
+
+
+def pause(context: Context, _session: Hashable, request: Request, now: int) -> str:
+    """Pause a domain until now + ttl, whether it has entries or not; ttl 0 resumes it."""
+    name, ttl = request.key, request.ttl
+    if not is_domain(name):
+        return NOT_A_DOMAIN
+    if ttl is None:
+        return _NO_TTL
+    store = context.store
+    paused = name in store.rules.pauses
+    if not ttl:
+        if paused:
+            store.rules.resume(name)
+            context.journal.log.paused(name, 0, now)
+        return ""
+    if not paused and len(store.rules.pauses) >= PAUSED_DOMAINS_MAX:
+        return _TOO_MANY_PAUSED
+    if not paused and store.rules.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
+        return _PAUSED_TOO_LARGE
+    if context.read_only:
+        return READ_ONLY
+    until = min(now + ttl, INSTANT_MAX)
+    store.rules.pause(name, until)
+    context.journal.log.paused(name, until, now)
+    return ""
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] | msgspec.UnsetType
+
+_TOO_MANY_LIMITED = f"{ErrorCode.BUSY} {LIMITED_DOMAINS_MAX} domains have limits of their own"
+_LIMITED_TOO_LARGE = f"{ErrorCode.BUSY} the domains with limits take {LIMITED_BYTES_MAX} bytes"
+_NO_STRING = f"{ErrorCode.BAD_VALUE} LIMIT needs a JSON object as a value of type string"
+_LONG_VALUE = f"{ErrorCode.TOO_LARGE} the value of LIMIT has at most {LIMIT_VALUE_BYTES_MAX} bytes"
+_STRING = int(ValueType.STRING)
+
+
+class _Given(msgspec.Struct, forbid_unknown_fields=True):
+    """The value of a request; what is not named stays."""
+
+    interval_us: _Number = msgspec.UNSET
+    jobs: _Number = msgspec.UNSET
+    lease_us: _Number = msgspec.UNSET
+    attempts: _Number = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Given).decode
+
+
+def limit(context: Context, _session: Hashable, request: Request, now: int) -> str:
+    """Set the limits of a domain that the value names, whether it has entries or not."""
+    name = request.key
+    if not is_domain(name):
+        return NOT_A_DOMAIN
+    if request.value_type != _STRING:
+        return _NO_STRING
+    if len(request.value) > LIMIT_VALUE_BYTES_MAX:
+        return _LONG_VALUE
+    try:
+        given = msgspec.structs.asdict(_decode(request.value))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # the second one comes of a name that is no UTF-8
+        return f"{ErrorCode.BAD_VALUE} {json_fault(request.value, error)}"
+    store = context.store
+    limits = store.rules.limits
+    before = limits.own(name)
+    named = {field: number for field, number in given.items() if number is not msgspec.UNSET}
+    after = msgspec.structs.replace(before, **named)
+    if after == before:
+        return ""
+    if before == UNLIMITED:
+        if len(limits) >= LIMITED_DOMAINS_MAX:
+            return _TOO_MANY_LIMITED
+        if limits.bytes + LIMIT_BYTES + len(name) > LIMITED_BYTES_MAX:
+            return _LIMITED_TOO_LARGE
+    if context.read_only:
+        return READ_ONLY
+    store.rules.limit(name, after, now)
+    if name in limits.unlogged:
+        # no record may prove a delivery from before there was an interval
+        del limits.unlogged[name]
+        context.journal.log.delivered(name, limits.last_delivery(name), now)
+    context.journal.log.limited(name, after, now)
+    return ""
+
+
+def purge(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
+    """Delete the first entries in the order of work; the reply's ttl tells how many."""
+    name = request.key
+    if not is_domain(name):
+        return NOT_A_DOMAIN
+    store = context.store
+    count = 1 if request.count is None else min(request.count, PURGE_ENTRIES_MAX)
+    timestamp = request.timestamp
+    if timestamp > now + context.settings.clock_skew_us_max:
+        # its tombstones would refuse new work until that time has come
+        timestamp = now
+    # beside the entries: their links, and the bytes of their keys
+    work_over = store.work + ENTRY_WORK * count + ASIDE_WORK_MAX
+    leaves_tombstones = not request.flags & OVERWRITE
+    persist = bool(request.flags & PERSIST)
+    purged: list[tuple[Entry, int]] = []
+    for entry in list(islice(_unlocked(context, session, name, now), count)):
+        if store.work > work_over:
+            break
+        store.remove(entry, now)
+        purged.append((entry, max(timestamp, entry.timestamp)))
+        if leaves_tombstones:
+            store.tombstones.put_for(entry, purged[-1][1], now, persist=persist)
+        store.work += ENTRY_WORK + len(entry.key) // WRITTEN_BYTES_A_UNIT
+    context.journal.purged(purged, now, tombstones=leaves_tombstones, persist=persist)
+    return Reply(ttl=len(purged))
+
+
+def _unlocked(context: Context, session: Hashable, name: bytes, now: int) -> Iterator[Entry]:
+    """Yield the entries of a domain that are ready, delayed or buried, within the bounds.
+
+    Those that another connection has locked are left out.
+    """
+    store = context.store
+    domain = store.scheduler.domains.get(name)
+    if domain is None:
+        return
+    standing = chain(domain.ready, domain.delayed, domain.buried_order)
+    for looks, entry in enumerate(islice(standing, PURGE_LOOKS_MAX)):
+        if looks % PURGE_LOOKS_A_UNIT == 0:
+            store.work += 1
+        if not store.locks.locked_to(entry.key, session, now):
+            yield entry

@@ -1,11 +1,16 @@
-"""GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan."""
+"""GET of one key, and PEEK.
+
+GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan.
+
+PEEK: read the entries that NEXT would lease now, without a lease or any other change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 from fastjournal.cmdlog.format import workq
-from fastjournal.limits import KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT
+from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX, WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import QUERY_MASK, ErrorCode, Reply, Request, encode_reply_to
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
@@ -16,14 +21,54 @@ from fastjournald.engine.handlers.arguments import (
     LOCKED,
     READ_ONLY,
     SCARCE,
+    TWO_KEYS,
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
-from fastjournald.engine.handlers.scan.query_plan import plan_of
+from fastjournald.engine.handlers.next import (
+    ANY_DOMAIN,
+    ends_batch,
+    is_any_domain,
+    nothing_due,
+    upcoming,
+)
+from fastjournald.engine.handlers.scan.page import plan_of
 from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.undelivered import DeliveringReply
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
+
+
+def peek(
+    context: Context,
+    _session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
+) -> str | Reply | Missing:
+    """Return the pairs that NEXT would; where it would give none, say when it will."""
+    if not is_any_domain(request.key):
+        return ANY_DOMAIN
+    store, flags = context.store, request.flags
+    count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
+    entries: list[Entry] = []
+    for entry in upcoming(context, request, count):
+        if entries and ends_batch(context, request, entries[0].domain, entry.domain):
+            break
+        entries.append(entry)
+    store.work += ENTRY_WORK * len(entries)
+    if not entries:
+        return nothing_due(context, request)
+    if flags & DATA and len(entries[0].value) > context.value_bytes_ration:
+        return SCARCE
+    missing = [entry for entry in entries if entry.is_missing(flags & DATA, leases=False)]
+    for entry in missing:
+        why_not = unreadable.get(entry.job_id)
+        if why_not:
+            return f"{ErrorCode.NOT_READABLE} {why_not}"
+    if missing:
+        return Missing(missing)
+    return Reply(flags=TWO_KEYS, pairs=store.pairs(entries, flags, now))
 
 
 def get(

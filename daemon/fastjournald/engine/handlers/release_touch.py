@@ -12,14 +12,13 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.engine.context import Context
+from fastjournald.engine.context import Context, Settings
 from fastjournald.engine.handlers.arguments import (
     HALF_TOKEN,
     READ_ONLY,
     entry_to_change,
     token_of,
 )
-from fastjournald.engine.settings import Settings
 from fastjournald.tables.entry import Entry
 
 _NO_STRING = f"{ErrorCode.BAD_VALUE} the error of a failed attempt is a string"

@@ -19,19 +19,14 @@ from fastjournald.engine.handlers.add_not_truncate import add, not_, truncate
 from fastjournald.engine.handlers.bury_kick import bury, kick
 from fastjournald.engine.handlers.connection import auth, cancel, nop, quit_
 from fastjournald.engine.handlers.delete import complete, delete
-from fastjournald.engine.handlers.domains import domains
-from fastjournald.engine.handlers.get import get
-from fastjournald.engine.handlers.limit import limit
+from fastjournald.engine.handlers.domains import domains, limit, pause, purge
+from fastjournald.engine.handlers.get import get, peek
 from fastjournald.engine.handlers.link_rename import link, rename
 from fastjournald.engine.handlers.lock_unlock import lock, unlock
 from fastjournald.engine.handlers.next import next_
-from fastjournald.engine.handlers.pause import pause
-from fastjournald.engine.handlers.peek import peek
-from fastjournald.engine.handlers.purge import purge
 from fastjournald.engine.handlers.release_touch import release, touch
 from fastjournald.engine.handlers.scan.scan import Scan
-from fastjournald.engine.handlers.set import set_
-from fastjournald.engine.handlers.set_bulk import set_waiting
+from fastjournald.engine.handlers.set import set_, set_waiting
 from fastjournald.engine.handlers.stats import stats
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.value_cache import Missing, Unreadable

@@ -19,19 +19,16 @@ from typing import TypeAlias
 from fastjournal.limits import EXPRESSION_STEPS_A_UNIT, REQUEST_WORK, SEARCH_AT_ONCE_STEPS
 from fastjournal.protocol import ErrorCode
 from fastjournald.engine.pubsub.change_set import ChangedKey, ChangeSet
-from fastjournald.engine.pubsub.deliveries import Deliveries
-from fastjournald.engine.pubsub.expression_fan_out import ExpressionFanOut
-from fastjournald.engine.pubsub.fan_out import FanOut
-from fastjournald.engine.pubsub.match_budget import MatchBudget
+from fastjournald.engine.pubsub.fan_out import ExpressionFanOut, FanOut, MatchBudget
 from fastjournald.engine.pubsub.regex_sets import CompiledSets, SetSearch
-from fastjournald.engine.pubsub.subscriber import Subscriber
+from fastjournald.engine.pubsub.subscriber import Deliveries, Subscriber, why_refused
 from fastjournald.engine.pubsub.subscription import (
     About,
     ExpressionSearch,
+    Hit,
     Subscription,
+    SubscriptionIndex,
 )
-from fastjournald.engine.pubsub.subscription_index import Hit, SubscriptionIndex
-from fastjournald.engine.pubsub.subscription_limits import why_refused
 from fastjournald.tables.signals import CHANGES
 
 RETIRED_AT_A_TIME = 20

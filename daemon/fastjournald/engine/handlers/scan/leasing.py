@@ -13,8 +13,7 @@ from fastjournal.limits import WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, READ_ONLY, SCARCE
-from fastjournald.engine.handlers.scan.eligibility import Eligibility
-from fastjournald.engine.handlers.scan.page import ScanPage
+from fastjournald.engine.handlers.scan.page import Eligibility, ScanPage
 from fastjournald.engine.handlers.scan.search import TakeResult
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable

@@ -5,6 +5,8 @@
 A step does bounded work, counted, not measured: the same requests give the same steps. Between two
 steps anything may come, go and change. Each pair shows its entry as it stood when it was found;
 entries to be leased are looked at again in the step that leases them.
+
+Reading scan: puts the pairs of entries on the page as the search finds them. Pure.
 """
 
 from __future__ import annotations
@@ -15,15 +17,49 @@ from fastjournal import limits
 from fastjournal.limits import REQUEST_WORK, SORTED_KEYS_A_UNIT
 from fastjournal.protocol import ReplyEncoder, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.scan.eligibility import Eligibility
+from fastjournald.engine.handlers.arguments import DATA, SCARCE
 from fastjournald.engine.handlers.scan.leasing import Leasing
-from fastjournald.engine.handlers.scan.page import ScanPage
-from fastjournald.engine.handlers.scan.query_plan import QueryPlan
-from fastjournald.engine.handlers.scan.reading import Reading
-from fastjournald.engine.handlers.scan.search import KeySearch
+from fastjournald.engine.handlers.scan.page import Eligibility, QueryPlan, ScanPage
+from fastjournald.engine.handlers.scan.search import KeySearch, TakeResult
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
+
+
+class Reading:
+    """Entries that a scan reads.
+
+    Args:
+        request: The GET.
+        page: Gets their pairs.
+    """
+
+    __slots__ = ("_page", "_request")
+
+    def __init__(self, request: Request, page: ScanPage) -> None:
+        self._request = request
+        self._page = page
+
+    def take(self, context: Context, entry: Entry, key: bytes, now: int) -> TakeResult | str:
+        """Add the pair of an entry that the search has found, as it stands now."""
+        page, request = self._page, self._request
+        if entry.is_missing(request.flags & DATA, leases=False):
+            return TakeResult.VALUE_MISSING
+        first = not page.pairs
+        if first and page.is_too_large(context, entry):
+            return SCARCE
+        if len(page.pairs) >= page.number_max or not page.reserve(entry, key, first=first):
+            return TakeResult.PAGE_FULL
+        context.store.access(entry, now)
+        # a scan with TIMEOUT that does not lease sets the expiry
+        asked = request.timeout
+        moved = context.store.move_expiry(entry, asked, now)
+        if moved and (asked is not None or not context.read_only):
+            context.journal.touched(entry, now, is_instant=asked is not None)
+        page.add(context, entry, key, now)
+        return TakeResult.WITH_EXPIRY if moved else TakeResult.YES
+
 
 _ENCODE_WORK = 2
 """Work of a pair that is encoded, in units of about a microsecond at the worst."""

@@ -10,8 +10,7 @@ from typing import TypeAlias
 from fastjournal import limits
 from fastjournal.limits import MATCHED_KEYS_MAX, MATCHED_WORK_MAX, SORTED_KEYS_A_UNIT
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.scan.eligibility import Eligibility
-from fastjournald.engine.handlers.scan.page import ScanPage
+from fastjournald.engine.handlers.scan.page import Eligibility, ScanPage
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing, Unreadable
