@@ -67,11 +67,10 @@ if TYPE_CHECKING:
         SpoolFullError,
         SpoolLockedError,
     )
-    from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
+    from fastjournal.keys import JournalKey, build_journal_key, domain_of, parse_journal_key
     from fastjournal.protocol import Meta, State, ValueType
     from fastjournal.spool import Spool
     from fastjournal.times import Duration, Instant
-    from fastjournal.uris import domain_of
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -130,7 +129,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("Meta", "State", "ValueType"), "fastjournal.protocol"),
     "Spool": "fastjournal.spool",
-    "domain_of": "fastjournal.uris",
+    "domain_of": "fastjournal.keys",
     **{name: "fastjournal.errors" for name in __all__ if name.endswith("Error")},
     **dict.fromkeys(("JournalKey", "build_journal_key", "parse_journal_key"), "fastjournal.keys"),
     **dict.fromkeys(("Duration", "Instant"), "fastjournal.times"),

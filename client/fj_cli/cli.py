@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fastjournal.options import version_option
-from fastjournal.stdio import drop
+from fastjournal.program import drop
 from fj_cli.examples import with_examples
 from fj_cli.shared_options import DONE, server_option
 

@@ -23,7 +23,7 @@ from fastjournal.cmdlog.format.envelope import (
     Envelope,
     Failure,
 )
-from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.layout import CRC_BYTES, Command, segment_name
 from fastjournal.cmdlog.format.operation_records import (
     Change,
     Content,
@@ -45,9 +45,8 @@ from fastjournal.cmdlog.format.operation_records import (
     unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body
-from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.cmdlog.recovery.segment_reader import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key

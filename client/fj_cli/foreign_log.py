@@ -9,9 +9,9 @@ from fastjournal.disk import Disk
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal, beanstalkd_records
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.items import Fault, ForeignRecord
+from fastjournal.foreign.journal_files import find_size
 from fastjournal.foreign.journal_stat import journal_files
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
-from fastjournal.foreign.windowed_file import find_size
 from fastjournal.limits import VALUE_BYTES_MAX
 from fj_cli.output import (
     counted,

@@ -17,7 +17,7 @@ from fastjournal.errors import (
     ProtocolError,
     SpoolFailedError,
 )
-from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
+from fastjournal.program import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
 from fj_cli.output import note, put_bytes
 from fj_cli.shared_options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE

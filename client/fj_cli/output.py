@@ -28,8 +28,8 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, FastjournalError
 from fastjournal.keys import parse_journal_key
+from fastjournal.program import drop, holds_unicode
 from fastjournal.protocol.constants import State, ValueType
-from fastjournal.stdio import drop, holds_unicode
 from fastjournal.times import format_duration
 from fj_cli.text import json_text, lay_out, safe_text
 from fj_cli.times import show_instant

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure, is_ours
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, segment_name
 from fastjournal.cmdlog.format.operation_records import tag_of, unpack_content
 from fastjournal.cmdlog.format.records import Record
-from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.cmdlog.recovery.inspect_archive import archived_files, is_archive
 from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import OsDisk

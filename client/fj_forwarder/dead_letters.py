@@ -8,7 +8,7 @@ from typing import Final
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool.dead import DeadDirectory, DeadReason
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.slot_window import WorkBudget
 from fj_forwarder.once_log import OnceLog
 
 LETTER_UNITS: Final = 128 * 1024

@@ -21,8 +21,7 @@ from fastjournal.limits import (
 from fastjournal.protocol import Reply
 from fastjournal.spool.dead import DeadReason
 from fastjournal.spool.format import RECORD_OVERHEAD
-from fastjournal.spool.reading.pieces import Piece
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.slot_window import Piece, WorkBudget
 from fj_forwarder.dead_letters import DeadLetters
 from fj_forwarder.once_log import DelayLog, printable_code
 from fj_forwarder.sending.delivery_engine import DeliveryEngine

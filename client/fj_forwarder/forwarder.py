@@ -25,10 +25,9 @@ from fastjournal.errors import (
     SpoolFailedError,
 )
 from fastjournal.limits import RESCAN_US, SLOT_SECONDS
+from fastjournal.program import STOP_SIGNALS, notify, raise_noted
 from fastjournal.protocol import ClientConnection, Reply
-from fastjournal.sdnotify import notify
 from fastjournal.spool.wake import GATHER_S
-from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.reporting import Connection, Reporter
 from fj_forwarder.sending.delivery_engine import DeliveryEngine

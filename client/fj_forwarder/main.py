@@ -27,6 +27,7 @@ from fastjournal.loglines import LogFormat, configure_log
 from fastjournal.options import ENVIRONMENT as ACCESS_FILES
 from fastjournal.options import access_options, version_option
 from fastjournal.printable import safe_text
+from fastjournal.program import drop_what_fails, prepare_stdio, stops_noted
 from fastjournal.spool.slots import (
     FILE_MODE,
     LOCK_NAME,
@@ -37,8 +38,6 @@ from fastjournal.spool.slots import (
     write_directory,
 )
 from fastjournal.stderr_queue import queue_stderr
-from fastjournal.stdio import drop_what_fails, prepare_stdio
-from fastjournal.stop_signals import stops_noted
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, ForwarderSettings
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import cast
 import click
 import trio
 
-from fastjournal import limits, sdnotify
+from fastjournal import limits, program
 from fastjournal.build_info import build_info
 from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.locks import lock_append, lock_read
@@ -32,9 +32,14 @@ from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournal.loglines import configure_log, field_text
 from fastjournal.options import version_option
 from fastjournal.printable import safe_text
+from fastjournal.program import (
+    STOP_SIGNALS,
+    drop_what_fails,
+    prepare_stdio,
+    raise_noted,
+    stops_noted,
+)
 from fastjournal.stderr_queue import queue_stderr
-from fastjournal.stdio import drop_what_fails, prepare_stdio
-from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
 from fastjournald.config.load import Loaded, examine, load_config
 from fastjournald.config.options import Config
@@ -111,7 +116,7 @@ def _start(**options: object) -> int:
         flags["listen"] = list(cast("tuple[str, ...]", options["listen"]))
     try:
         handed_over = take_over_sockets()
-        watchdog_s = sdnotify.watchdog_seconds()
+        watchdog_s = program.watchdog_seconds()
         if only_check:
             return _check(examine(file, flags, handed_over))
         config = load_config(file, flags, handed_over)
@@ -225,7 +230,7 @@ async def _serve(
         LOG.info("event=ready listen=%s%s", field_text(",".join(addresses)), http)
         if config.ready_file:
             write_ready_file(config.ready_file, addresses)
-        sdnotify.notify(SERVING)
+        program.notify(SERVING)
         # its reloads end with READY=1, which must not come before that of the start
         nursery.start_soon(reloader.run)
         if watchdog_s is not None:
@@ -241,7 +246,7 @@ async def _serve(
                     reloader.request()
                     continue
                 LOG.info("event=stopping signal=%s", signal.Signals(number).name)
-                sdnotify.notify("STOPPING=1")
+                program.notify("STOPPING=1")
                 stopped.set()
 
         try:
@@ -265,7 +270,7 @@ def _progress(progress: Progress) -> None:
         progress.records,
     )
     percent = 100 * progress.bytes_done // max(progress.bytes, 1)
-    sdnotify.notify(
+    program.notify(
         f"EXTEND_TIMEOUT_USEC={START_STEP_US_MAX}\n"
         f"STATUS=Recovering the log: {percent} %, {progress.records:,} records"
     )

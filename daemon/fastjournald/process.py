@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from fastjournal import limits, sdnotify
+from fastjournal import limits, program
 from fastjournal.errors import ConfigError
 from fastjournald.config.options import Config
 
@@ -95,5 +95,5 @@ async def ping_watchdog(seconds: float) -> None:
     stood.
     """
     while True:
-        sdnotify.notify("WATCHDOG=1", wait=False)
+        program.notify("WATCHDOG=1", wait=False)
         await trio.sleep(seconds / 2)

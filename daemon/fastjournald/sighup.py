@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from fastjournal import sdnotify
+from fastjournal import program
 from fastjournal.errors import ConfigError
 from fastjournald.config.options import Config
 from fastjournald.net.credentials import Security, load_security, risks
@@ -72,7 +72,7 @@ class Reloader:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            sdnotify.notify_reloading()
+            program.notify_reloading()
             status = SERVING
             try:
                 found = await self._read_unless_replaced()
@@ -84,7 +84,7 @@ class Reloader:
                     LOG.warning("event=reload-replaced")
                     continue
                 self._apply(*found)
-            sdnotify.notify(status)
+            program.notify(status)
 
     async def _read_unless_replaced(self) -> tuple[Config, Security] | None:
         """Read options and certificates; None: that took long, and another reload was requested.

@@ -1,4 +1,4 @@
-"""Lock files of a log directory: the append lock and the reader lock.
+"""Log directory: its segments, the append lock and the reader lock.
 
 ``append.lock`` is locked exclusively for the life of the one process that appends.
 ``read.lock`` is locked shared by who reads segments, and exclusively while a sealed segment is
@@ -12,9 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+from fastjournal.cmdlog.format.layout import segment_number
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogLockedError
 from fastjournal.limits import READ_LOCK_PATIENCE_S
+
+
+def list_segments(disk: Disk, directory: str) -> list[int]:
+    """Return the numbers of all segments in a log directory, ascending.
+
+    Raises:
+        LogFailedError: The directory cannot be read.
+    """
+    numbers = (segment_number(name) for name in disk.listdir(directory))
+    return sorted(number for number in numbers if number is not None)
+
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.layout import segment_name, unpack_position
 from fastjournal.cmdlog.format.operation_records import unpack_content
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
 

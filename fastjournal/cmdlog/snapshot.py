@@ -36,8 +36,8 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.archive_format import Gap
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.archive import Gap
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name
 from fastjournal.cmdlog.live_index import LIVE_NAME, LiveIndex, ReadBytes, WrittenIndex
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import Disk, DiskFile

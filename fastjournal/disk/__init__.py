@@ -12,8 +12,15 @@ nothing that the service cannot read.
 from __future__ import annotations
 
 from fastjournal.disk.interface import Disk, DiskFile, DiskLock, DiskSpace
-from fastjournal.disk.os_disk import OsDisk, OsFile, OsLock
-from fastjournal.disk.os_errors import failed, lacks_room, link_failed, translating
+from fastjournal.disk.os_disk import (
+    OsDisk,
+    OsFile,
+    OsLock,
+    failed,
+    lacks_room,
+    link_failed,
+    translating,
+)
 
 __all__ = [
     "Disk",

@@ -6,16 +6,13 @@ import re
 from enum import StrEnum
 
 from fastjournal.cmdlog.format.envelope import OPERATION_NAME
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, segment_name
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.foreign.kestrel_files import list_queues
-from fastjournal.foreign.kestrel_opcode8 import RecordReader
-from fastjournal.foreign.kestrel_records import BrokenRecordError
-from fastjournal.foreign.windowed_file import WindowedFile, find_size
+from fastjournal.foreign.journal_files import WindowedFile, find_size, list_queues
+from fastjournal.foreign.kestrel_records import BrokenRecordError, RecordReader
 
 _BINLOG = re.compile(r"binlog\.([0-9]{1,9})")
 _FIRST_RECORD_BYTES = 512

@@ -1,11 +1,142 @@
-"""Items of a foreign journal, the same for every queue."""
+"""Items of a foreign journal, and names and facts of its queues, the same for every program.
+
+Names of queues become domains: percent-escaped where a domain cannot hold a byte.
+
+A domain holds no ``:``. So ``:`` becomes ``%3A``, and ``%`` becomes ``%25``: no two queues become
+one domain, and the name of the queue follows from its domain.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import google_crc32c
 import msgspec
+
+_ESCAPED = re.compile(rb"%(3A|25)")
+_ESCAPES = {b"3A": b":", b"25": b"%"}
+
+
+def domain_of(name: bytes) -> bytes:
+    """Return the domain of a queue or tube of this name."""
+    return name.replace(b"%", b"%25").replace(b":", b"%3A")
+
+
+def name_of(domain: bytes) -> bytes:
+    """Return the name of the queue that has this domain; of any other domain itself."""
+    name = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], domain)
+    return name if domain_of(name) == domain else domain
+
+
+class FittedName(NamedTuple):
+    """Name of a queue for a domain."""
+
+    name: bytes
+    exact: bool
+    """Whether an import of the queue gives the same domain."""
+
+
+def fit_name(
+    domain: bytes, not_allowed: re.Pattern[bytes], bytes_max: int, *, utf8: bool = False
+) -> FittedName:
+    """Return a name for the queue of a domain.
+
+    A name that the other program does not take has ``_`` for each byte that is not allowed, and at
+    its end 8 hex digits of the CRC-32C of the domain, so that no two domains become one queue.
+
+    Args:
+        domain: Domain.
+        not_allowed: Matches each byte that the name may not have.
+        bytes_max: Bytes of the longest name.
+        utf8: The name has to be UTF-8.
+    """
+    name = name_of(domain)
+    fits = len(name) <= bytes_max and not_allowed.search(name) is None
+    if utf8 and fits:
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            fits = False
+    if fits:
+        return FittedName(name, domain_of(name) == domain)
+    mark = b"_%08x" % google_crc32c.value(domain)
+    fitted = not_allowed.sub(b"_", name)[: bytes_max - len(mark)]
+    if utf8:
+        fitted = (
+            fitted.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "_").encode()
+        )
+    return FittedName(fitted + mark, exact=False)
+
+
+class QueueNames:
+    """Names of queues for entries that come sorted by domain; no two domains have one.
+
+    Args:
+        fit: Returns the name of the queue of a domain.
+        not_carried: Counts domains that an import of the queue would name otherwise.
+    """
+
+    def __init__(self, fit: Callable[[bytes], FittedName], not_carried: Counter[str]) -> None:
+        self._fit = fit
+        self._not_carried = not_carried
+        self._domain: bytes | None = None
+        self._names = set[bytes]()
+        self.name = b""
+        """Name of the queue of the last entry."""
+
+    def enter(self, domain: bytes) -> bool:
+        """Take the domain of the next entry; return whether its queue begins with it."""
+        if domain == self._domain:
+            return False
+        self._domain = domain
+        fitted = self._fit(domain)
+        self.name, number = fitted.name, 1
+        while self.name in self._names:
+            # the name that another domain was given; no domain holds a colon
+            number += 1
+            self.name = self._fit(b"%b:%d" % (domain, number)).name
+        self._names.add(self.name)
+        self._not_carried["domains_renamed"] += not fitted.exact or number > 1
+        return True
+
+
+OTHER_LIMITS = "other_ttr_or_attempts"
+"""Jobs whose time to run or number of attempts is not the largest one of their queue, which is what
+a limit of a domain can hold. Counted among the facts that are not carried."""
+
+
+class QueueCounts:
+    """Counts the jobs of each queue by time to run and number of attempts."""
+
+    def __init__(self) -> None:
+        self._queues: dict[bytes, Counter[tuple[int, int]]] = {}
+
+    def add(self, domain: bytes, ttr_us: int, attempts: int = 0) -> None:
+        """Count a job; ``attempts``: how many it may take, 0: any number."""
+        self._queues.setdefault(domain, Counter())[ttr_us, attempts] += 1
+
+    def facts(self) -> list[QueueFacts]:
+        """Return the facts of all queues, in the order of their domains."""
+        return [_facts(domain, self._queues[domain]) for domain in sorted(self._queues)]
+
+
+def _facts(domain: bytes, counts: Counter[tuple[int, int]]) -> QueueFacts:
+    items = counts.total()
+    attempts = max(number for _, number in counts)
+    times = sorted(counts)
+    largest = times[-1][0]
+    middle = passed = 0
+    for (ttr, _), number in sorted(counts.items()):
+        passed += number
+        if 2 * passed >= items:
+            middle = ttr
+            break
+    same = counts[largest, attempts]
+    return QueueFacts(domain, items, (times[0][0], middle, largest), attempts, items - same)
+
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes that were read, and those that there are."""

@@ -21,14 +21,13 @@ import msgspec
 from fastjournal.cmdlog.snapshot import MANIFEST_NAME, enclosing_snapshot, read_manifest
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogFailedError
-from fastjournal.foreign.beanstalkd_records import VERSION, BinlogVersion
-from fastjournal.foreign.beanstalkd_writer import BeanstalkdWriter
+from fastjournal.foreign.beanstalkd import VERSION, BeanstalkdWriter, BinlogVersion
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.items import OnProgress
 from fastjournal.foreign.journal_files import JournalFiles
-from fastjournal.foreign.kestrel_writer import KestrelWriter
+from fastjournal.foreign.kestrel import KestrelWriter
 from fastjournal.foreign.snapshot_entries import SnapshotEntries, SnapshotEntry
-from fastjournal.foreign.workq_writer import WorkqWriter
+from fastjournal.foreign.workq import WorkqWriter
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fastjournal.cmdlog.archive_format import list_archived
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.archive import list_archived
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, segment_name
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.cmdlog.recovery.inspect_archive import inspect_archive, is_archive
 from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, Progress, inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -25,10 +24,9 @@ from fastjournal.foreign.formats import (
     require_format,
 )
 from fastjournal.foreign.items import OnProgress
+from fastjournal.foreign.journal_files import find_size, list_queues
 from fastjournal.foreign.kestrel import KestrelJournal
-from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.foreign.snapshot_entries import value_limit
-from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import split_journal_key
 
 

@@ -1,16 +1,30 @@
-"""Records of a Kestrel journal: decoder and encoder. Little endian.
+"""Records of a Kestrel journal: decoder, encoder, and their replay into a queue. Little endian.
 
 A record is an opcode byte and its body; ``docs/migrating.md`` has the table. Opcode 8 has two
-meanings, a *continue*, which ``read_record`` takes, and a *state dump* (``kestrel_opcode8``).
+meanings, a *continue*, which ``read_record`` takes, and a *state dump*.
+
+Opcode 8 is a continue or a state dump, whichever the rest of the file allows.
+
+The last program writes a *continue*, which confirms a transaction and adds an item. The description
+of the format has a *state dump*: how many open transactions follow as pairs of ADD_XID and
+REMOVE_TENTATIVE. It ends its file, for the pairs behind it say again what is open.
+
+The look-ahead that decides is bounded for a whole file, or a crafted one would be read again and
+again: once to its end as records, and for pairs as many bytes as it has.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-from fastjournal.foreign.windowed_file import WindowedFile
+from sortedcontainers import SortedList
+
+from fastjournal.foreign.journal_files import WINDOW_BYTES, WindowedFile
 
 
 class Opcode(IntEnum):
@@ -133,3 +147,212 @@ def _value(file: WindowedFile, offset: int, size: int) -> tuple[int, int]:
             f"an item of {size} bytes is cut short by the end of the file", torn=True
         )
     return offset, size
+
+
+WAITING = struct.Struct("<IIQQIqq")
+"""A waiting item: xid that its record names, file, number, offset and size of its value, times."""
+
+_XID_MAX = 0xFFFFFFFF
+
+
+class OpenTransactions:
+    """Items of open transactions by xid. Every operation is O(log n), that for a free xid squared.
+
+    A journal can set the counter of xids back again and again, so the next free one is searched
+    for, and not counted up to.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[int, bytes] = {}
+        self._xids = SortedList()
+
+    def put(self, xid: int, item: bytes) -> None:
+        """Open a transaction, in place of one that has its xid."""
+        if xid not in self._items:
+            self._xids.add(xid)
+        self._items[xid] = item
+
+    def pop(self, xid: int) -> bytes | None:
+        """End a transaction, and return its item; None: it is not open."""
+        item = self._items.pop(xid, None)
+        if item is not None:
+            self._xids.remove(xid)
+        return item
+
+    def free_xid(self, after: int) -> int:
+        """Return the first xid behind ``after`` that is not open; behind the last comes 1."""
+        xids, xid = self._xids, after + 1
+        at = xids.bisect_left(xid)
+        if at < len(xids) and xids[at] == xid:
+            # in a row of xids without a gap, xid and place differ by the same number
+            end = bisect_right(
+                range(at, len(xids)), xid - at, key=lambda place: xids[place] - place
+            )
+            xid += end
+        return xid if xid <= _XID_MAX else self.free_xid(0)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._items.values())
+
+
+class KestrelQueue:
+    """State of one queue at some point of its journal."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.open = OpenTransactions()
+        self.added = 0
+        self._xid = 0
+
+    def apply(self, record: KestrelRecord, file: int) -> None:
+        """Apply a record.
+
+        Args:
+            record: The record.
+            file: Number of its file.
+        """
+        match record.opcode:
+            case Opcode.ADD | Opcode.ADDX | Opcode.ADD_XID:
+                self._add(record, file)
+            case Opcode.CONTINUE:
+                self.open.pop(record.xid)
+                self._add(record, file)
+            case Opcode.REMOVE if self.waiting:
+                self.waiting.popleft()
+            case Opcode.REMOVE_TENTATIVE if self.waiting:
+                item = self.waiting.popleft()
+                self.open.put(WAITING.unpack(item)[0] or self._next_xid(), item)
+            case Opcode.REMOVE_TENTATIVE_XID if self.waiting:
+                self.open.put(record.xid, self.waiting.popleft())
+            case Opcode.SAVE_XID:
+                self._xid = record.xid
+            case Opcode.UNREMOVE | Opcode.CONFIRM_REMOVE:
+                taken = self.open.pop(record.xid)
+                if taken is not None and record.opcode is Opcode.UNREMOVE:
+                    self.waiting.appendleft(bytes(4) + taken[4:])
+
+    def items(self) -> Iterator[bytes]:
+        """Yield the items that are not done."""
+        yield from self.open
+        yield from self.waiting
+
+    def _add(self, record: KestrelRecord, file: int) -> None:
+        self.added += 1
+        xid = record.xid if record.opcode is Opcode.ADD_XID else 0
+        self.waiting.append(
+            WAITING.pack(
+                xid,
+                file,
+                self.added,
+                record.offset,
+                record.value_bytes,
+                record.added_ms,
+                record.expiry_ms,
+            )
+        )
+
+    def _next_xid(self) -> int:
+        self._xid = self.open.free_xid(self._xid)
+        return self._xid
+
+
+Opcode8: TypeAlias = Literal["auto", "continue", "state-dump"]
+"""Meaning of opcode 8; auto: the one with which the rest of the file is records."""
+
+_STATE_DUMP = struct.Struct("<Ii")
+_PAIRS = (Opcode.REMOVE_TENTATIVE, Opcode.REMOVE_TENTATIVE_XID)
+_LOOKAHEAD_BYTES_MIN = 4 * WINDOW_BYTES
+
+
+class RecordReader:
+    """Reader of the records of one file, from its begin on.
+
+    Args:
+        file: The file.
+        opcode8: Meaning of opcode 8.
+    """
+
+    def __init__(self, file: WindowedFile, opcode8: Opcode8 = "auto") -> None:
+        self._file = file
+        self._opcode8 = opcode8
+        self._lookahead_bytes = file.size + _LOOKAHEAD_BYTES_MIN
+        """Bytes that may still be looked at for pairs."""
+        self._whole = False
+        """With opcode 8 as a continue, all that follows is records."""
+
+    def read(self, offset: int) -> KestrelRecord:
+        """Return the record at an offset before the end of the file.
+
+        Args:
+            offset: Begin of the file, or the end of the record that was read last.
+
+        Raises:
+            BrokenRecordError: There is none, or opcode 8 has no certain meaning.
+        """
+        file = self._file
+        if self._opcode8 == "continue" or file.read(offset, 1)[0] != Opcode.CONTINUE:
+            return read_record(file, offset)
+        xid, count = _STATE_DUMP.unpack(read_fields(file, offset + 1, _STATE_DUMP.size))
+        dump = KestrelRecord(Opcode.STATE_DUMP, offset, file.size, xid, open_count=count)
+        if self._opcode8 == "state-dump":
+            if count < 0:
+                raise BrokenRecordError(f"a state dump of {count} transactions", torn=False)
+            return dump
+        pairs = self._follow_pairs(offset + 1 + _STATE_DUMP.size, count)
+        if pairs == "whole":
+            return dump
+        try:
+            record = read_record(file, offset)
+        except BrokenRecordError:
+            if pairs == "torn":
+                return dump
+            raise
+        return dump if pairs == "torn" and self._breaks(record.end) else record
+
+    def _follow_pairs(self, offset: int, count: int) -> Literal["whole", "torn", "not"]:
+        """Return whether so many pairs stand there, and nothing else up to the end of the file."""
+        file = self._file
+        if count < 0:
+            return "not"
+        try:
+            for _ in range(count):
+                if offset == file.size:
+                    return "torn"
+                record = read_record(file, offset)
+                if record.opcode is not Opcode.ADD_XID:
+                    return "not"
+                self._charge(record.end - offset)
+                offset = record.end
+                if offset == file.size:
+                    return "torn"
+                follower = read_record(file, offset)
+                if follower.opcode in _PAIRS:
+                    offset = follower.end
+        except BrokenRecordError as error:
+            if self._lookahead_bytes < 0:
+                raise
+            return "torn" if error.torn and file.read(offset, 1)[0] == Opcode.ADD_XID else "not"
+        return "whole" if offset == file.size else "not"
+
+    def _charge(self, size: int) -> None:
+        """Count what a look at a record of this size costs: at most a window that is read."""
+        self._lookahead_bytes -= min(size, WINDOW_BYTES)
+        if self._lookahead_bytes < 0:
+            raise BrokenRecordError(
+                "opcode 8 has too often either meaning;"
+                " 'fj-cli import kestrel --opcode-8' sets one",
+                torn=False,
+            )
+
+    def _breaks(self, offset: int) -> bool:
+        """Return whether the rest of the file is no records, where opcode 8 is a continue.
+
+        Where it does break, a state dump ends the file: so this reads the rest of a file once.
+        """
+        try:
+            while not self._whole and offset < self._file.size:
+                offset = read_record(self._file, offset).end
+        except BrokenRecordError:
+            return True
+        self._whole = True
+        return False

@@ -10,9 +10,9 @@ from fastjournal.spool.dead import DeadDirectory, DeadPiece
 from fastjournal.spool.dead import DeadReason as Reason
 from fastjournal.spool.forwarder_status import ForwarderStatus, read_forwarder_status
 from fastjournal.spool.inotify_watch import SpoolWatch, watch
-from fastjournal.spool.reading.pieces import Piece
-from fastjournal.spool.reading.pieces import PieceKind as Kind
 from fastjournal.spool.reading.slot_reader import SlotReader
+from fastjournal.spool.reading.slot_window import Piece
+from fastjournal.spool.reading.slot_window import PieceKind as Kind
 from fastjournal.spool.slots import Slot, list_slots
 from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot, spool_status
 

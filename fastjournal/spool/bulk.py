@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from fastjournal.clock import unique_timestamp
+from fastjournal.keys import domain_of
 from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol.values import Value
 from fastjournal.spool.appending.set_request import encode_set
-from fastjournal.uris import domain_of
 
 _AUTHORITY: Final = re.compile(r"[^:/?#]*://[^/?#]*")
 _HOSTS_MAX: Final = 16_384

@@ -10,8 +10,8 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.dead import DeadDirectory
 from fastjournal.spool.format import frame_timestamp
-from fastjournal.spool.reading.pieces import PieceKind
 from fastjournal.spool.reading.slot_reader import SlotReader
+from fastjournal.spool.reading.slot_window import PieceKind
 from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed, survey
 
 _PIECES = 4096

@@ -27,11 +27,9 @@ from fastjournal.testing.inodes import (
     FileNode,
     copy_directory,
     crash_directory,
-    names_of,
-)
-from fastjournal.testing.path_lookup import (
     directory_at,
     file_at,
+    names_of,
     node_at,
     nodes_below,
     os_error,

@@ -23,9 +23,8 @@ from pathlib import Path
 from struct import Struct
 from uuid import UUID
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, UNIX_SECONDS, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, UNIX_SECONDS, Command, segment_name
 from fastjournal.cmdlog.format.records import Record, decode_record
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.format.workq import (
     ATTEMPTS_MAX,
     TTL_MS_MAX,
@@ -33,7 +32,7 @@ from fastjournal.cmdlog.format.workq import (
     is_job_id,
     is_workq_name,
 )
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import LOG_PAYLOAD_BYTES_MAX

@@ -30,8 +30,8 @@ from pathlib import Path
 import google_crc32c
 from pyspark.sql import DataFrame
 
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name
 from fastjournal.cmdlog.format.operation_records import Link
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.live_index import LiveChanges
 from fastjournal.spark import start_session
 from fastjournal.testing.logs import START_US, SegmentBuilder

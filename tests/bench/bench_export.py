@@ -28,9 +28,8 @@ import google_crc32c
 
 from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.envelope import pack
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, SegmentInfo, segment_name
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.live_index import RUN_ENTRIES_MAX, LiveChanges, LiveIndexWriter
 from fastjournal.cmdlog.snapshot import begin_snapshot
 from fastjournal.disk import OsDisk

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.archive import ArchivedSegment
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import SegmentBuilder

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key

@@ -20,9 +20,8 @@ import google_crc32c
 import pyarrow as pa
 
 from fastjournal.cmdlog.format.envelope import pack
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, segment_name
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import READABLE, RECORD_COLUMNS, to_batch
 from fastjournal.spark.history.event_rows import batches_of

@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import SEGMENT_BYTES_MAX
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -11,7 +11,7 @@ from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import Disk
 from fastjournal.foreign import Item, open_beanstalkd, open_kestrel, open_workq
-from fastjournal.foreign.beanstalkd_records import VERSION, VERSION_OLD, BinlogVersion
+from fastjournal.foreign.beanstalkd import VERSION, VERSION_OLD, BinlogVersion
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.journal_export import JournalExport, export_journal
 from fastjournal.keys import parse_journal_key

@@ -10,7 +10,7 @@ import pytest
 
 from fastjournal.disk import OsDisk
 from fastjournal.foreign import open_beanstalkd
-from fastjournal.foreign.beanstalkd_records import (
+from fastjournal.foreign.beanstalkd import (
     VERSION,
     VERSION_BYTES,
     VERSION_OLD,
@@ -24,7 +24,7 @@ from fastjournal.foreign.beanstalkd_records import (
     read_record,
     read_version,
 )
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.journal_files import WindowedFile
 from fastjournal.testing.logs import SegmentBuilder
 from tests.format.foreign_exports import NOW, TARGETS, exported
 

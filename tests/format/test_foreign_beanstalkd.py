@@ -13,10 +13,10 @@ import pytest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign import open_beanstalkd
-from fastjournal.foreign.beanstalkd import BeanstalkdJournal
-from fastjournal.foreign.beanstalkd_records import (
+from fastjournal.foreign.beanstalkd import (
     VERSION,
     VERSION_OLD,
+    BeanstalkdJournal,
     BinlogRecord,
     BinlogVersion,
     JobState,

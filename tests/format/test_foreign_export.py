@@ -14,7 +14,7 @@ from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.foreign import open_beanstalkd, open_workq, snapshot_entries
-from fastjournal.foreign.beanstalkd_records import VERSION
+from fastjournal.foreign.beanstalkd import VERSION
 from fastjournal.foreign.formats import Format
 from fastjournal.foreign.journal_export import export_journal
 from fastjournal.limits import INSTANT_MAX
@@ -183,12 +183,12 @@ def test_export_counts_what_a_format_does_not_hold(to: Target) -> None:
 def test_export_counts_no_facts_of_entries_that_it_leaves_out(
     to: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastjournal.foreign import beanstalkd_writer, kestrel_writer, workq_writer
+    from fastjournal.foreign import beanstalkd, kestrel, workq
 
     for writer, most in (
-        (beanstalkd_writer, "BODY_BYTES_MAX"),
-        (kestrel_writer, "VALUE_BYTES_MAX"),
-        (workq_writer, "LOG_PAYLOAD_BYTES_MAX"),
+        (beanstalkd, "BODY_BYTES_MAX"),
+        (kestrel, "VALUE_BYTES_MAX"),
+        (workq, "LOG_PAYLOAD_BYTES_MAX"),
     ):
         monkeypatch.setattr(writer, most, 9)
     log = SegmentBuilder(0)
@@ -224,11 +224,11 @@ def test_export_of_nothing_is_a_journal(to: Target) -> None:
 def test_export_leaves_values_on_the_disk_and_rotates_files(
     to: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastjournal.foreign import beanstalkd_writer, snapshot_entries, workq_writer
+    from fastjournal.foreign import beanstalkd, snapshot_entries, workq
 
     monkeypatch.setattr(snapshot_entries, "VALUES_BYTES_MAX", 1000)
-    monkeypatch.setattr(beanstalkd_writer, "FILE_BYTES", 5000)
-    monkeypatch.setattr(workq_writer, "SEGMENT_BYTES_MAX", 5000)
+    monkeypatch.setattr(beanstalkd, "FILE_BYTES", 5000)
+    monkeypatch.setattr(workq, "SEGMENT_BYTES_MAX", 5000)
     logs = [SegmentBuilder(0), SegmentBuilder(1, ids_from=5000)]
     values = []
     for number in range(40):
@@ -330,9 +330,9 @@ def test_export_gives_no_two_domains_one_queue_also_where_one_has_the_new_name_o
 def test_export_to_beanstalkd_leaves_out_values_that_its_largest_limit_drops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from fastjournal.foreign import beanstalkd_writer
+    from fastjournal.foreign import beanstalkd
 
-    monkeypatch.setattr(beanstalkd_writer, "BODY_BYTES_MAX", 9)
+    monkeypatch.setattr(beanstalkd, "BODY_BYTES_MAX", 9)
     log = SegmentBuilder(0)
     for size in (7, 8, 9):
         log.entry(b"q:7:0:%d" % size, value=b"v" * size)

@@ -15,12 +15,10 @@ from sortedcontainers import SortedList
 
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.foreign import Fault, kestrel_opcode8, kestrel_records, open_kestrel
+from fastjournal.foreign import Fault, kestrel_records, open_kestrel
 from fastjournal.foreign.formats import Format, require_format
-from fastjournal.foreign.kestrel_opcode8 import Opcode8
-from fastjournal.foreign.kestrel_queue import OpenTransactions
-from fastjournal.foreign.kestrel_records import encode_addx
-from fastjournal.foreign.names import domain_of, name_of
+from fastjournal.foreign.items import domain_of, name_of
+from fastjournal.foreign.kestrel_records import Opcode8, OpenTransactions, encode_addx
 from fastjournal.testing.disk import SimulatedDisk
 
 CORPUS = Path(__file__).parent / "data" / "kestrel"
@@ -129,7 +127,7 @@ def test_opcode_8_can_be_forced() -> None:
 def looked_at(data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Fault]]:
     """Return how many records were read, and the faults."""
     read = Mock(wraps=kestrel_records.read_record)
-    monkeypatch.setattr(kestrel_opcode8, "read_record", read)
+    monkeypatch.setattr(kestrel_records, "read_record", read)
     _, faults = waiting(data)
     return read.call_count, faults
 

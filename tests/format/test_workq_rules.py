@@ -13,7 +13,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command, encode_uvarint
 from fastjournal.cmdlog.format.records import (
     encode_head,
     encode_job,
@@ -21,9 +21,8 @@ from fastjournal.cmdlog.format.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.format.varints import encode_uvarint
 from fastjournal.cmdlog.format.workq import make_job_id
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import in_zone
 from fastjournal.testing.workq_rules import (

@@ -13,13 +13,13 @@ from fastjournal.client import SyncClient
 from fastjournal.disk import OsDisk
 from fastjournal.foreign import (
     ForeignJournal,
-    beanstalkd_records,
+    beanstalkd,
     kestrel_records,
     open_beanstalkd,
     open_kestrel,
 )
-from fastjournal.foreign.kestrel_opcode8 import RecordReader
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.journal_files import WindowedFile
+from fastjournal.foreign.kestrel_records import RecordReader
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -49,7 +49,7 @@ def recorded(name: str, tmp_path: Path) -> str:
 
 def shift_binlog(file: WindowedFile, data: bytearray) -> None:
     offset = 4
-    while offset < file.size and (record := beanstalkd_records.read_record(file, offset, 7)):
+    while offset < file.size and (record := beanstalkd.read_record(file, offset, 7)):
         for at in (record.body_at - 40, record.body_at - 32):
             shift(data, "<q", at, 1000, 1_795_165_417 * SECOND)
         offset = record.end
@@ -172,13 +172,11 @@ def test_import_of_version_5_sets_limits_also_where_a_put_asked_for_no_or_for_en
 ) -> None:
     # release 1.4.6 writes 1 us for a put with a time to run of 0
     times = {b"none": 1, b"usual": 60 * SECOND, b"endless": (2**32 - 1) * SECOND}
-    empty = beanstalkd_records.BinlogRecord._make(
-        0 for _ in beanstalkd_records.BinlogRecord._fields
-    )
-    data = beanstalkd_records.encode_version(5)
+    empty = beanstalkd.BinlogRecord._make(0 for _ in beanstalkd.BinlogRecord._fields)
+    data = beanstalkd.encode_version(5)
     for number, (tube, ttr) in enumerate(times.items(), 1):
         job = empty._replace(id=number, tube=tube, ttr_us=ttr, created_us=NOW - DAY, state=1)
-        data += beanstalkd_records.encode_job(job, b"body", 5)
+        data += beanstalkd.encode_job(job, b"body", 5)
     (tmp_path / "binlog").mkdir()
     (tmp_path / "binlog" / "binlog.1").write_bytes(data)
     done = cli("import", "beanstalkd", str(tmp_path / "binlog"), "--set-limits")

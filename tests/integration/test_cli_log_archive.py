@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.cmdlog.archive import ArchivedSegment
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.logs import SegmentBuilder

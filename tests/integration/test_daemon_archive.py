@@ -10,7 +10,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from fastjournal.cmdlog.archive_format import archived_segment
+from fastjournal.cmdlog.archive import archived_segment
 from fastjournal.protocol.constants import Flag, Function
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build

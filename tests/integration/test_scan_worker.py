@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.disk import OsDisk

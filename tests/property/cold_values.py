@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError

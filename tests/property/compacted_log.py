@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import trio
 
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.format.records import decode_time
-from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import SUCCESS_BYTES, decode_reply

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from fastjournal.cmdlog.archive import Archive
-from fastjournal.cmdlog.archive_format import archived_segment
-from fastjournal.cmdlog.format.segments import segment_name, unpack_position
+from fastjournal.cmdlog.archive import Archive, archived_segment
+from fastjournal.cmdlog.format.layout import segment_name, unpack_position
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk

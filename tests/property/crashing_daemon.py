@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
+from fastjournal.cmdlog.format.layout import SegmentInfo, pack_position, segment_name
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position, segment_name
 from fastjournal.cmdlog.live_index import LIVE_NAME, LiveChanges, LiveIndex, LiveIndexWriter
 from fastjournal.cmdlog.recovery import workq_jobs
 from fastjournal.cmdlog.recovery.recover import recover

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.recovery import entry_blocks, recover
 from fastjournal.cmdlog.recovery.inspect_log import LogInspection, Progress, inspect_log
-from fastjournal.cmdlog.recovery.packed_segment import (
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.segment_reader import (
     PackedSegment,
+    StartPacker,
     pack_segment,
     packed_bytes_max,
 )
-from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.segment_reader import StartPacker
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError

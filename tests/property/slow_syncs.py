@@ -18,7 +18,7 @@ import trio.testing
 
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
-from fastjournal.testing.path_lookup import file_at
+from fastjournal.testing.inodes import file_at
 from fastjournald.group_commit.commit import SyncThread
 from tests.property.subject import START
 from tests.unit.server_fixture import LOG, Peer

@@ -11,9 +11,9 @@ from fastjournal.cmdlog.format.envelope import pack
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import Erasure, Lease, Tombstone
 from fastjournal.cmdlog.format.records import decode_record, encode_record
-from fastjournal.cmdlog.recovery.packed_segment import pack_segment, packed_bytes_max
 from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
 from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.cmdlog.recovery.segment_reader import pack_segment, packed_bytes_max
 from fastjournal.errors import LogCorruptError, LogError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -24,6 +24,8 @@ from fastjournal.cmdlog.format.layout import (
     NO_TIME,
     SEGMENT_HEADER,
     Command,
+    pack_position,
+    segment_name,
 )
 from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
@@ -43,7 +45,6 @@ from fastjournal.cmdlog.format.records import (
     payload_offset,
     result_at,
 )
-from fastjournal.cmdlog.format.segments import pack_position, segment_name
 from fastjournal.cmdlog.recovery import entry_blocks
 from fastjournal.cmdlog.recovery.replay import BlockReplay, Replay
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry

@@ -8,9 +8,8 @@ import pytest
 
 from fastjournal.cmdlog.format.endings import REPLACED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, segment_name
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.repair import write_file
 from fastjournal.cmdlog.recovery.scan import scan_segment

@@ -25,7 +25,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, archived_segment
+from fastjournal.cmdlog.archive import ArchivedSegment, archived_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol.constants import Function

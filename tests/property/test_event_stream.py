@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import google_crc32c
 
-from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.data_source.source import FastjournalSource

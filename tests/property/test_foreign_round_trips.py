@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fastjournal.foreign.beanstalkd_records import (
+from fastjournal.foreign.beanstalkd import (
     VERSION_BYTES,
     BinlogRecord,
     BinlogVersion,
@@ -20,8 +20,8 @@ from fastjournal.foreign.beanstalkd_records import (
     read_version,
 )
 from fastjournal.foreign.formats import Format
-from fastjournal.foreign.names import domain_of
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.items import domain_of
+from fastjournal.foreign.journal_files import WindowedFile
 from fastjournal.keys import journal_key_of
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.testing.disk import SimulatedDisk

@@ -43,7 +43,7 @@ from fastjournal.spool import (
     list_slots,
     slots,
 )
-from fastjournal.spool.appending import appendfile, shared_sync
+from fastjournal.spool.appending import appendfile
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.reading import slot_reader, slot_window
 from fastjournal.spool.slots import SLOT_SUFFIX, slot_name, slot_start
@@ -74,7 +74,7 @@ MODULES = [
     appendfile,
     dead,
     delivery,
-    shared_sync,
+    appendfile,
     slot_damage,
     slot_file,
     slot_handle,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastjournal.cmdlog.format.endings import REPLACED
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.format.operation_records import Link, Rename
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.testing.logs import SegmentBuilder
 
 SECOND = 1_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastjournal.cmdlog.format.endings import REPLACED
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, segment_name, unpack_position
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
@@ -28,7 +28,6 @@ from fastjournal.cmdlog.format.operation_records import (
     Touch,
     Value,
 )
-from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.recovery.inspect_log import inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry

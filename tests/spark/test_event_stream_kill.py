@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
 from fj_cli.demo import history
 from fj_cli.demo.history import Simulation

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastjournal.spark
-from fastjournal.cmdlog.archive_format import FORMAT, VERSION, ArchiveState, write_state
+from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.spark.storage.table_files import StoreFiles

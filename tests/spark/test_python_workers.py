@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.integration.test_fork_server import is_dead
+
 from tests.integration.worker_process import wait_until
 from tests.spark.python_workers import PythonWorkers
 

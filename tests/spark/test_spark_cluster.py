@@ -15,7 +15,7 @@ import numpy as np
 import pyspark
 
 import fastjournal
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.disk import OsDisk
 from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.testing.logs import SegmentBuilder

@@ -21,7 +21,7 @@ from pyarrow import ArrowInvalid
 
 import fastjournal.spark
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     FORMAT,
     VERSION,
     ArchivedSegment,

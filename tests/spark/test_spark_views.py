@@ -14,9 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import fastjournal.spark
 from fastjournal.cmdlog.format.endings import REPLACED
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo, segment_name
 from fastjournal.cmdlog.format.operation_records import Extend, Link, Rename
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk

@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.cmdlog.archive import Archive
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     STATE_NAME,
+    Archive,
     ArchivedSegment,
     list_archived,
     read_state,
 )
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.snapshot import read_manifest, take_snapshot
 from fastjournal.errors import ConfigError, LogCorruptError, LogFailedError
 from fastjournal.limits import ARCHIVE_GAPS_MAX, ARCHIVE_RETRY_SECONDS
@@ -237,7 +237,7 @@ def test_state_that_cannot_be_understood_stops_the_start_and_says_what_to_do() -
 
 
 def test_gaps_are_joined_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournal.cmdlog.archive_format.ARCHIVE_GAPS_MAX", 2)
+    monkeypatch.setattr("fastjournal.cmdlog.archive.ARCHIVE_GAPS_MAX", 2)
     assert ARCHIVE_GAPS_MAX > 2
     log = archived_log()
     archive = opened(log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.cmdlog.format.envelope import Envelope
-from fastjournal.cmdlog.format.segments import pack_position
+from fastjournal.cmdlog.format.layout import pack_position
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.keys import parse_journal_key

@@ -9,10 +9,9 @@ import pytest
 from fastjournal.client import calls
 from fastjournal.client.core.failures import CERTIFICATE_HINT
 from fastjournal.errors import BadRequestError, CannotConnectError, ConfigError, RefusedError
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import build_journal_key, domain_of
 from fastjournal.private import read_private
 from fastjournal.protocol import ErrorCode
-from fastjournal.uris import domain_of
 from fj_cli.advice import advise
 from fj_cli.main import run
 

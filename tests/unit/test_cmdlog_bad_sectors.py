@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from fastjournal.cmdlog.recovery.bad_sectors import SECTOR_BYTES, read_segment
 from fastjournal.cmdlog.recovery.recover import recover, verify
+from fastjournal.cmdlog.recovery.segment_reader import SECTOR_BYTES, read_segment
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -18,7 +18,14 @@ from fastjournal.cmdlog.format.envelope import (
     pack,
     unpack_completion,
 )
-from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import (
+    NO_TIME,
+    SEGMENT_HEADER,
+    Command,
+    decode_uvarint,
+    encode_uvarint,
+    encode_varint,
+)
 from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Change,
@@ -37,7 +44,6 @@ from fastjournal.cmdlog.format.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.errors import LogCorruptError
 from fastjournal.protocol.constants import Flag, Function

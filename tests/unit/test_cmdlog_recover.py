@@ -6,14 +6,13 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo
 from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentStart,
     Tombstone,
     Touch,
 )
-from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify
 from fastjournal.cmdlog.recovery.replay_state import ReplayState

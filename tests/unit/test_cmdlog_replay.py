@@ -6,7 +6,7 @@ import google_crc32c
 import pytest
 
 from fastjournal.cmdlog.format.envelope import pack
-from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.layout import NO_TIME, Command, pack_position
 from fastjournal.cmdlog.format.operation_records import (
     Delay,
     Erasure,
@@ -16,7 +16,6 @@ from fastjournal.cmdlog.format.operation_records import (
     Touch,
 )
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
-from fastjournal.cmdlog.format.segments import pack_position
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, encode_uvarint
 from fastjournal.cmdlog.format.records import encode_time
-from fastjournal.cmdlog.format.varints import encode_uvarint
 from fastjournal.cmdlog.recovery.scan import find_record, scan_segment
 from fastjournal.testing.logs import START_US, SegmentBuilder
 

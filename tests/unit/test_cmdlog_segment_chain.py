@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Diagnostic, recover, verify
 from fastjournal.cmdlog.recovery.scan import scan_segment

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.segments import (
+from fastjournal.cmdlog.format.layout import (
     pack_position,
     segment_name,
     segment_number,
     unpack_position,
 )
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.disk import OsDisk
 
 

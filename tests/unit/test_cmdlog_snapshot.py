@@ -11,9 +11,8 @@ from typing import cast
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo
 from fastjournal.cmdlog.format.records import encode_simple, encode_time
-from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.live_index import LiveIndexWriter
 from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.snapshot import (

@@ -8,10 +8,15 @@ import google_crc32c
 import msgspec
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import (
+    SEGMENT_HEADER,
+    Command,
+    SegmentInfo,
+    segment_name,
+    unpack_position,
+)
 from fastjournal.cmdlog.format.records import decode_record, encode_result, encode_time
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError

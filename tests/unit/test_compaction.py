@@ -10,7 +10,7 @@ import pytest
 
 from fastjournal.cmdlog.format.endings import DELETED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo, unpack_position
 from fastjournal.cmdlog.format.operation_records import (
     Operation,
     SegmentRemoved,
@@ -18,7 +18,6 @@ from fastjournal.cmdlog.format.operation_records import (
     unpack_operation,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, is_operation
-from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fastjournal.cmdlog.format.layout import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pack_facts, pack_record
 from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, AccessTimes, Entry, Extra

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fastjournal.cmdlog.archive_format import MISSING, Gap, gaps_between
+from fastjournal.cmdlog.archive import MISSING, Gap, gaps_between
 
 
 def known(first: int, last: int, reason: str = "dropped") -> Gap:

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     FORMAT,
     VERSION,
     ArchivedSegment,

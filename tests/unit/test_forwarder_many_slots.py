@@ -14,7 +14,7 @@ from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnectio
 from fastjournal.spool import DeadDirectory, Kind, Piece, SlotReader, list_slots
 from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, encode_record
 from fastjournal.spool.reading import slot_reader
-from fastjournal.spool.reading.work_budget import OPENING_UNITS, PIECE_UNITS
+from fastjournal.spool.reading.slot_window import OPENING_UNITS, PIECE_UNITS
 from fj_forwarder.delivery import TURN_UNITS, Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage import slot_handle, slot_space

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournal.protocol.constants import Flag
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry, EntryState

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fastjournal.cmdlog.format.endings import DELETED
+from fastjournal.cmdlog.format.layout import pack_position
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.cmdlog.format.segments import pack_position
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.journal import Journal

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import TIME_BYTES
+from fastjournal.cmdlog.format.layout import TIME_BYTES, segment_name
 from fastjournal.cmdlog.format.operation_records import Link, Pause, Resize
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.view_columns import READABLE

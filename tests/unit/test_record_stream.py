@@ -17,15 +17,15 @@ import google_crc32c
 import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     FORMAT,
     VERSION,
     ArchivedSegment,
     ArchiveState,
     write_state,
 )
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.format.operation_records import SegmentStart
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.data_source.source import FastjournalSource

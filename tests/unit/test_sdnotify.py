@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from fastjournal import sdnotify
-from fastjournal.sdnotify import notify, watchdog_seconds
+from fastjournal import program
+from fastjournal.program import notify, watchdog_seconds
 from fastjournald.process import ping_watchdog
 
 
@@ -84,7 +84,7 @@ def test_watchdog_does_not_wait_for_a_service_manager_that_takes_no_state(
         sent = [notify("WATCHDOG=1", wait=False) for _ in range(10_000)]
         assert sent[0]
         assert not sent[-1], "the queue of a datagram socket is full"
-        monkeypatch.setattr(sdnotify, "WAIT_S", 0.01)
+        monkeypatch.setattr(program, "WAIT_S", 0.01)
         assert not notify("READY=1"), "a reload ends all the same"
 
 

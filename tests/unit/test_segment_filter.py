@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.limits import FILTERED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
 from fastjournald.compaction.liveness import Liveness

@@ -6,11 +6,10 @@ import errno
 
 import pytest
 
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.recovery.entry_blocks import entry_blocks
-from fastjournal.cmdlog.recovery.packed_segment import pack_segment
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader
+from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader, pack_segment
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import SegmentBuilder
 from tests.property.packer import Packer

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from fastjournal import limits
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query

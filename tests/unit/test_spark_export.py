@@ -19,8 +19,8 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError

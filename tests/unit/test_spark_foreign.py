@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.foreign.kestrel_files import list_queues
+from fastjournal.foreign.journal_files import list_queues
 from fastjournal.spark.data_source import row_views
 from fastjournal.spark.data_source.source import FastjournalSource
 

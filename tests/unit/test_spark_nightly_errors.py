@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkRuntimeError
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.archive import ArchivedSegment
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError

@@ -23,9 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, segment_name
 from fastjournal.cmdlog.format.records import encode_result, encode_time
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import ManifestSegment, take_snapshot
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy

@@ -14,7 +14,7 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
 from fastjournal.spool import Spool
-from fastjournal.spool.appending import spool_quota
+from fastjournal.spool.appending import slot_files
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.spool.drop_in import write_drop_in
@@ -133,7 +133,7 @@ def test_full_spool_of_very_many_files_is_not_summed_at_each_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = Seconds()
-    monkeypatch.setattr(spool_quota, "time", seconds)
+    monkeypatch.setattr(slot_files, "time", seconds)
     other = tmp_path / "20261120T080000Z-web1.fjs"
     other.write_bytes(bytes(3900))
     with Spool(tmp_path, spool_bytes_max=4000, clock=ManualClock(EIGHT)) as spool:

@@ -14,7 +14,7 @@ from fastjournal.spool import Kind, Piece, SlotReader, shifted_checksums, spool_
 from fastjournal.spool import format as form
 from fastjournal.spool.reading import damage_search, range_checksums, slot_window
 from fastjournal.spool.reading.range_checksums import RangeChecksums
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.slot_window import WorkBudget
 
 NAME = "20261120T080000Z.fjs"
 GOOD = form.encode_record(b"FJ good")

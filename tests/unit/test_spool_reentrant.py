@@ -14,7 +14,7 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import Spool, spool_status
-from fastjournal.spool.appending import appendfile, shared_sync, spool_quota, spool_writer
+from fastjournal.spool.appending import appendfile, slot_files, spool_writer
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT
 
@@ -401,14 +401,14 @@ def test_changing_slots_sums_the_directory_up_seldom(
             return self.now
 
     looks = 0
-    list_slots = spool_quota.list_slots
+    list_slots = slot_files.list_slots
 
     def counting(directory: str) -> Any:
         nonlocal looks
         looks += 1
         return list_slots(directory)
 
-    monkeypatch.setattr(spool_quota, "list_slots", counting)
+    monkeypatch.setattr(slot_files, "list_slots", counting)
     with Spool(tmp_path, clock=HourClock()) as spool:
         for _ in range(300):
             spool.append(domain="d")
@@ -472,10 +472,10 @@ def test_shared_sync_does_not_wait_for_ever_for_one_that_was_not_told_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that raises may end a thread's sync before it wakes the others."""
-    monkeypatch.setattr(shared_sync, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(appendfile, "PATIENCE_S", 0.01)
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
-    sync = shared_sync.SharedSync(str(tmp_path))
+    sync = appendfile.SharedSync(str(tmp_path))
     sync.appends = 1
     held, done = threading.Event(), threading.Event()
 
@@ -497,7 +497,7 @@ def test_shared_sync_that_fails_around_one_of_a_signal_handler_is_told_to_the_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler's sync succeeds: the system told the failure to the first one, and only once."""
-    sync = shared_sync.SharedSync(str(tmp_path))
+    sync = appendfile.SharedSync(str(tmp_path))
     sync.appends = 2
     inside = False
 
@@ -521,8 +521,8 @@ def test_shared_sync_that_fails_beside_another_one_is_told_to_those_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One took too long, so there are two; the system tells the failure to the first one only."""
-    monkeypatch.setattr(shared_sync, "PATIENCE_S", 0.01)
-    sync = shared_sync.SharedSync(str(tmp_path))
+    monkeypatch.setattr(appendfile, "PATIENCE_S", 0.01)
+    sync = appendfile.SharedSync(str(tmp_path))
     sync.appends = 2
     begun, second, failed = threading.Event(), threading.Event(), threading.Event()
 

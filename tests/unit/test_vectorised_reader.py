@@ -23,10 +23,10 @@ from fastjournal.cmdlog.format.layout import (
     TIME_BYTES,
     UNIX_SECONDS,
     Command,
+    segment_name,
 )
 from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Operation
 from fastjournal.cmdlog.format.records import Record, body_offset, encode_record
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays
 from fastjournal.spark.decoding import rows as decoder

@@ -78,7 +78,7 @@ def _export_journal(
 ) -> None:
     from fastjournal.clock import SystemClock
     from fastjournal.disk import OsDisk
-    from fastjournal.foreign.beanstalkd_records import VERSION, VERSION_OLD
+    from fastjournal.foreign.beanstalkd import VERSION, VERSION_OLD
     from fastjournal.foreign.formats import Format
     from fastjournal.foreign.journal_export import export_journal
 

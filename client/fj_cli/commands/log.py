@@ -72,7 +72,7 @@ def log_dump_command(
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
     """
-    from fastjournal.cmdlog.format.segments import segment_name
+    from fastjournal.cmdlog.format.layout import segment_name
     from fastjournal.cmdlog.locks import lock_to_read
     from fastjournal.disk import OsDisk
     from fastjournal.foreign.formats import Format
@@ -99,8 +99,8 @@ def log_dump_command(
 def _dump(disk: OsDisk, directory: str, names: list[str], *, in_json: bool) -> int:
     from fastjournal.cmdlog.format.layout import CRC_BYTES
     from fastjournal.cmdlog.format.records import decode_body
-    from fastjournal.cmdlog.recovery.bad_sectors import read_segment
     from fastjournal.cmdlog.recovery.scan import scan_segment
+    from fastjournal.cmdlog.recovery.segment_reader import read_segment
     from fastjournal.errors import LogCorruptError
     from fj_cli.records import record_fields, record_line
 
@@ -217,8 +217,7 @@ def log_verify_command(directory: str, log_format: str | None, as_json: bool | N
     Gaps of an archive are named; one is not wrong if ARCHIVE.json tells its reason, or if it is
     before the first file, as a reader of the archive leaves it.
     """
-    from fastjournal.cmdlog.locks import lock_to_read
-    from fastjournal.cmdlog.log_directory import list_segments
+    from fastjournal.cmdlog.locks import list_segments, lock_to_read
     from fastjournal.cmdlog.recovery.inspect_archive import is_archive, verify_archive
     from fastjournal.cmdlog.recovery.recover import verify
     from fastjournal.disk import OsDisk

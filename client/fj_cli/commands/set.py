@@ -11,7 +11,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import default_id, journal_key_of, looks_like_journal_key, parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.stdio import open_input
+from fastjournal.program import open_input
 from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.shared_options import (
     DURATION,
@@ -94,7 +94,7 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
     timestamp = unique_timestamp()
     uri, domain = options["uri"], options["domain"]
     if key is None:
-        from fastjournal.uris import domain_of
+        from fastjournal.keys import domain_of
 
         not_before, id_ = options["not_before"], options["id_"]
         key = journal_key_of(

@@ -12,7 +12,7 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.stdio import open_input
+from fastjournal.program import open_input
 from fj_cli.output import note, put_bytes, show_bytes, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, check_empty, json_option

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from fastjournal.clock import SystemClock
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.keys import build_journal_key
 from fj_cli.demo.history_log import HistoryLog
 from fj_cli.demo.page_changes import SECOND_US, PageChange

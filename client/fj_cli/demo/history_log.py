@@ -17,7 +17,7 @@ from fastjournal.cmdlog.format.endings import (
     pack_ending,
 )
 from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure, pack
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, SegmentInfo
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Delay,
@@ -35,7 +35,6 @@ from fastjournal.cmdlog.format.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk

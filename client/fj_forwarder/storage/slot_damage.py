@@ -14,7 +14,7 @@ from fastjournal.spool.format import CRC_BYTES, RECORD_BYTES_MAX, RECORD_OVERHEA
 from fj_forwarder.storage.slot_content import SlotOverwrittenError
 
 if TYPE_CHECKING:
-    from fastjournal.spool.reading.pieces import Piece
+    from fastjournal.spool.reading.slot_window import Piece
     from fj_forwarder.storage.slot_content import SlotContent
 
 log = logging.getLogger("fj_forwarder")

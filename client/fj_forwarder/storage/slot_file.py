@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import ERASED_BYTE, RECORD_OVERHEAD
-from fastjournal.spool.reading.pieces import Piece, PieceKind
 from fastjournal.spool.reading.slot_reader import SlotReader
-from fastjournal.spool.reading.work_budget import PIECE_UNITS, WorkBudget
+from fastjournal.spool.reading.slot_window import PIECE_UNITS, Piece, PieceKind, WorkBudget
 from fastjournal.spool.slots import Slot, SlotName, is_drop_in, spool_failed
 from fj_forwarder.storage.delayed_stretches import DelayedStretches
 from fj_forwarder.storage.drop_in_growth import DropInGrowth

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
-from fastjournal.spool.reading.pieces import Piece, PieceKind
+from fastjournal.spool.reading.slot_window import Piece, PieceKind
 from fastjournal.spool.slots import spool_failed
 from fj_forwarder.storage.punch_hole import punch_hole
 

@@ -13,7 +13,7 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
 from fastjournal.spool.format import FILE_HEADER_BYTES
-from fastjournal.spool.reading.work_budget import OPENING_UNITS, WorkBudget
+from fastjournal.spool.reading.slot_window import OPENING_UNITS, WorkBudget
 from fastjournal.spool.slots import SlotName
 from fj_forwarder.storage.backlog import Backlog, measure_backlog
 from fj_forwarder.storage.left_out import LeftOutSlots, SlotFailureHandler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fastjournal.spool.reading.pieces import Piece
+    from fastjournal.spool.reading.slot_window import Piece
     from fj_forwarder.storage.slot_file import SlotFile
     from fj_forwarder.storage.stretches import Stretch
 

@@ -43,7 +43,7 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import TIME_BYTES, Command
+from fastjournal.cmdlog.format.layout import TIME_BYTES, Command, SegmentInfo, pack_position
 from fastjournal.cmdlog.format.operation_records import (
     Delivered,
     Extend,
@@ -64,7 +64,6 @@ from fastjournal.cmdlog.format.records import (
     decode_time,
     outer_stamps,
 )
-from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.disk import Disk, DiskLock

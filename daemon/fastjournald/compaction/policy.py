@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.limits import LIMIT_BYTES, PAUSE_BYTES, UNDERSIZED_SEGMENTS_MAX
 
 if TYPE_CHECKING:

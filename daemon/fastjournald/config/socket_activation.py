@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fastjournal.errors import ConfigError
-from fastjournal.sdnotify import positive_variable
+from fastjournal.program import positive_variable
 from fastjournald.config.addresses import Place, parse_place, socket_address
 
 FIRST_DESCRIPTOR = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournald.engine.store import EntryCounts, Store
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import NOTHING, Entry, EntryState

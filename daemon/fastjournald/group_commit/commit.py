@@ -35,7 +35,7 @@ from time import perf_counter
 
 import trio
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournald.histogram import Histogram
 

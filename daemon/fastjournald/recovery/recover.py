@@ -9,9 +9,9 @@ from functools import partial
 from fastjournal.clock import SteadyClock
 from fastjournal.cmdlog.format.endings import LEASE_LOST, REPLACED, end_of_lease, pack_ending
 from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.format.operation_records import unpack_content
 from fastjournal.cmdlog.format.records import decode_record, decode_time
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
 from fastjournal.cmdlog.recovery.replay_state import ReplayState

@@ -24,9 +24,8 @@ from mmap import mmap
 from pathlib import Path
 from struct import Struct
 
-from fastjournal.cmdlog.format.layout import NO_TIME, TIME_BYTES
-from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.recovery.packed_segment import (
+from fastjournal.cmdlog.format.layout import NO_TIME, TIME_BYTES, segment_name
+from fastjournal.cmdlog.recovery.segment_reader import (
     PACKED_SEGMENT_BYTES_MAX,
     PackedSegment,
     pack_segment,

@@ -12,8 +12,7 @@ import logging
 
 import trio
 
-from fastjournal.cmdlog.archive import Archive
-from fastjournal.cmdlog.archive_format import Gap
+from fastjournal.cmdlog.archive import Archive, Gap
 from fastjournal.errors import LogFailedError
 from fastjournal.limits import ARCHIVE_LOOK_SECONDS, ARCHIVE_RETRY_SECONDS
 from fastjournald.compaction.policy import bytes_slowed

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import trio
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.errors import (
     FastjournalError,
     LogCorruptError,

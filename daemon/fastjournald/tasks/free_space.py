@@ -13,7 +13,7 @@ import sys
 
 import trio
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.disk import DiskSpace
 from fastjournal.limits import FREE_INODES_MIN
 from fastjournald.runtime import Runtime

@@ -17,7 +17,7 @@ from time import perf_counter, thread_time
 
 import trio
 
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.live_index import LiveIndexWriter, WrittenIndex
 from fastjournal.cmdlog.snapshot import PartialSnapshot, begin_snapshot, prune_snapshots
 from fastjournal.errors import LogFailedError

@@ -6,9 +6,8 @@ what other records say about it.
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, OFFSET_BITS
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, pack_record, unpack_record
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.wal.live_capture import SEGMENT_SHIFT, LiveCapture
 from fastjournald.wal.segment_usage import SegmentUsage

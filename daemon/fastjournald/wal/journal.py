@@ -37,6 +37,7 @@ from fastjournal.cmdlog.format.envelope import (
     ORIGIN_SET,
     ORIGIN_UNDELIVERED,
 )
+from fastjournal.cmdlog.format.layout import OFFSET_BITS, SegmentInfo
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Change,
@@ -56,7 +57,6 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
 )
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
-from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.entry_records import EntryRecords

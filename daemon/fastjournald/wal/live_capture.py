@@ -19,8 +19,8 @@ from array import array
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
+from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, SEGMENT, unpack_facts, unpack_record
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.live_index import LiveChanges
 from fastjournald.tables.entry import NOTHING, Entry, EntryState
 from fastjournald.tables.key_table import PARTS, KeyTable

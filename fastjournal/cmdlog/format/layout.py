@@ -3,7 +3,7 @@
 Segment header: ``77 71 77 71 00 00 00 01`` (``wqwq``, version 1), then records.
 
 Record: ``TIME(15) SIZE(uvarint) BODY(SIZE bytes) CRC(4)``. CRC is CRC-32C (Castagnoli), big endian,
-over TIME, SIZE and BODY. Varints: ``cmdlog.format.varints``.
+over TIME, SIZE and BODY.
 
 Time (Go's ``time.Time`` in binary form), all big endian::
 
@@ -27,11 +27,61 @@ Body: u8 command, 16 bytes job id (UUIDv4), then by command::
 
 Encoder and decoder: ``cmdlog.format.records``. Where a record is read in place, its offsets are
 those named here, and ``records`` leads to the rest: no module knows them by numbers.
+
+Varints: numbers of 7 bits a byte, least significant first. Bit 7 is set but in the last byte. A
+signed number is zig-zag encoded first.
+
+Segments: a log directory holds segments named by a 9 digit decimal number, ``000000001.log``; the
+first number is any, gaps are allowed, other names are ignored.
+
+The location of a record, its position, is one integer: the segment's number shifted left by 40
+bits, plus the offset of the record's first byte. Positions of one log sort in the order of writing.
 """
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+
+import msgspec
+
+from fastjournal.errors import LogCorruptError
+
+_UVARINT_BYTES_MAX = 10
+
+
+def encode_uvarint(number: int) -> bytes:
+    """Return an unsigned varint: 7 bits a byte, least significant first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def encode_varint(number: int) -> bytes:
+    """Return a signed (zig-zag) varint."""
+    return encode_uvarint(number << 1 if number >= 0 else (-number << 1) - 1)
+
+
+def decode_uvarint(data: bytes, offset: int, end: int) -> tuple[int, int]:
+    """Return the unsigned varint at ``offset`` and the offset behind it.
+
+    Raises:
+        LogCorruptError: It does not end before ``end``, or does not fit into 64 bits.
+    """
+    number = shift = 0
+    for at in range(offset, min(end, offset + _UVARINT_BYTES_MAX)):
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if number >> 64:
+                break
+            return number, at + 1
+        shift += 7
+    raise LogCorruptError("a number is cut or over 64 bits", offset=offset)
+
 
 SEGMENT_HEADER = b"wqwq\x00\x00\x00\x01"
 TIME_BYTES = 15
@@ -84,3 +134,57 @@ class Command(IntEnum):
     EXPIRE = 6
     START_ATTEMPT = 7
     TIMEOUT_ATTEMPT = 8
+
+
+OFFSET_BITS = 40
+"""A segment has at most 1 TiB: far above any segment size in use."""
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+SEGMENT_NUMBER_MAX = 999_999_999
+"""The largest number of 9 digits."""
+
+_NAME = re.compile(r"([0-9]{9})\.log")
+
+
+class SegmentInfo(msgspec.Struct, frozen=True, gc=False):
+    """Facts about one segment."""
+
+    number: int
+    bytes: int
+    crc32c: int
+    """CRC-32C of the whole file."""
+    first_us: int | None
+    """Time of the first record, in microseconds since the Unix epoch; None without records."""
+    last_us: int | None
+    """Time of the last record."""
+    records: int
+    min_us: int | None = None
+    """Earliest time of a record, wherever a clock was set back; None: there is no record, or one
+    without a time."""
+    max_us: int | None = None
+    """Latest time of a record; None: as above."""
+
+    @property
+    def name(self) -> str:
+        """File name in the log directory."""
+        return segment_name(self.number)
+
+
+def segment_name(number: int) -> str:
+    """Return the file name of a segment."""
+    return f"{number:09d}.log"
+
+
+def segment_number(name: str) -> int | None:
+    """Return the number in a file name, or None where it is not a segment's."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def pack_position(segment: int, offset: int) -> int:
+    """Return the position of the record that starts at ``offset`` of a segment."""
+    return segment << OFFSET_BITS | offset
+
+
+def unpack_position(position: int) -> tuple[int, int]:
+    """Return the segment's number and the offset in it."""
+    return position >> OFFSET_BITS, position & OFFSET_MASK

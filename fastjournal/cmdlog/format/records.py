@@ -35,8 +35,10 @@ from fastjournal.cmdlog.format.layout import (
     TIME_VERSION,
     UNIX_SECONDS,
     Command,
+    decode_uvarint,
+    encode_uvarint,
+    encode_varint,
 )
-from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import INSTANT_MAX
 

@@ -24,13 +24,13 @@ from fastjournal.cmdlog.format.layout import (
     FIELDS_AT,
     JOB_ID_AT,
     JOB_TAIL_BYTES,
+    OFFSET_BITS,
     RUN_BYTES,
     SHORT_FIELD_AT,
     SHORT_MAX,
     Command,
 )
 from fastjournal.cmdlog.format.records import OPERATION_HEAD, skip_head
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.recovery.replayed_entry import (
     NO_COLD_FIELDS,
     ReplayedEntry,

@@ -22,7 +22,7 @@ from contextlib import closing
 
 import google_crc32c
 
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     MISSING,
     STATE_NAME,
     ArchivedSegment,
@@ -32,7 +32,6 @@ from fastjournal.cmdlog.archive_format import (
     missing_text,
     read_state,
 )
-from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.inspect_log import (
     Diagnostic,
     LogInspection,
@@ -40,7 +39,7 @@ from fastjournal.cmdlog.recovery.inspect_log import (
     Progress,
 )
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.segment_reader import SegmentReader
+from fastjournal.cmdlog.recovery.segment_reader import SegmentReader, read_segment
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk
 

@@ -26,14 +26,14 @@ from contextlib import closing
 
 import msgspec
 
-from fastjournal.cmdlog.format.operation_records import SegmentRemoved, SegmentRewritten
-from fastjournal.cmdlog.format.segments import (
+from fastjournal.cmdlog.format.layout import (
     SegmentInfo,
     pack_position,
     segment_name,
     unpack_position,
 )
-from fastjournal.cmdlog.log_directory import list_segments
+from fastjournal.cmdlog.format.operation_records import SegmentRemoved, SegmentRewritten
+from fastjournal.cmdlog.locks import list_segments
 from fastjournal.cmdlog.recovery.loss_report import describe_loss
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import BlockReplay, Replay

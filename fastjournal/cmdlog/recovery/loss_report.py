@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from fastjournal.cmdlog.format.envelope import Completion, Envelope
-from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
+from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command, decode_uvarint
 from fastjournal.cmdlog.format.operation_records import (
     Change,
     KeyOperation,
@@ -15,7 +15,6 @@ from fastjournal.cmdlog.format.operation_records import (
     unpack_content,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
-from fastjournal.cmdlog.format.varints import decode_uvarint
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, SegmentScan, find_head
 from fastjournal.cmdlog.recovery.workq_jobs import entry_of

@@ -17,8 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
 from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, LogInspection, Progress, inspect_log
 from fastjournal.cmdlog.recovery.loss_report import format_time
 from fastjournal.cmdlog.recovery.repair import keep_aside, repair_segments

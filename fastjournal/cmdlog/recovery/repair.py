@@ -25,8 +25,10 @@ from fastjournal.cmdlog.format.layout import (
     NO_TIME,
     RECORD_BYTES_MIN,
     SEGMENT_HEADER,
+    SEGMENT_NUMBER_MAX,
     TIME_BYTES,
     Command,
+    segment_name,
 )
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
@@ -46,12 +48,11 @@ from fastjournal.cmdlog.format.records import (
     is_operation,
     job_id_at,
 )
-from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.inspect_log import CorruptSegment, LogInspection
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, scan_segment
+from fastjournal.cmdlog.recovery.segment_reader import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
 

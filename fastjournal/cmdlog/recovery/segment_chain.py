@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.layout import Command, segment_name
 from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentRewritten,
@@ -24,7 +24,6 @@ from fastjournal.cmdlog.format.operation_records import (
     unpack_content,
 )
 from fastjournal.cmdlog.format.records import decode_record, is_operation
-from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import SegmentScan
 from fastjournal.errors import LogCorruptError
 

@@ -5,26 +5,189 @@ that is wanted, the reader does not wait, but makes another one ready itself: so
 work to the end. The packer only saves work: the reader reads each segment itself, and what
 the packer says counts if it is about the same bytes. So damage, and whatever becomes of the packer,
 leaves the same result as without one.
+
+Bad sectors: reading a segment of which the device cannot give every sector.
+
+An unreadable sector is a corrupt region like any other: filler bytes replace it, so that no
+checksum over it is right. A segment of which nothing at all can be read is left to people: all of
+it may be back when the device is.
+
+Packed segment: what a scan finds in a segment, and its entry blocks, in one buffer. Pure.
+
+A worker process packs a segment, which takes most of the work of reading it; the daemon unpacks it
+nearly without a step of the interpreter for each record. Only a segment without damage is packed.
+
+Byte layout, in the byte order of the machine: u32 offset of each record's body, u32 offset behind
+each record, the packed rows of the blocks (``cmdlog.recovery.entry_blocks``), and the *index*, a
+msgpack array of the blocks: index of the first record, highest arrival, offset and length of the
+rows, and whether they are plain. ``PackedSegment`` has the place of the
+index and the facts of the segment.
 """
 
 from __future__ import annotations
 
+import errno
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.format.layout import SegmentInfo, segment_name
 from fastjournal.cmdlog.format.records import decode_bounds, outer_stamps
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
-from fastjournal.cmdlog.recovery.bad_sectors import read_segment
-from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, entry_blocks
+from fastjournal.cmdlog.recovery.entry_blocks import (
+    EntryBlock,
+    entry_blocks,
+    pack_rows,
+    row_blocks,
+    unpack_rows,
+)
 from fastjournal.cmdlog.recovery.loss_report import time_at
-from fastjournal.cmdlog.recovery.packed_segment import PackedSegment, unpack_blocks, unpack_run
-from fastjournal.cmdlog.recovery.scan import RecordRun, SegmentScan, scan_segment
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, RecordRun, SegmentScan, scan_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
+
+SECTOR_BYTES = 4096
+"""A device gives so many bytes or none: what a page and a physical sector hold."""
+_PIECE_BYTES = 1 << 20
+_FILLER = b"\xfeunreadable sector "
+
+
+def read_segment(disk: Disk, path: str) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return the bytes of a segment, and the ranges of it that cannot be read.
+
+    Raises:
+        LogFailedError: It cannot be opened, nothing of it can be read, or it is another error than
+            that of a failing device; also where all can be read when it is tried again.
+    """
+    try:
+        return disk.read(path), []
+    except LogFailedError as error:
+        if not _is_of_the_device(error):
+            raise
+        pieces, unreadable = _read_in_pieces(disk, path)
+        if not unreadable or sum(map(len, pieces)) == sum(end - at for at, end in unreadable):
+            raise
+        return b"".join(pieces), unreadable
+
+
+def _read_in_pieces(disk: Disk, path: str) -> tuple[list[bytes], list[tuple[int, int]]]:
+    size = disk.size(path)
+    pieces: list[bytes] = []
+    unreadable: list[tuple[int, int]] = []
+    waiting = [(at, min(at + _PIECE_BYTES, size)) for at in range(0, size, _PIECE_BYTES)][::-1]
+    while waiting:
+        start, end = waiting.pop()
+        try:
+            pieces.append(disk.read_slice(path, start, end - start))
+            continue
+        except LogFailedError as error:
+            if not _is_of_the_device(error):
+                raise
+        if end - start > SECTOR_BYTES:
+            middle = start + (end - start + SECTOR_BYTES) // (2 * SECTOR_BYTES) * SECTOR_BYTES
+            waiting += ((middle, end), (start, middle))
+            continue
+        pieces.append((_FILLER * (SECTOR_BYTES // len(_FILLER) + 1))[: end - start])
+        if unreadable and unreadable[-1][1] == start:
+            unreadable[-1] = (unreadable[-1][0], end)
+        else:
+            unreadable.append((start, end))
+    return pieces, unreadable
+
+
+def _is_of_the_device(error: LogFailedError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
+
+
+PACKED_SEGMENT_BYTES_MAX = 256 << 20
+"""A larger segment is not packed: the memory of a start is bounded."""
+_OFFSET = "I"
+_OFFSET_BYTES = array(_OFFSET).itemsize
+_Stamp = bytes
+_Block = tuple[int, int, int, int, bool]
+_decode_index = msgspec.msgpack.Decoder(list[_Block]).decode
+_encode_index = msgspec.msgpack.Encoder().encode
+
+
+class PackedSegment(NamedTuple):
+    """Head of a packed segment."""
+
+    number: int
+    bytes: int
+    """Size of the segment."""
+    crc32c: int
+    """CRC-32C of the whole segment."""
+    records: int
+    index_at: int
+    """Offset of the index in the buffer."""
+    index_bytes: int
+    low: _Stamp
+    """Bytes of the earliest time of a record."""
+    high: _Stamp
+    """Those of the latest one."""
+
+
+def packed_bytes_max(segment_bytes: int) -> int:
+    """Return how large a buffer is enough for a segment of so many bytes."""
+    return 2 * segment_bytes + (1 << 20)
+
+
+def pack_segment(number: int, data: bytes, buffer: memoryview) -> PackedSegment | None:
+    """Pack a segment into a buffer, and return its head; None: it is damaged, or too large.
+
+    Args:
+        number: Number of the segment.
+        data: The segment.
+        buffer: Writable bytes.
+    """
+    scan = scan_segment(data)
+    if not scan.clean or len(scan.runs) != 1 or len(data) > PACKED_SEGMENT_BYTES_MAX:
+        return None
+    (run,) = scan.runs
+    index: list[_Block] = []
+    at = 0
+
+    def put(part: bytes) -> int:
+        nonlocal at
+        buffer[at : at + len(part)] = part
+        at += len(part)
+        return len(part)
+
+    try:
+        put(array(_OFFSET, run.bodies).tobytes())
+        put(array(_OFFSET, run.ends).tobytes())
+        for block in row_blocks(data, number, run):
+            begin = at
+            size = put(pack_rows(block.rows))
+            index.append((block.first, block.arrival, begin, size, block.plain))
+        index_bytes = put(_encode_index(index))
+    except ValueError:
+        # it does not fit
+        return None
+    crc32c = google_crc32c.value(data)
+    low, high = outer_stamps(run.stamps(data))
+    return PackedSegment(
+        number, len(data), crc32c, len(run), at - index_bytes, index_bytes, low, high
+    )
+
+
+def unpack_run(packed: PackedSegment, buffer: memoryview) -> RecordRun:
+    """Return the one run of a packed segment."""
+    bodies, ends = array(_OFFSET), array(_OFFSET)
+    size = packed.records * _OFFSET_BYTES
+    bodies.frombytes(buffer[:size])
+    ends.frombytes(buffer[size : 2 * size])
+    return RecordRun(HEADER_BYTES, bodies, ends)
+
+
+def unpack_blocks(packed: PackedSegment, buffer: memoryview) -> Iterator[EntryBlock]:
+    """Yield the entry blocks of a packed segment; the buffer stays as it is meanwhile."""
+    end = packed.index_at + packed.index_bytes
+    for first, arrival, at, size, plain in _decode_index(buffer[packed.index_at : end]):
+        yield EntryBlock(first, arrival, unpack_rows(buffer[at : at + size], plain=plain))
 
 
 class SegmentPacker(Protocol):

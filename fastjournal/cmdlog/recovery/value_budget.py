@@ -10,7 +10,7 @@ from collections import deque
 
 import msgspec
 
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 

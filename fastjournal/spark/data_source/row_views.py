@@ -31,9 +31,8 @@ from fastjournal.errors import LogCorruptError, ProtocolError, SpoolFailedError
 from fastjournal.foreign.beanstalkd import BeanstalkdJournal, beanstalkd_records
 from fastjournal.foreign.formats import Format, list_binlogs
 from fastjournal.foreign.items import Fault, ForeignJournal, ForeignRecord, Item
+from fastjournal.foreign.journal_files import find_size, list_queues
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
-from fastjournal.foreign.kestrel_files import list_queues
-from fastjournal.foreign.windowed_file import find_size
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Function, Request, decode_request
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, Column, cut, text, to_batch

@@ -25,7 +25,7 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     ArchivedSegment,
     archived_segment,
     list_whole,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from fastjournal.cmdlog.archive_format import MISSING, Gap, gaps_between, missing_text
+from fastjournal.cmdlog.archive import MISSING, Gap, gaps_between, missing_text
 from fastjournal.spark.history.days import DAY_US, begin_us
 from fastjournal.spark.history.event_files import TakenSegment
 

@@ -17,7 +17,7 @@ import google_crc32c
 import msgspec
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import STATE_NAME, decode_state, gaps_between
+from fastjournal.cmdlog.archive import STATE_NAME, decode_state, gaps_between
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.history.coverage import adjoining_gaps, gap_text

@@ -13,8 +13,8 @@ from typing import cast
 
 import google_crc32c
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.segments import (
+from fastjournal.cmdlog.format.layout import (
+    SEGMENT_HEADER,
     segment_name,
     segment_number,
     unpack_position,

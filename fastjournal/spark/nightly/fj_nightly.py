@@ -27,9 +27,9 @@ from fastjournal.errors import (
 )
 from fastjournal.options import ENVIRONMENT, access_options, version_option
 from fastjournal.printable import safe_text
+from fastjournal.program import prepare_stdio
 from fastjournal.spark.cluster.java_errors import root_cause
 from fastjournal.stderr_queue import queue_stderr
-from fastjournal.stdio import prepare_stdio
 
 _WIDTH_OF_FILES = 120
 _EXIT_UNAVAILABLE = 69

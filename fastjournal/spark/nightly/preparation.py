@@ -23,7 +23,7 @@ import pyarrow.fs
 from pyspark.sql import SparkSession
 
 from fastjournal.clock import SystemClock
-from fastjournal.cmdlog.archive_format import STATE_NAME, list_archived
+from fastjournal.cmdlog.archive import STATE_NAME, list_archived
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.disk import OsDisk

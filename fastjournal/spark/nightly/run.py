@@ -27,7 +27,7 @@ from functools import cache, partial
 import msgspec
 from pyspark.sql import SparkSession
 
-from fastjournal.cmdlog.archive_format import list_archived
+from fastjournal.cmdlog.archive import list_archived
 from fastjournal.cmdlog.snapshot import Manifest, list_snapshots, read_manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError

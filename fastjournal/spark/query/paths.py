@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import STATE_NAME
-from fastjournal.cmdlog.format.segments import segment_number
+from fastjournal.cmdlog.archive import STATE_NAME
+from fastjournal.cmdlog.format.layout import segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogFailedError

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fastjournal.cmdlog.archive_format import ArchivedSegment, gaps_between, missing_text
+from fastjournal.cmdlog.archive import ArchivedSegment, gaps_between, missing_text
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.decoding.vectorised.frames import GroupSpan, SegmentSlice, slices_of

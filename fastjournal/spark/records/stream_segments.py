@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import (
+from fastjournal.cmdlog.archive import (
     STATE_NAME,
     ArchivedSegment,
     archived_segment,

@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.archive_format import STATE_NAME, ArchivedSegment, archived_segment
-from fastjournal.cmdlog.format.segments import segment_number
+from fastjournal.cmdlog.archive import STATE_NAME, ArchivedSegment, archived_segment
+from fastjournal.cmdlog.format.layout import segment_number
 from fastjournal.cmdlog.live_index import LIVE_NAME
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.snapshot import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key, default_id, encode_text, journal_key_of
+from fastjournal.keys import build_journal_key, default_id, domain_of, encode_text, journal_key_of
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
@@ -13,7 +13,6 @@ from fastjournal.protocol.requests import encode_request
 from fastjournal.protocol.values import Value, encode_value
 from fastjournal.spool.format import encode_record
 from fastjournal.times import Instant
-from fastjournal.uris import domain_of
 
 _PERSIST: Final = int(Flag.PERSIST)
 _OVERWRITE: Final = int(Flag.OVERWRITE)

@@ -8,13 +8,14 @@ piece, of any length and without its bytes; holes of the file are not read.
 from __future__ import annotations
 
 from fastjournal.spool.format import RECORD_BYTES_MAX, search_record
-from fastjournal.spool.reading.pieces import Piece, PieceKind
 from fastjournal.spool.reading.slot_window import (
     CHUNK_BYTES,
     LOADED_BYTES_PER_UNIT,
+    Piece,
+    PieceKind,
     SlotWindow,
+    WorkBudget,
 )
-from fastjournal.spool.reading.work_budget import WorkBudget
 
 DAMAGE_BYTES_MAX = 8 * 1024 * 1024
 """A piece of damage has at most so many bytes: it is copied and synced in one go."""

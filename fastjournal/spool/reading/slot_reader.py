@@ -28,9 +28,13 @@ from fastjournal.spool.format import (
     record_end,
 )
 from fastjournal.spool.reading.damage_search import DamageSearch
-from fastjournal.spool.reading.pieces import Piece, PieceKind
-from fastjournal.spool.reading.slot_window import CHUNK_BYTES, SlotWindow
-from fastjournal.spool.reading.work_budget import WorkBudget
+from fastjournal.spool.reading.slot_window import (
+    CHUNK_BYTES,
+    Piece,
+    PieceKind,
+    SlotWindow,
+    WorkBudget,
+)
 from fastjournal.spool.slots import open_slot
 
 _NO_END = 1 << 62

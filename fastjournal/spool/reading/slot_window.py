@@ -1,14 +1,79 @@
-"""Window over a slot: the part of its bytes that is in memory, from the reader's position on."""
+"""Window over a slot: the part of its bytes that is in memory, from the reader's position on.
+
+A piece is a record, an erased record, or damage; the work budget bounds what damage and dead
+letters may cost in one turn.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
+from enum import Enum
+from typing import Final
+
+import msgspec
 
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, RECORD_OVERHEAD
 from fastjournal.spool.reading.range_checksums import RangeChecksums
-from fastjournal.spool.reading.work_budget import WorkBudget
 from fastjournal.spool.slots import spool_failed
+
+PIECE_UNITS: Final = 200
+"""Work of a piece that is read: a slot may have erased records by the million."""
+
+OPENING_UNITS: Final = 16 * 1024
+"""Work of a slot that is opened in vain: it gives no record."""
+
+
+class WorkBudget:
+    """Budget of work: units that are left, about one for each byte that is searched.
+
+    Args:
+        units: How many there are.
+    """
+
+    __slots__ = ("_units", "left")
+
+    def __init__(self, units: float = math.inf) -> None:
+        self._units = self.left = units
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the rest has to wait."""
+        return self.left <= 0
+
+    def spend(self, units: float) -> None:
+        """Note work that was done."""
+        self.left -= units
+
+    def refill(self) -> None:
+        """Begin anew."""
+        self.left = self._units
+
+
+class PieceKind(Enum):
+    """Kind of a piece of a slot."""
+
+    PENDING = "pending"
+    ERASED = "erased"
+    DAMAGE = "damage"
+
+
+class Piece(msgspec.Struct, gc=False, frozen=True):
+    """Piece of a slot: its bytes ``offset`` to ``end``."""
+
+    kind: PieceKind
+    offset: int
+    end: int
+    data: bytes
+    """The frame of a pending record, the raw bytes of damage; empty for an erased record, and for
+    a run of zero bytes."""
+
+    @property
+    def is_zeros(self) -> bool:
+        """Whether this is damage of nothing but zero bytes, and without a copy of them."""
+        return self.kind is PieceKind.DAMAGE and not self.data
+
 
 CHUNK_BYTES = 1024 * 1024
 """One read of the file: some thousand usual records."""

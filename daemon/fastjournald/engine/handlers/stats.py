@@ -13,8 +13,8 @@ from itertools import chain, islice
 
 import msgspec
 
+from fastjournal.cmdlog.format.layout import unpack_position
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.cmdlog.format.segments import unpack_position
 from fastjournal.limits import DUE_LOOK_WORK, OLDEST_DUE_LOOKS_MAX, WORKER_ROW_WORK, WORKERS_MAX
 from fastjournal.protocol import ErrorCode, Function, Pair, Reply, Request, ValueType
 from fastjournald.engine.context import Context

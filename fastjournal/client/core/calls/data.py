@@ -99,7 +99,7 @@ def set_(
 
 def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
     """Return the key of work in the domain of its URI, as ``Spool.append`` builds it."""
-    from fastjournal.uris import domain_of  # noqa: PLC0415 - loads parsers of URLs and addresses
+    from fastjournal.keys import domain_of  # noqa: PLC0415 - loads parsers of URLs and addresses
 
     if uri is None:
         raise BadRequestError("there is neither a key nor a URI", code="bad-key", hint=_KEY_HINT)
