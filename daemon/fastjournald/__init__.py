@@ -1,7 +1,7 @@
 """fastjournald: the daemon. The write path of a request, from socket to disk and back:
 
-    net/poller           asks which sockets have something, and commits for all of them at once
-    net/polled_transport receives bytes, and waits for whatever the session waits for
+    net/poller           asks which sockets have something, receives bytes, commits for all of them
+                         at once, and sends; carries out whatever a session waits for
     net/session          one client's state machine, without IO: decodes requests
                          (fastjournal.protocol), and has the engine handle them one after the other
     engine/engine        brings time up to date and finds the handler; all is pure from here on

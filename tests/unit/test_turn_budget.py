@@ -270,14 +270,14 @@ def test_client_is_alone_behind_pieces_of_work_between_which_no_other_did_any(lo
     turns, one, other = loop.turns, Share(), Share()
     turns.charge(other)
     for _ in range(5):
-        assert not turns.is_alone(4)
+        assert turns.in_row < 4
         turns.charge(one)
-    assert turns.is_alone(4)
-    assert not turns.is_alone(5)
+    assert turns.in_row >= 4
+    assert turns.in_row < 5
     turns.charge(Share(), is_client=False)
-    assert turns.is_alone(4), "a task is no client"
+    assert turns.in_row >= 4, "a task is no client"
     turns.charge(other)
-    assert not turns.is_alone(1)
+    assert turns.in_row < 1
 
 
 def test_admission_looks_no_more_at_clients_that_were_woken_and_have_asked(loop: Loop) -> None:

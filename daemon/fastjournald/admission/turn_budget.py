@@ -87,8 +87,8 @@ class TurnBudget:
         self._serials = count()
         self._last: Share | None = None
         """Account of the client that did something last."""
-        self._in_row = 0
-        """Pieces of work that it has done since another client did one."""
+        self.in_row = 0
+        """Pieces of work of that client, after the first, since another client did one."""
         self._alone_from = ALONE_WORK
         """Work done with which that client counts as alone."""
 
@@ -101,10 +101,6 @@ class TurnBudget:
     def open(self) -> bool:
         """Whether this turn has budget left."""
         return self._store.work < self._over
-
-    def is_alone(self, pieces: int) -> bool:
-        """Whether the last pieces of work, so many and one before, were all of one client. O(1)."""
-        return self._in_row >= pieces
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -160,9 +156,9 @@ class TurnBudget:
         share.virtual += work - share.began + more
         share.began = work
         if is_client:
-            self._in_row += 1
+            self.in_row += 1
             if share is not self._last:
-                self._last, self._in_row = share, 0
+                self._last, self.in_row = share, 0
                 self._alone_from = work + ALONE_WORK
 
     def queue_up(

@@ -13,11 +13,10 @@ from fastjournald.admission.memory_budget import CloseReason, EvictionQueue
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.net.listeners import accept, is_unix, keep_alive, origin_of, peer_of, take_socket
 from fastjournald.net.plain_socket import ClientTransport, PlainSocket
-from fastjournald.net.polled_transport import PolledTransport
-from fastjournald.net.poller import Poller
+from fastjournald.net.poller import PolledTransport, Poller
 from fastjournald.net.session import Session
 from fastjournald.net.shared_batch import Shared, SharedBatch
-from fastjournald.net.stream_transport import Services, StreamTransport
+from fastjournald.net.stream_transport import Services, StepRunner, StreamTransport
 from fastjournald.net.tls import Handshakes
 from fastjournald.runtime import Runtime
 
@@ -60,9 +59,8 @@ class Connections:
             wake_tasks=runtime.wake_tasks,
             release_undelivered=runtime.release_undelivered,
         )
-        self._together = SharedBatch(self._shared)
         self.poller = Poller(
-            runtime.commit, self._together, runtime.clock.now_us, runtime.turns.is_alone
+            runtime.commit, SharedBatch(self._shared), runtime.clock.now_us, runtime.turns
         )
         """Serves plain connections."""
         self._handshakes = Handshakes()
@@ -136,20 +134,22 @@ class Connections:
             transport.stop()
         return transport
 
+    def _steps(self, session: Session, stream: trio.abc.HalfCloseableStream) -> StepRunner:
+        assert self.nursery is not None
+        return StepRunner(session, stream, self._runtime, self._services, self.nursery)
+
     def _transport(self, session: Session, stream: trio.abc.HalfCloseableStream) -> ClientTransport:
-        runtime, services, nursery = self._runtime, self._services, self.nursery
-        assert nursery is not None
+        steps = self._steps(session, stream)
         if isinstance(stream, PlainSocket):
-            return PolledTransport(session, stream, runtime, services, nursery, self.poller)
-        return StreamTransport(session, stream, runtime, services, nursery)
+            return PolledTransport(steps, stream, self.poller)
+        return StreamTransport(steps)
 
     def _remove(self, transport: ClientTransport, origin: str) -> None:
         del self.transports[transport.session]
         self._silent.discard(origin, transport)
 
     async def _refuse(self, session: Session, stream: trio.abc.HalfCloseableStream) -> None:
-        assert self.nursery is not None
-        transport = StreamTransport(session, stream, self._runtime, self._services, self.nursery)
+        transport = StreamTransport(self._steps(session, stream))
         self._runtime.counters.connections_refused += 1
         self._refusing += 1
         try:

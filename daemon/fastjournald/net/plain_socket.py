@@ -45,7 +45,7 @@ def do_nothing() -> None:
 
 
 class ClientTransport(Protocol):
-    """Connection of one client."""
+    """Connection of one client: it moves the bytes and carries out the steps of a session."""
 
     session: Session
     on_end: Callable[[], object]
@@ -58,22 +58,22 @@ class ClientTransport(Protocol):
         """Serve the client, from the first byte on."""
 
     def wake(self) -> None:
-        """Send, beside everything else, what the client did not ask for just now."""
+        """Send notifications and replies to requests that waited."""
 
     def stop(self) -> None:
-        """The daemon stops: answer what is on its way, then close."""
+        """Stop with the daemon: answer requests that are on their way, then close."""
 
     def abandon(self, sentence: str, code: str) -> None:
-        """Wait no longer for the rest of a request: tell the client, and close."""
+        """End the wait for the rest of a request: send the client an error, and close."""
 
     def refuse_request(self) -> None:
-        """Tell the client that there is no room for the rest of its request, and close."""
+        """Send the client an error: there is no room for the rest of its request; and close."""
 
     def cut(self) -> None:
-        """Close without a word, whatever the client has not taken."""
+        """Close at once: messages that the client has not taken are lost."""
 
     def has_hung_up(self) -> bool:
-        """Whether the client has gone, or at least sends nothing more."""
+        """Whether the client sends nothing more."""
 
 
 @contextmanager

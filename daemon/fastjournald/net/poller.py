@@ -1,4 +1,4 @@
-"""Poller: the one task that serves all plain connections, TCP and unix.
+"""Poller: the one task that serves all plain connections, TCP and unix; and their transport.
 
 Each round is the write path, and all of it, without a switch between tasks:
 
@@ -9,26 +9,38 @@ The turn budget (``admission``) bounds which sessions are served in a round, and
 a session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
 handle, and their replies wait for the next commit.
 
-The sockets are registered level-triggered: the system tells of a socket again until nothing is left
+``PolledTransport`` carries out at once the steps that nearly every request takes: receive, handle,
+wait for the commit that all share, send, and wait for a turn. Where a session waits for something
+else, or its client takes no more, a task carries that out with the step runner of the stream
+transport, until the session listens to the client again.
+
+The sockets are registered level-triggered: the system reports a socket again until nothing is left
 in it, whatever a receive returned. A connection that waits for something else while its client
-sends is taken out, until it listens again; a client that waits for its replies never costs that.
+sends is unregistered until it listens again; a client that waits for its replies never costs that.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from enum import Enum
+from typing import Final
 
 import trio
 
+from fastjournal import limits
+from fastjournal.limits import TURN_WORK
+from fastjournald.admission.turn_budget import QueuedClient, TurnBudget
 from fastjournald.group_commit.commit import GroupCommit
-from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.plain_socket import PlainSocket, do_nothing
 from fastjournald.net.session import Session
+from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.shared_batch import SharedBatch
+from fastjournald.net.stream_transport import STOP_SECONDS, StepRunner
 
 LOG = logging.getLogger("fastjournald")
 
@@ -43,37 +55,6 @@ no other client has had any done since: none with TLS either, and none in a scan
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 
 
-class Polled(Protocol):
-    """A connection, as far as the poller knows it."""
-
-    session: Session
-    plain: PlainSocket
-    heard: bool
-    """Whether the system tells of its socket. The poller notes it."""
-
-    def receive(self, together: SharedBatch | None) -> bool:
-        """Receive, if it listens; return whether it did.
-
-        Args:
-            together: May take the request; the poller has it carried out. None: others sent none.
-        """
-
-    def go_on(self) -> None:
-        """Go on, as far as that needs no wait: it asked for that by ``resume``."""
-
-    def carry_on(self) -> None:
-        """Carry out the request, which the shared batch has taken and left."""
-
-    def settled(self, settled: int) -> None:
-        """So many bytes of the log are settled: more than when it asked for that by ``settle``."""
-
-    def stop_receiving(self) -> None:
-        """Take no more from the client."""
-
-    def cut(self) -> None:
-        """Close at once."""
-
-
 class Poller:
     """Serves the connections that were added.
 
@@ -81,7 +62,7 @@ class Poller:
         commit: Group commit.
         together: Takes the requests of sessions that may be carried out together.
         now_us: Clock.
-        is_alone: Whether the last pieces of work, so many, were all of one client.
+        turns: Whether the last pieces of work were all of one client.
     """
 
     def __init__(
@@ -89,42 +70,42 @@ class Poller:
         commit: GroupCommit,
         together: SharedBatch,
         now_us: Callable[[], int],
-        is_alone: Callable[[int], bool],
+        turns: TurnBudget,
     ) -> None:
         self._commit = commit
         self._together = together
         self._now_us = now_us
-        self._is_alone = is_alone
-        self._clients: dict[int, Polled] = {}
+        self._turns = turns
+        self._clients: dict[int, PolledTransport] = {}
         """By descriptor."""
         self._epoll: select.epoll | None = None
         """None: it does not run."""
         self._wake_descriptor = -1
         self._asleep = False
-        """The task waits for the system, and whoever has something to do has to tell that."""
-        self._ready: deque[Polled] = deque()
-        """Those that can go on."""
-        self._unsettled: list[Polled] = []
-        """Those that wait for the next commit."""
+        """The task waits for the system: work for it must wake it."""
+        self._ready: deque[PolledTransport] = deque()
+        """Connections that can go on."""
+        self._unsettled: list[PolledTransport] = []
+        """Connections that wait for the next commit."""
         self._some_unsettled = trio.Event()
         self._settling = False
         """A commit is under way that waits for a thread, or for another task."""
-        self._stops: deque[tuple[float, Polled]] = deque()
-        """When to receive no more, and from whom."""
+        self._stops: deque[tuple[float, PolledTransport]] = deque()
+        """Connections to receive no more from, each with the instant."""
         self._some_stop = trio.Event()
         self._stopping = False
         self._failed = False
-        """It ended, with the daemon, while there were clients."""
+        """The task ended, with the daemon, while there were clients."""
 
     # --- calls of connections -------------------------------------------------------------------
 
-    def add(self, client: Polled) -> None:
-        """Serve one more."""
+    def add(self, client: PolledTransport) -> None:
+        """Serve a connection."""
         self._clients[client.plain.socket.fileno()] = client
         self.hear(client)
 
-    def hear(self, client: Polled) -> None:
-        """Call ``receive`` when there is something to receive; where that cannot be, cut it."""
+    def hear(self, client: PolledTransport) -> None:
+        """Register a socket, to call ``receive`` when it has something; cut it if that fails."""
         if self._epoll is None:
             return
         try:
@@ -136,8 +117,8 @@ class Poller:
         else:
             client.heard = True
 
-    def remove(self, client: Polled) -> None:
-        """Serve it no more, before its socket is closed."""
+    def remove(self, client: PolledTransport) -> None:
+        """Remove a connection, before its socket is closed."""
         descriptor = client.plain.socket.fileno()
         if self._clients.pop(descriptor, None) is not None and client.heard:
             assert self._epoll is not None
@@ -145,26 +126,26 @@ class Poller:
         if self._stopping:
             self._wake()
 
-    def resume(self, client: Polled) -> None:
+    def resume(self, client: PolledTransport) -> None:
         """Call ``go_on`` in the next round."""
         self._ready.append(client)
         if self._asleep:
             self._wake()
 
-    def settle(self, client: Polled) -> None:
+    def settle(self, client: PolledTransport) -> None:
         """Call ``settled`` when more is settled, at the latest when all is that was appended."""
         self._unsettled.append(client)
         if self._asleep and not self._settling:
             self._wake()
 
-    def stop_receiving_at(self, instant: float, client: Polled) -> None:
+    def stop_receiving_at(self, instant: float, client: PolledTransport) -> None:
         """Call ``stop_receiving`` at an instant, which is not before those of earlier calls."""
         self._stops.append((instant, client))
         self._some_stop.set()
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or is about to: nobody is left, and it was stopped."""
+        """Whether the task has ended, or was stopped and the last client has gone."""
         return self._failed or (self._stopping and not self._clients)
 
     def stop(self) -> None:
@@ -180,7 +161,7 @@ class Poller:
     # --- the task -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve, until stopped and everybody has gone.
+        """Serve, until stopped and all clients have gone.
 
         Raises:
             LogFailedError: The log failed; the daemon must end.
@@ -211,7 +192,7 @@ class Poller:
         for client in list(self._clients.values()):
             client.cut()
         for client in self._clients.values():
-            # a task carries it on to its end
+            # a task serves it to its end
             client.heard = False
 
     async def _serve(self, epoll: select.epoll) -> None:
@@ -239,7 +220,7 @@ class Poller:
         if together is not None and together.waits:
             self._carry_out(together)
         if self._unsettled and not self._settling:
-            alone = len(self._unsettled) == 1 and self._is_alone(ALONE_PIECES)
+            alone = len(self._unsettled) == 1 and self._turns.in_row >= ALONE_PIECES
             if self._commit.settle_now(alone=alone):
                 self._go_on_settled()
             else:
@@ -280,3 +261,345 @@ class Poller:
                 client.stop_receiving()
             self._some_stop = trio.Event()
             await self._some_stop.wait()
+
+
+class _PolledState(Enum):
+    LISTENING = "listening"
+    """Receives when the socket has something."""
+    SETTLING = "settling"
+    """Carries out its step when all is settled that was appended so far."""
+    PASSING = "passing"
+    """Yields to other clients."""
+    WAITING = "waiting"
+    """Waits for its turn."""
+    RELEASED = "released"
+    """Was woken for its turn, and asks the turn budget again."""
+    BUSY = "busy"
+    """A task carries out its steps."""
+    ENDED = "ended"
+
+
+# the attributes of an enumeration are looked up slowly
+_LISTENING: Final = _PolledState.LISTENING
+_SETTLING: Final = _PolledState.SETTLING
+_PASSING: Final = _PolledState.PASSING
+_WAITING: Final = _PolledState.WAITING
+_RELEASED: Final = _PolledState.RELEASED
+_BUSY: Final = _PolledState.BUSY
+_ENDED: Final = _PolledState.ENDED
+
+
+class PolledTransport:
+    """Transport of one client's plain connection.
+
+    Args:
+        steps: Session, socket, and the waits.
+        plain: The connected socket.
+        poller: Calls it when there is something to do.
+    """
+
+    def __init__(self, steps: StepRunner, plain: PlainSocket, poller: Poller) -> None:
+        self.session: Session = steps.session
+        self.plain = plain
+        self.heard = False
+        """Whether the socket is registered. The poller notes it."""
+        self._socket = plain.socket
+        self._steps = steps
+        self._writer = steps.runtime.writer
+        self._now_us = steps.runtime.clock.now_us
+        self._evict = steps.evict
+        self._poller = poller
+        self._state = _LISTENING
+        self._step: Step = RECEIVE
+        """Step to carry out after SETTLING."""
+        self._resumed = False
+        """It is in the poller's queue of connections that can go on."""
+        self._unsettled = False
+        """It is in the poller's queue for the next commit."""
+        self._turn: QueuedClient | None = None
+        self._expected = TURN_WORK
+        """Work of the turn for which it waits, as far as that is known."""
+        self._life = trio.CancelScope()
+        """Cancels the task that carries out its steps."""
+        self._receive_until = math.inf
+        self.on_end: Callable[[], object] = do_nothing
+        """Called when the connection has ended."""
+
+    def begin(self) -> None:
+        """Serve the client, from the first byte on."""
+        self._poller.add(self)
+        self._drive(self.session.next_step(self._now_us()))
+
+    # --- calls of the poller --------------------------------------------------------------------
+
+    def receive(self, together: SharedBatch | None) -> bool:
+        """Receive and carry out the steps that follow, if it listens; return whether it did.
+
+        Args:
+            together: Takes the request, if it can be handled with those of other clients; None:
+                no other client has sent any.
+        """
+        if self._state is not _LISTENING:
+            return False
+        try:
+            data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
+        except BlockingIOError:
+            return True
+        except OSError:
+            self._lose()
+            return True
+        session = self.session
+        session.receive_data(data)
+        if together is not None and session.join(together):
+            self._state = _SETTLING
+            self._step = COMMIT
+            self._wait_settled()
+        else:
+            self._drive(session.next_step(self._now_us()))
+        return True
+
+    def carry_on(self) -> None:
+        """Handle the request, which the shared batch has taken and left."""
+        self.session.leave()
+        self._advance()
+
+    def go_on(self) -> None:
+        """Begin a turn, if the turn budget admits it: it asked for this call by ``resume``."""
+        self._resumed = False
+        if self._state is not _ENDED:
+            self._take_turn(waited=self._state is _RELEASED)
+
+    def settled(self, settled: int) -> None:
+        """Send what is settled, and carry out the step that waited for the commit."""
+        self._unsettled = False
+        if self._state is _SETTLING:
+            self._drive(self._step)
+        elif self._state is not _ENDED:
+            try:
+                if not self._send_now(settled):
+                    self._steps.wake()
+            except trio.BrokenResourceError:
+                self._lose()
+
+    def stop_receiving(self) -> None:
+        """Take no more from the client, if that is what the session waits for."""
+        if self._state is _LISTENING:
+            self.session.stop_receiving()
+            self._advance()
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        self._drive(self.session.next_step(self._now_us()))
+
+    def _drive(self, step: Step) -> None:
+        """Carry out steps, up to one that has to wait."""
+        session = self.session
+        try:
+            while True:
+                if step is COMMIT:
+                    settled = self._writer.settled
+                    if settled < session.mark:
+                        self._settle(step)
+                        return
+                    if session.room.granted:
+                        session.committed()
+                    if self._evict is not None:
+                        self._evict()
+                    if not self._send_now(settled):
+                        self._begin_task(step)
+                        return
+                    if session.listen_again():
+                        step = RECEIVE
+                        continue
+                elif step is RECEIVE:
+                    if self.heard and self._receive_until == math.inf:
+                        self._state = _LISTENING
+                    else:
+                        self._listen()
+                    return
+                elif not self._carry_out(step):
+                    return
+                step = session.next_step(self._now_us())
+        except trio.BrokenResourceError:
+            self._lose()
+
+    def _carry_out(self, step: Step) -> bool:
+        """Carry out a rarer step; return False if it has to wait."""
+        session = self.session
+        if isinstance(step, WaitTurn):
+            self._expected = step.expected
+            self._wait_turn()
+            return False
+        if step is PASS_ON:
+            self._expected = TURN_WORK
+            self._state = _PASSING
+            self._resume()
+            return False
+        if (
+            step is FLUSH
+            and not session.has_notifications()
+            and self._send_now(self._writer.settled)
+        ):
+            if not session.has_unsent:
+                return True
+            self._settle(step)
+        else:
+            self._begin_task(step)
+        return False
+
+    def _send_now(self, settled: int) -> bool:
+        """Send what is settled; return False if a task has to send the rest.
+
+        Raises:
+            BrokenResourceError: The client is gone.
+        """
+        steps, session = self._steps, self.session
+        if steps.sending or steps.rest:
+            return False
+        if steps.is_cut_off:
+            raise trio.BrokenResourceError
+        while data := session.data_to_send(settled, steps.has_hung_up):
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                steps.is_cut_off = True
+                raise trio.BrokenResourceError from error
+            if sent < len(data):
+                steps.rest = memoryview(data)[sent:]
+                return False
+            if not session.data_sent():
+                return True
+        if session.has_unsent:
+            # their commit mark is after what is settled
+            self._wait_settled()
+        return True
+
+    def _listen(self) -> None:
+        self._state = _LISTENING
+        if self._receive_until < math.inf and trio.current_time() >= self._receive_until:
+            self.stop_receiving()
+        elif not self.heard:
+            self._poller.hear(self)
+
+    def _resume(self) -> None:
+        if not self._resumed:
+            self._resumed = True
+            self._poller.resume(self)
+
+    # --- the commit -----------------------------------------------------------------------------
+
+    def _settle(self, step: Step) -> None:
+        self._state = _SETTLING
+        self._step = step
+        self._wait_settled()
+
+    def _wait_settled(self) -> None:
+        if not self._unsettled:
+            self._unsettled = True
+            self._poller.settle(self)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def _take_turn(self, *, waited: bool) -> None:
+        self._leave_queue()
+        turns = self._steps.runtime.turns
+        if turns.admits(self.session.share, self._expected, waited=waited):
+            self._advance()
+        else:
+            self._wait_turn()
+
+    def _wait_turn(self) -> None:
+        self._state = _WAITING
+        queue_up = self._steps.services.queue_up
+        self._turn = queue_up(self.session.share, self._release, self._expected)
+
+    def _leave_queue(self) -> None:
+        if self._turn is not None:
+            self._turn.share, self._turn.wake = None, do_nothing
+            self._turn = None
+
+    def _release(self) -> None:
+        self._state = _RELEASED
+        self._resume()
+
+    # --- steps of a task ------------------------------------------------------------------------
+
+    def _begin_task(self, step: Step) -> None:
+        self._state = _BUSY
+        self._life = trio.CancelScope()
+        self._steps.nursery.start_soon(self._run_task, step)
+
+    async def _run_task(self, step: Step) -> None:
+        """Carry out steps until the session listens to the client, or to its end."""
+        steps, listens = self._steps, False
+        try:
+            with self._life:
+                try:
+                    while step is not RECEIVE and step is not CLOSE:
+                        await steps.carry_out(step)
+                        step = self.session.next_step(self._now_us())
+                    if step is CLOSE:
+                        await steps.close()
+                    # it may have been cut after the last wait
+                    listens = step is RECEIVE and not self._life.cancel_called
+                except trio.BrokenResourceError:
+                    LOG.debug("event=client-lost")
+        finally:
+            if not listens:
+                self._end()
+        if listens:
+            self._listen()
+
+    def _lose(self) -> None:
+        LOG.debug("event=client-lost")
+        # a task that carries out its steps closes it
+        self.cut()
+
+    def _end(self) -> None:
+        """Close the socket, and clean up."""
+        self._state = _ENDED
+        self._leave_queue()
+        self._poller.remove(self)
+        self.session.end()
+        self.plain.close()
+        self.on_end()
+        # a reference cycle less: this leaves memory at once
+        self.on_end = self.session.on_first_request = do_nothing
+
+    # --- calls of others ------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Send notifications and replies to requests that waited."""
+        if self.session.has_notifications():
+            self._steps.wake()
+        elif self.session.has_unsent:
+            self._wait_settled()
+
+    def stop(self) -> None:
+        """Stop with the daemon: answer requests that are on their way, then close."""
+        self._receive_until = trio.current_time() + STOP_SECONDS
+        self._poller.stop_receiving_at(self._receive_until, self)
+
+    def abandon(self, sentence: str, code: str) -> None:
+        """End the wait for the rest of a request: send the client an error, and close."""
+        self.session.abandon(sentence, code)
+        self.stop_receiving()
+
+    def refuse_request(self) -> None:
+        """Send the client an error: there is no room for the rest of its request; and close."""
+        self.session.refuse_request()
+        self.stop_receiving()
+
+    def cut(self) -> None:
+        """Close at once: messages that the client has not taken are lost."""
+        if self._state is _BUSY:
+            self._life.cancel()
+        elif self._state is not _ENDED:
+            self._end()
+
+    def has_hung_up(self) -> bool:
+        """Whether the client sends nothing more."""
+        return self._steps.has_hung_up()
