@@ -809,6 +809,29 @@ def test_end_forgets_locks_waits_and_subscriptions(daemon: Daemon, client: Clien
     engine.check()
 
 
+def test_session_listens_again_once_the_replies_of_a_batch_are_sent(client: Client) -> None:
+    assert client.run() is RECEIVE
+    session = client.session
+    session.receive_data(encode(set_(b"k"), set_(b"l")))
+    assert not session.listen_again(), "nothing was handled"
+    assert client.step() is COMMIT
+    assert not session.listen_again(), "the replies were not sent"
+    client.commit()
+    assert session.listen_again()
+    assert session.receiving_since == client.daemon.memory.now
+    assert not session.listen_again(), "it listens"
+    assert codes(client.ask(request(Function.GET, b"l"))) == [""]
+
+
+def test_session_does_not_listen_again_where_an_error_follows_the_batch(client: Client) -> None:
+    assert client.run() is RECEIVE
+    client.session.receive_data(encode(set_(b"k")) + b"\xff" * 100)
+    assert client.step() is COMMIT
+    client.commit()
+    assert not client.session.listen_again()
+    assert client.run() is CLOSE
+
+
 def test_session_keeps_its_attributes_inline(client: Client) -> None:
     # no dictionary of each session: see bench_instructions
     assert not hasattr(client.session, "__dict__")

@@ -37,11 +37,11 @@ class Connections:
 
     def __init__(self, runtime: Runtime, services: Services, tls: ssl.SSLContext | None) -> None:
         self.transports: dict[Hashable, ClientTransport] = {}
-        """Clients that are served, by session."""
+        """Transports of connected clients, by session."""
         self.tls = tls
-        """For clients that connect from now on."""
+        """Context for clients that connect from now on."""
         self.nursery: trio.Nursery | None = None
-        """Tasks of the connections; None: the daemon is starting."""
+        """Nursery of the connections; None: the daemon is starting."""
         self.stopping = False
         self._runtime = runtime
         self._services = services
@@ -79,9 +79,9 @@ class Connections:
                     each.start_soon(accept, listener, self._let_in)
 
     def _let_in(self, plain: trio.SocketStream) -> None:
-        """Serve a client, after a handshake where it has to speak TLS."""
+        """Admit a client, after a TLS handshake if the address takes TLS."""
         if self.poller.over:
-            # it came while the daemon stopped
+            # it connected while the daemon stopped
             plain.socket.close()
             return
         peer = peer_of(plain)
@@ -107,7 +107,7 @@ class Connections:
     def serve(
         self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
     ) -> ClientTransport | None:
-        """Serve a client to its end; None: there are too many.
+        """Serve a client until its connection ends; None: there are too many.
 
         Args:
             stream: The connected socket, or TLS on it.
@@ -170,18 +170,18 @@ class Connections:
             transport.wake()
 
     def wake(self, session: Hashable) -> None:
-        """Let a session tell changes, if it has some to tell."""
-        # it may have gone since it was queued to be woken
+        """Wake a session that has notifications to send."""
+        # its connection may have ended since it was queued
         if (transport := self.transports.get(session)) is not None:
             transport.wake()
 
     def disconnect_slow_consumer(self, session: Hashable) -> None:
-        """Close: the client reads too slowly for what it listens to, and may not miss any of it."""
+        """Slow-consumer disconnect: close, because the client would miss notifications."""
         self._runtime.counters.connections_closed[CloseReason.OVERRUN] += 1
         self.transports[session].cut()
 
     def _name_of(self, session: Hashable) -> str:
-        """Return the name of a client, for people: where it comes from, and its access token."""
+        """Return the name of a client for people: its address and access token."""
         if not isinstance(session, Session):
             return ""  # part of the daemon, or a test
         grants = self._runtime.engine.context.grants
@@ -195,14 +195,14 @@ class Connections:
         return transport is None or transport.has_hung_up()
 
     def release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
-        """Let work wait again whose replies were never sent, a part of it at a time."""
+        """Release the leases of work whose replies were never sent, in slices."""
         if deliveries and not self._runtime.writer.failed:
             assert self.nursery is not None
             self.nursery.start_soon(self._release_undelivered, deliveries)
 
     async def _release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
         runtime = self._runtime
-        # also where the daemon is about to stop: others are to get it after that
+        # also when the daemon stops: the release must be in the log for its next start
         with trio.CancelScope(shield=True):
             while deliveries:
                 now = runtime.clock.now_us()
@@ -214,17 +214,17 @@ class Connections:
             await runtime.commit.wait_settled(runtime.writer.appended)
 
     def end(self, sessions: list[Hashable]) -> None:
-        """Close connections whose token counts no more: clients may connect and show it again."""
+        """Close connections whose token is no longer valid: clients may reconnect."""
         for session in sessions:
             self.transports[session].stop()
 
     def stop(self) -> None:
-        """Answer what is on its way already, then close all connections."""
+        """Answer requests that are on their way, then close all connections."""
         for transport in self.transports.values():
             transport.stop()
         self.poller.stop()
 
     def stop_accepting(self) -> None:
-        """The daemon stops: clients that connect now are not served any more."""
+        """Stop accepting clients: the daemon stops."""
         self.stopping = True
         self._handshakes.stop()

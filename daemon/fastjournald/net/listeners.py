@@ -67,7 +67,7 @@ KEEPALIVE = {
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 6,
 }
-"""Two minutes after a client's machine is gone it gets no more work."""
+"""A client whose machine is lost gets no more work after two minutes."""
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def check_addresses(
 
 
 def keep_alive(stream: trio.SocketStream) -> None:
-    """Let the system find out when the other machine is gone without a word."""
+    """Enable TCP keepalive: the system detects that the other machine is lost."""
     if not is_unix(stream):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE.items():
@@ -225,7 +225,7 @@ async def _listen_unix(path: str, mode: int) -> trio.SocketListener:
                 os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
     try:
-        # It has its mode from the first moment on: nobody slips in between bind and chmod.
+        # It has its mode from the start: no client can connect between bind and chmod.
         before = os.umask(0o777 & ~mode)
         try:
             listener.bind(path)

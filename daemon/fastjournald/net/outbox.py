@@ -1,13 +1,12 @@
 """Outbox of a session: messages in order, each with its commit mark. Pure.
 
-A message may show any change that was appended when its bytes were made. So its commit mark, the
-position in the log that has to be settled before it may leave, is taken then: later the log has
-grown by changes that the message does not show, or worse, the message is gone and another one, with
-a later mark, stands in its place. Nothing leaves the outbox before its mark is settled, and nothing
-else reaches a client's stream.
+A message may show any change that was appended before its bytes were made. Its commit mark is the
+position in the log that must be settled before it may be sent. The mark is taken when the bytes are
+made: later the log has grown by changes that the message does not show. No message is sent before
+its mark is settled, and all that is sent to a client goes through its outbox.
 
-A message that delivers work says so: until it is sent nobody knows of that work, and it can be
-released.
+A message that delivers work carries the list of that work: if it is never sent, the client does not
+know of the work, and it is released.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.engine.undelivered import DeliveredJobs
 
 _Piece: TypeAlias = tuple[bytes, int, int, list[DeliveredJobs] | None, bool]
-"""Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
-that waited. A plain tuple, for each turn of a session makes one."""
+"""Messages; their commit mark; bytes of memory that they hold; the work in them; whether that work
+is for NEXTs that waited. A plain tuple: each turn of a session makes one."""
 
 
 class Log(Protocol):
@@ -31,14 +30,14 @@ class Log(Protocol):
 
     @property
     def appended(self) -> int:
-        """Position behind the last record."""
+        """Position after the last record."""
 
 
 class Outbox:
-    """FIFO queue of messages; as marks only grow, what stands before one never waits longer.
+    """FIFO queue of messages. Marks only grow: a message never waits for one after it.
 
     Args:
-        log: Marks are positions in it.
+        log: The log: marks are positions in it.
         account: Counts what the messages hold.
         release_undelivered: Gets the work of messages that were not sent.
     """
@@ -52,18 +51,18 @@ class Outbox:
         release_undelivered: Callable[[list[DeliveredJobs]], None],
     ) -> None:
         self.pieces: deque[_Piece] = deque()
-        """Not sent so far, or not wholly. The session only asks whether there are any."""
+        """Messages that are not sent completely. The session only checks whether there are any."""
         self._pushed_work = 0
-        """Pieces with work for NEXTs that waited."""
+        """Number of pieces with work for NEXTs that waited."""
         self._leaving = 0
-        """Pieces at the front that are being sent."""
+        """Number of pieces, from the first on, that are being sent."""
         self._log = log
         self._account = account
         self._release_undelivered = release_undelivered
 
     @property
     def mark(self) -> int:
-        """Appended bytes that must be settled before the first message may leave."""
+        """Appended bytes that must be settled before the first message may be sent."""
         return self.pieces[0][1]
 
     def put(
@@ -94,12 +93,14 @@ class Outbox:
                 budget.look()
 
     def data_to_send(self, settled: int, has_hung_up: Callable[[], bool]) -> bytes:
-        """Return what may leave, about a megabyte of it; call ``data_sent`` when it is sent.
+        """Return the messages that are durable, in order, up to about a megabyte.
+
+        Call ``data_sent`` when they are sent.
 
         Args:
             settled: Bytes of the log that are as safe as the sync policy asks.
-            has_hung_up: Whether the client sends nothing more. It may have gone then: work that it
-                waited for is released, and not sent.
+            has_hung_up: Whether the client sends nothing more. It may be lost then: work for NEXTs
+                that waited is released instead of sent.
         """
         assert not self._leaving, "the one before was not sent"
         if self._pushed_work and has_hung_up():
@@ -121,7 +122,7 @@ class Outbox:
         return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
 
     def data_sent(self) -> bool:
-        """Take out what was begun: it is sent. Return whether more stands behind it."""
+        """Remove the messages that were sent; return whether others follow."""
         total, pieces, account = 0, self.pieces, self._account
         while self._leaving:
             _, _, held, _, with_pushed_work = pieces.popleft()
@@ -141,7 +142,7 @@ class Outbox:
         """Remove the messages, and release the work in them.
 
         Args:
-            pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
+            pushed_only: Only those with work for NEXTs that waited, while nothing is being sent.
         """
         kept: deque[_Piece] = deque()
         deliveries: list[DeliveredJobs] = []

@@ -1,7 +1,7 @@
 """Sockets of clients: the stream of a plain socket, hang-up detection, the transports' interface.
 
-Hang-up detection asks the system, by a poll that never waits: the client may have gone while bytes
-that it sent before are still unread.
+Hang-up detection polls the socket without waiting: the client may have closed it while bytes that
+it sent before are still unread.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _translating() -> Iterator[None]:
 
 
 class PlainSocket(trio.abc.HalfCloseableStream):
-    """A TCP or unix socket; who polls it receives and sends by ``socket`` itself.
+    """Stream of a TCP or unix socket. The poller receives and sends by ``socket`` itself.
 
     Args:
         plain: The accepted socket, which is taken over.
@@ -127,7 +127,7 @@ class PlainSocket(trio.abc.HalfCloseableStream):
             self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close it; who waits for it gets ClosedResourceError."""
+        """Close it; tasks that wait for it get ClosedResourceError."""
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()

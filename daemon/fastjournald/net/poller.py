@@ -145,11 +145,11 @@ class Poller:
 
     @property
     def over(self) -> bool:
-        """Whether the task has ended, or was stopped and the last client has gone."""
+        """Whether the task has ended, or was stopped and no connection is left."""
         return self._failed or (self._stopping and not self._clients)
 
     def stop(self) -> None:
-        """End when the last client has gone."""
+        """End the task when no connection is left."""
         self._stopping = True
         self._wake()
 
@@ -161,7 +161,7 @@ class Poller:
     # --- the task -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve, until stopped and all clients have gone.
+        """Serve until it is stopped and no connection is left.
 
         Raises:
             LogFailedError: The log failed; the daemon must end.
@@ -452,7 +452,7 @@ class PolledTransport:
         """Send what is settled; return False if a task has to send the rest.
 
         Raises:
-            BrokenResourceError: The client is gone.
+            BrokenResourceError: The client is lost.
         """
         steps, session = self._steps, self.session
         if steps.sending or steps.rest:

@@ -12,7 +12,8 @@ Nothing is awaited between handling a request and appending its records: the log
 order in which the requests were applied. All messages go through the outbox (``net.outbox``), whose
 commit marks keep back a reply until the changes that it shows are durable.
 
-Between two steps the session is in a ``Stage``, and ``ADVANCE`` has the method for each stage.
+Between two steps the session is in a ``Stage`` (``net.session_steps``), and the table ``ADVANCE``
+has the method for each stage.
 Requests that were received together are a batch. They are handled one after the other until one of
 them has to wait, or the slice of the client is used up; the others are handled after that step.
 
@@ -22,7 +23,6 @@ The module is long because connection and batch are one state machine: every sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Final
 
 from fastjournal import limits
@@ -53,6 +53,7 @@ from fastjournald.net.session_steps import (
     PENALTY,
     RECEIVE,
     RunScan,
+    Stage,
     Step,
     TakeSnapshot,
     ValueReads,
@@ -65,48 +66,6 @@ from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
 _AUTH = int(Function.AUTH)
-
-
-class Stage(IntEnum):
-    """Stage of a session: the work of ``next_step`` after the last step was carried out.
-
-    An integer: a plain enumeration hashes in Python code, for each request.
-    """
-
-    READ = 0
-    """Take the requests that were decoded. If there are none: flush, or listen."""
-    FLUSHED = 1
-    """Listen to the client: all messages were sent."""
-    MATCHED = 2
-    """Receive: changes were matched with subscriptions."""
-    QUEUED = 3
-    """Wait for a turn: bytes were received when no turn was left."""
-    ADMITTED = 4
-    """Decode these bytes, and read: the turn of the client has come."""
-    LEFT = 5
-    """Handle the request that a shared batch was asked to take, as a batch of one."""
-    HANDLE = 6
-    """Begin a slice after other clients had their turn. Commit first if the log lacks room."""
-    RESUME = 7
-    """Begin a slice after a commit, as soon as the log has room for the rest of the batch."""
-    YIELD = 8
-    """Yield to other clients, as soon as the log has room for the rest of the batch."""
-    LONGER = 9
-    """Run a scan or read values, as soon as the log has room for the rest of the batch."""
-    VALUES_READ = 10
-    """Handle the request again: its values were read."""
-    SCANNED = 11
-    """Handle the rest of the batch: the scan has replied."""
-    SNAPSHOT = 12
-    """Take a snapshot: the replies before it were sent."""
-    REFUSED = 13
-    """Delay the reply to a failed AUTH."""
-    DELAYED = 14
-    """Send that reply, and resume."""
-    ANSWERED = 15
-    """End the turn: all replies of the batch are durable."""
-    CLOSED = 16
-    """Close: nothing is handled any more."""
 
 
 # the attributes of an enumeration are looked up slowly
@@ -716,6 +675,8 @@ class Session:
         return True
 
     def _end_turn(self, now: int) -> Step:
+        if self.listen_again():
+            return RECEIVE
         self.partial_since = self._memory.now
         return self._read(now)
 

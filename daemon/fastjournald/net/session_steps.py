@@ -1,12 +1,13 @@
-"""Steps of a session: the waits that a transport carries out for it, one after the other. Pure.
+"""Stages and steps of a session. Pure.
 
-Nearly every request takes RECEIVE and COMMIT only.
+A step is a wait that a transport carries out for a session, one at a time; nearly every request
+takes RECEIVE and COMMIT only. A stage is what the session does after the step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from fastjournal.protocol import Request
@@ -14,6 +15,48 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.engine.value_memory import missing_soon
 from fastjournald.tables.entry import Entry
+
+
+class Stage(IntEnum):
+    """Stage of a session: the work of ``next_step`` after the last step was carried out.
+
+    An integer: a plain enumeration hashes in Python code, for each request.
+    """
+
+    READ = 0
+    """Take the requests that were decoded. If there are none: flush, or listen."""
+    FLUSHED = 1
+    """Listen to the client: all messages were sent."""
+    MATCHED = 2
+    """Receive: changes were matched with subscriptions."""
+    QUEUED = 3
+    """Wait for a turn: bytes were received when no turn was left."""
+    ADMITTED = 4
+    """Decode these bytes, and read: the turn of the client has come."""
+    LEFT = 5
+    """Handle the request that a shared batch was asked to take, as a batch of one."""
+    HANDLE = 6
+    """Begin a slice after other clients had their turn. Commit first if the log lacks room."""
+    RESUME = 7
+    """Begin a slice after a commit, as soon as the log has room for the rest of the batch."""
+    YIELD = 8
+    """Yield to other clients, as soon as the log has room for the rest of the batch."""
+    LONGER = 9
+    """Run a scan or read values, as soon as the log has room for the rest of the batch."""
+    VALUES_READ = 10
+    """Handle the request again: its values were read."""
+    SCANNED = 11
+    """Handle the rest of the batch: the scan has replied."""
+    SNAPSHOT = 12
+    """Take a snapshot: the replies before it were sent."""
+    REFUSED = 13
+    """Delay the reply to a failed AUTH."""
+    DELAYED = 14
+    """Send that reply, and resume."""
+    ANSWERED = 15
+    """End the turn: all replies of the batch are durable."""
+    CLOSED = 16
+    """Close: nothing is handled any more."""
 
 
 class StepKind(Enum):
@@ -45,7 +88,7 @@ PENALTY: Final = StepKind.PENALTY
 
 
 class WaitTurn(NamedTuple):
-    """Wait until the turn budget lets the client begin."""
+    """Wait until the turn budget admits the client."""
 
     expected: int
     """Work that it will do, as far as that is known."""

@@ -1,12 +1,11 @@
-"""Shared batch: requests of several clients, one of each, that are carried out in bulk. Pure.
+"""Shared batch: requests of several clients, one of each, that are handled in bulk. Pure.
 
-Many clients that each wait for a reply send one small request each, which the poller receives in
-one round. Such requests are concurrent: any order of them is right, and the order in which they are
-carried out is that of the log. So those of one function go to its bulk handler together, like the
-requests of a window, and have one append, one mark and one look at the tasks that wait.
+Many clients that each wait for a reply send one small request each, and the poller receives these
+in one round. The requests are concurrent: any order is correct, and the order of handling is the
+order of the log. Requests of one function go to its bulk handler together, like the requests of a
+window, with one append, one commit mark and one check of the tasks that wait.
 
-A request that the bulk handler does not carry out is left to its session, which carries it out
-alone.
+A request that the bulk handler does not handle is left to its session, which handles it alone.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from fastjournald.net.outbox import Log
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine, log, budgets and counters."""
+    """Parts of the daemon that all sessions share: engine, log, budgets and counters."""
 
     engine: Engine
     log: Log
@@ -40,16 +39,16 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     protocol_errors: Counter[str]
     latencies: Latencies
     after_requests: Callable[[int], None]
-    """Called when requests have set signals, or have made the log grow by much."""
+    """Called after requests that set signals, or that made the log grow by much."""
     wake_tasks: Callable[[], None]
     release_undelivered: Callable[[list[DeliveredJobs]], None]
 
 
 class Member(Hashable, Protocol):
-    """Session of a client, as far as a shared batch knows it."""
+    """Session of a client: the part that a shared batch uses."""
 
     def answer(self, reply: bytes, mark: int) -> None:
-        """Take the reply to its request, which was carried out."""
+        """Take the reply to its request, which was handled."""
 
 
 class _Run:
@@ -78,7 +77,7 @@ class SharedBatch:
         self._runs = {function: _Run() for function in BULK_HANDLERS}
 
     def takes(self, member: Member, request: Request) -> bool:
-        """Take the request of a client, if it may be one of a bulk; whether it did. O(1)."""
+        """Take the request of a client, if a bulk may have it; return whether it did. O(1)."""
         run = self._runs.get(request.function)
         if run is None or self._shared.backpressure.closed:
             return False
@@ -94,16 +93,16 @@ class SharedBatch:
 
     @property
     def waits(self) -> bool:
-        """Whether any request was taken and is to be carried out."""
+        """Whether any request was taken and not handled so far."""
         return any(run.requests for run in self._runs.values())
 
     def carry_out(self, now: int) -> set[Member]:
-        """Carry out what was taken, and return those whose requests are left to them."""
+        """Handle the requests that were taken; return the members that keep theirs."""
         left: set[Member] = set()
         for run in self._runs.values():
             if run.requests:
                 if self._shared.backpressure.closed:
-                    # since they were taken: their sessions wait for room
+                    # writers are slowed down since then: the sessions wait for room
                     left.update(run.members)
                 else:
                     self._carry_out(run, now, left)
@@ -111,7 +110,7 @@ class SharedBatch:
         return left
 
     def _carry_out(self, run: _Run, now: int, left: set[Member]) -> None:
-        """Carry out bulks; a request that ends one is left, and twice as many after each miss."""
+        """Handle bulks; the request that ends one is left, and twice as many after each miss."""
         members, requests = run.members, run.requests
         at, end, misses = 0, len(requests), 0
         # a bulk of one is dearer than a request alone

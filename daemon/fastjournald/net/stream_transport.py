@@ -210,7 +210,7 @@ class StepRunner:
             while session.has_unsent or session.has_notifications():
                 await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # the client is gone, and its session about to end
+            # the client is lost, and its session about to end
             pass
         finally:
             self._pushing = False

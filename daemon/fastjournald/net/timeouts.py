@@ -1,7 +1,7 @@
-"""Timeouts: closes idle connections, and those that hold most where memory is scarce.
+"""Timeouts: closes idle connections, and those that hold most memory when memory is scarce.
 
-Once a second all connections are looked at, on trio's clock; ``MemoryBudget.now`` is the time of
-the last look, so that noting it costs a connection nothing.
+All connections are checked once a second, on trio's clock. ``MemoryBudget.now`` is the time of the
+last check: a connection notes it without reading a clock.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fastjournald.runtime import Runtime
 LOG = logging.getLogger("fastjournald")
 
 LOOK_SECONDS = 1.0
-"""Between two looks at all connections: the precision of every timeout here."""
+"""Interval between two checks: the precision of every timeout here."""
 
 SLICE_SESSIONS = 1000
-"""So many are looked at before others have their turn."""
+"""Connections that are checked between two checkpoints of the event loop."""
 
 
 class ClientTimeouts:
-    """Watcher of all connections.
+    """Checks all connections.
 
     Args:
         runtime: Options, memory budget and counters.
-        transports: Clients that are served, at any time, by session.
+        transports: Transports of connected clients, by session.
     """
 
     def __init__(self, runtime: Runtime, transports: Mapping[Hashable, ClientTransport]) -> None:
@@ -41,7 +41,7 @@ class ClientTimeouts:
         self._transports = transports
 
     async def run(self) -> None:
-        """Look at all connections, again and again, and close the idle ones."""
+        """Check all connections once a second, and close the idle ones."""
         memory, closed = self._memory, self._closed
         started = trio.current_time()
         while True:
@@ -61,7 +61,7 @@ class ClientTimeouts:
                 await trio.lowlevel.checkpoint()
 
     def _look(self, transport: ClientTransport) -> None:
-        """Close a connection whose client has been waited for long enough."""
+        """Close a connection whose client exceeds a timeout."""
         config, now, session = self._config, self._memory.now, transport.session
         if session.unknown and now - session.connected_since > config.auth_timeout:
             self._closed[CloseReason.AUTH_TIMEOUT] += 1
@@ -84,7 +84,7 @@ class ClientTimeouts:
             self._cut(transport, CloseReason.IDLE_TIMEOUT)
 
     def _make_room(self) -> None:
-        """Close the idle connections that hold most, until there is room."""
+        """Close idle connections, those that hold most first, until there is room."""
         still = self._memory.now - limits.SLOW_READER_SECONDS
         slow = [
             transport

@@ -13,7 +13,7 @@ from fastjournal.protocol import encode_error
 from fastjournald.admission.memory_budget import EvictionQueue
 
 GOODBYE_SECONDS = 1.0
-"""To tell a peer that takes nothing that this is the end."""
+"""How long closing waits for a peer that takes no bytes."""
 
 
 _TLS_ONLY = encode_error(
@@ -25,8 +25,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}
 
 
 class _AlertingContext:
-    """TLS context that keeps unsent bytes: trio sends nothing of a handshake that fails, and so not
-    the alert that tells why."""
+    """TLS context that keeps unsent bytes: trio does not send the alert of a failed handshake."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -99,12 +98,12 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return self._socket.socket
 
     async def shake_hands(self) -> None:
-        """Raise BrokenResourceError where the client does not speak TLS, or is not let in."""
+        """Do the handshake; raise BrokenResourceError if it fails."""
         await self._tls.do_handshake()
         self._ciphertext.steps = None
 
     def last_words(self, error: BaseException | None) -> bytes:
-        """Return what tells the client, after the handshake has failed with this, why."""
+        """Return the alert or message for the client after the handshake failed with this error."""
         if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
             return _TLS_ONLY
         return self._context.unsent.read()
@@ -189,7 +188,7 @@ class Handshakes:
 
 
 async def _part(stream: trio.SocketStream, last_words: bytes) -> None:
-    """Let a client that was not let in read why: a socket closed with unread data is reset."""
+    """Send the alert of a failed handshake, and linger: else the socket is reset."""
     with trio.move_on_after(GOODBYE_SECONDS), suppress(trio.BrokenResourceError):
         await stream.send_all(last_words)
         await stream.send_eof()
