@@ -19,7 +19,7 @@ from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.authorization import Grant, Grants
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.histogram import Latencies
-from fastjournald.net.session import ADVANCE, Session, Stage
+from fastjournald.net.session import ADVANCE, Session
 from fastjournald.net.session_steps import (
     CLOSE,
     COMMIT,
@@ -30,6 +30,7 @@ from fastjournald.net.session_steps import (
     RECEIVE,
     ReadValues,
     RunScan,
+    Stage,
     Step,
     TakeSnapshot,
     WaitRoom,
