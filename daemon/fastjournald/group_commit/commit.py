@@ -367,8 +367,8 @@ class GroupCommit:
         self._note(_timed(self.writer.sync))
 
     def _note(self, seconds: float) -> None:
-        self.sync_us.add(round(seconds * 1_000_000))
         self.estimate.add(seconds)
+        self.sync_us.add(round(seconds * 1_000_000))
 
     async def _sync_in_thread(self, *, writable: bool) -> float:
         """Sync in the thread, and return its seconds without the way there and back.

@@ -252,10 +252,10 @@ class RecordEncoder:
         )
         domain = entry.domain.name
         if domain:
-            command, begins = _SCHEDULE, not_before
-            if not_before <= now - SCHEDULED_US_BACK:
-                begins = now
-            start, born = encode_time(begins), time if created == now else encode_time(created)
+            command, begins, start = _SCHEDULE, now, time
+            if not_before > now - SCHEDULED_US_BACK:
+                begins, start = not_before, encode_time(not_before)
+            born = time if created == now else encode_time(created)
         else:
             # workq counts from here; the envelope has the time of creation
             command, begins, start, born = _ADD, now, NO_TIME, time
