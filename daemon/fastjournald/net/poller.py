@@ -60,9 +60,9 @@ class Poller:
 
     Args:
         commit: Group commit.
-        together: Takes the requests of sessions that may be carried out together.
+        together: Handles requests of several clients in bulk.
         now_us: Clock.
-        turns: Whether the last pieces of work were all of one client.
+        turns: Turn budget, which knows whether one client has the daemon to itself.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Poller:
         self._now_us = now_us
         self._turns = turns
         self._clients: dict[int, PolledTransport] = {}
-        """By descriptor."""
+        """Connections by descriptor."""
         self._epoll: select.epoll | None = None
-        """None: it does not run."""
+        """None: the task does not run."""
         self._wake_descriptor = -1
         self._asleep = False
         """The task waits for the system: work for it must wake it."""
@@ -102,9 +102,9 @@ class Poller:
     def add(self, client: PolledTransport) -> None:
         """Serve a connection."""
         self._clients[client.plain.socket.fileno()] = client
-        self.hear(client)
+        self.register(client)
 
-    def hear(self, client: PolledTransport) -> None:
+    def register(self, client: PolledTransport) -> None:
         """Register a socket, to call ``receive`` when it has something; cut it if that fails."""
         if self._epoll is None:
             return
@@ -115,19 +115,19 @@ class Poller:
             LOG.warning("event=not-watched error=%r", error.strerror)
             client.cut()
         else:
-            client.heard = True
+            client.registered = True
 
     def remove(self, client: PolledTransport) -> None:
         """Remove a connection, before its socket is closed."""
         descriptor = client.plain.socket.fileno()
-        if self._clients.pop(descriptor, None) is not None and client.heard:
+        if self._clients.pop(descriptor, None) is not None and client.registered:
             assert self._epoll is not None
             self._epoll.unregister(descriptor)
         if self._stopping:
             self._wake()
 
     def resume(self, client: PolledTransport) -> None:
-        """Call ``go_on`` in the next round."""
+        """Call ``begin_turn`` in the next round."""
         self._ready.append(client)
         if self._asleep:
             self._wake()
@@ -170,7 +170,7 @@ class Poller:
         self._epoll = epoll = select.epoll()
         try:
             epoll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
-            self._hear_all()
+            self._register_all()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._settle_slowly)
                 nursery.start_soon(self._stop_clients)
@@ -184,16 +184,16 @@ class Poller:
             epoll.close()
             os.close(self._wake_descriptor)
 
-    def _hear_all(self) -> None:
+    def _register_all(self) -> None:
         for client in list(self._clients.values()):
-            self.hear(client)
+            self.register(client)
 
     def _cut_all(self) -> None:
         for client in list(self._clients.values()):
             client.cut()
         for client in self._clients.values():
             # a task serves it to its end
-            client.heard = False
+            client.registered = False
 
     async def _serve(self, epoll: select.epoll) -> None:
         descriptor = epoll.fileno()
@@ -210,31 +210,31 @@ class Poller:
         clients, ready = self._clients, self._ready
         events = epoll.poll(0, EVENTS_A_ROUND)
         for _ in range(len(ready)):
-            ready.popleft().go_on()
+            ready.popleft().begin_turn()
         together = self._together if len(events) > 1 else None
         for descriptor, _ in events:
             client = clients.get(descriptor)
             if client is not None and not client.receive(together):
                 epoll.unregister(descriptor)
-                client.heard = False
+                client.registered = False
         if together is not None and together.waits:
-            self._carry_out(together)
+            self._handle_together(together)
         if self._unsettled and not self._settling:
             alone = len(self._unsettled) == 1 and self._turns.in_row >= ALONE_PIECES
             if self._commit.settle_now(alone=alone):
-                self._go_on_settled()
+                self._send_settled()
             else:
                 self._settling = True
                 self._some_unsettled.set()
 
-    def _carry_out(self, together: SharedBatch) -> None:
+    def _handle_together(self, together: SharedBatch) -> None:
         left = together.carry_out(self._now_us())
         if left:
             for client in self._unsettled.copy():
                 if client.session in left:
-                    client.carry_on()
+                    client.handle_left()
 
-    def _go_on_settled(self) -> None:
+    def _send_settled(self) -> None:
         # a client that came while a thread synced, and is not settled so far, asks again
         unsettled, self._unsettled = self._unsettled, []
         settled = self._commit.writer.settled
@@ -247,7 +247,7 @@ class Poller:
         while True:
             await self._some_unsettled.wait()
             await commit.wait_settled(commit.writer.appended)
-            self._go_on_settled()
+            self._send_settled()
             if not self._unsettled:
                 self._settling = False
                 self._some_unsettled = trio.Event()
@@ -301,7 +301,7 @@ class PolledTransport:
     def __init__(self, steps: StepRunner, plain: PlainSocket, poller: Poller) -> None:
         self.session: Session = steps.session
         self.plain = plain
-        self.heard = False
+        self.registered = False
         """Whether the socket is registered. The poller notes it."""
         self._socket = plain.socket
         self._steps = steps
@@ -351,19 +351,17 @@ class PolledTransport:
         session = self.session
         session.receive_data(data)
         if together is not None and session.join(together):
-            self._state = _SETTLING
-            self._step = COMMIT
-            self._wait_settled()
+            self._settle(COMMIT)
         else:
             self._drive(session.next_step(self._now_us()))
         return True
 
-    def carry_on(self) -> None:
-        """Handle the request, which the shared batch has taken and left."""
+    def handle_left(self) -> None:
+        """Handle the request that the shared batch has taken and left."""
         self.session.leave()
         self._advance()
 
-    def go_on(self) -> None:
+    def begin_turn(self) -> None:
         """Begin a turn, if the turn budget admits it: it asked for this call by ``resume``."""
         self._resumed = False
         if self._state is not _ENDED:
@@ -413,7 +411,7 @@ class PolledTransport:
                         step = RECEIVE
                         continue
                 elif step is RECEIVE:
-                    if self.heard and self._receive_until == math.inf:
+                    if self.registered and self._receive_until == math.inf:
                         self._state = _LISTENING
                     else:
                         self._listen()
@@ -481,8 +479,8 @@ class PolledTransport:
         self._state = _LISTENING
         if self._receive_until < math.inf and trio.current_time() >= self._receive_until:
             self.stop_receiving()
-        elif not self.heard:
-            self._poller.hear(self)
+        elif not self.registered:
+            self._poller.register(self)
 
     def _resume(self) -> None:
         if not self._resumed:
