@@ -9,7 +9,7 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool.dead import DeadDirectory, DeadReason
 from fastjournal.spool.reading.slot_window import WorkBudget
-from fj_forwarder.once_log import OnceLog
+from fj_forwarder.storage.slot_listing import OnceLog
 
 LETTER_UNITS: Final = 128 * 1024
 """Work of a dead letter: two files and a directory are synced."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import (
@@ -17,21 +17,23 @@ from fastjournal.limits import (
     RESCAN_US,
     RETRY_PAUSE_US_MAX,
     SUSPECT_GAP_US,
+    SUSPECT_LOSSES,
 )
+from fastjournal.printable import safe_text
 from fastjournal.protocol import Reply
 from fastjournal.spool.dead import DeadReason
-from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reading.slot_window import Piece, WorkBudget
 from fj_forwarder.dead_letters import DeadLetters
-from fj_forwarder.once_log import DelayLog, printable_code
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.sending.dispositions import Disposition
-from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome, outgoing_of
-from fj_forwarder.storage.slot_content import SlotOverwrittenError
-from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.sending.dispositions import Disposition, RecordOutcome, parse_record
+from fj_forwarder.storage.slot_file import (
+    Retry,
+    SlotFile,
+    SlotOverwrittenError,
+    SpoolRecord,
+    Verdict,
+)
 from fj_forwarder.storage.slot_store import SlotStore
-from fj_forwarder.storage.stretches import Settled, Stretch
-from fj_forwarder.storage.taken import TakenRecord
 
 log = logging.getLogger("fj_forwarder")
 
@@ -53,13 +55,10 @@ _STALL_US: Final = 10_000
 waking: a slot that is due may have to wait until another one is closed."""
 
 
-class _PlacedRecord(NamedTuple):
-    """Record that is not sent: its place and its frame."""
+_CODES_MAX: Final = 32
+"""Error codes of delayed records that the log names; a daemon may invent any number."""
 
-    slot: SlotFile
-    offset: int
-    frame: bytes
-    tries: int = 0
+_CODE_CHARS_MAX: Final = 64
 
 
 class Delivery:
@@ -97,7 +96,7 @@ class Delivery:
         """Nothing was found before this instant, whatever is due."""
         self._round_max = FIRST_RECORDS_MAX
         """Records that one round reads: few while many of them go to dead/."""
-        self._suspect: Outgoing | None = None
+        self._suspect: SpoolRecord | None = None
         """The one suspect that is in memory."""
         self._logged_pause_us = 0
         """Instant of the end of the last pause of all that is in the log."""
@@ -109,8 +108,9 @@ class Delivery:
 
     @property
     def suspects(self) -> int:
-        """Stretches of suspects, and the one that is being tried."""
-        return self.store.delays.suspects + (self._suspect is not None)
+        """Suspects, or ranges of them, and the one that is being tried."""
+        waiting = sum(1 for _ in self.store.retries.suspects)
+        return waiting + (self._suspect is not None)
 
     def next_due(self, now_us: int) -> int:
         """Return when ``fill`` may find something though nothing happens; never before ``now_us``.
@@ -123,7 +123,7 @@ class Delivery:
         instants = (
             self._next_rescan_us,
             store.listing.next_us(),
-            store.delays.next_due_us(suspects=self._suspect is None),
+            store.retries.next_due_us(suspects=self._suspect is None),
         )
         due_us = min(instant for instant in instants if instant is not None)
         if self._budget.is_spent or store.suspended.is_looked_at:
@@ -149,8 +149,8 @@ class Delivery:
                 self.exhausted = not has_more and not self._budget.is_spent
                 self._stalled_until_us = now_us + _STALL_US
                 return
-            if outgoing := list(filter(None, map(self._outgoing, taken))):
-                self._engine.offer(outgoing)
+            if records := list(filter(self._is_sent, taken)):
+                self._engine.offer(records)
                 self.store.change_turns()
             many = self.dead_letters.count - dead >= FIRST_RECORDS_MAX
             self._round_max = FIRST_RECORDS_MAX if many else 2 * self._round_max
@@ -172,12 +172,12 @@ class Delivery:
         record, result, error = outcome.record, outcome.disposition, outcome.error
         if record is self._suspect and (result is not Disposition.HOLD or outcome.due_us):
             self._suspect = None
-            self.store.delays.suspects_from_us = now_us  # the next one may fare as well
+            self.store.retries.suspects_from_us = now_us  # the next one may fare as well
         if result is Disposition.DONE:
             self._erase(record)
             return False
         if result is Disposition.DEAD:
-            self._bury(record, _settled(error))
+            self._bury(record, _verdict(error))
             return self._budget.is_spent
         if result is not Disposition.HOLD:
             self._delay_log.log(record.slot.path, record.offset, error)
@@ -217,10 +217,10 @@ class Delivery:
         """
         self.dead_letters.retry_now()
         failed: SpoolFailedError | None = None
-        for due in list(self.store.delays):
-            if due.stretch.settled is not None and due.stretch.alive:
-                for taken in self.store.take_one(due, self._now_us):
-                    self._outgoing(taken)
+        for retry in list(self.store.retries):
+            if retry.verdict is not None and retry.alive:
+                for record in self.store.take_one(retry, self._now_us):
+                    self._is_sent(record)
                 failed = failed or self.dead_letters.error
         if failed is not None:
             raise failed
@@ -249,16 +249,16 @@ class Delivery:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _look(self, count: int, size: int) -> list[TakenRecord]:
+    def _look(self, count: int, size: int) -> list[SpoolRecord]:
         """Return the next records: new ones, delayed ones that are due, at times a suspect."""
         store, now_us = self.store, self._now_us
-        taken: list[TakenRecord] = []
+        taken: list[SpoolRecord] = []
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
             # a backlog may last for hours, in which each look finds something
             taken = store.finish_old(self._wall_us, count, size, at_rest=True)
             taken += store.take_behind_torn(count - len(taken), size, now_us)
-            store.left_out.retry_unopened()
+            store.left_out.unopened.clear()
         store.resume_suspended(now_us)
         store.refresh(now_us)
         taken += store.take(count - len(taken), size, now_us)
@@ -270,49 +270,28 @@ class Delivery:
             taken += store.take_suspect(size, now_us)
         return taken
 
-    def _outgoing(self, taken: TakenRecord) -> Outgoing | None:
-        """Return the record to send; None: it may not or need not be sent, and that is seen to."""
-        slot, piece, stretch = taken
-        settled = None if stretch is None else stretch.settled
-        if settled is None:
-            outgoing = outgoing_of(slot, piece.offset, piece.data)
-            if isinstance(outgoing, Settled):
-                settled = outgoing
-            elif refusal := self._engine.refusal_of(outgoing):
-                settled = _settled(refusal)
-            else:
-                if stretch is not None:
-                    outgoing.tries, outgoing.losses = stretch.tries, stretch.losses
-                    outgoing.skewed_us = stretch.skewed_us
-                    if stretch.is_suspect:
-                        self._suspect = outgoing
-                return outgoing
-        tries = 0 if stretch is None else stretch.tries
-        record = _PlacedRecord(slot, piece.offset, piece.data, tries)
-        if settled.code:
-            self._bury(record, settled)
+    def _is_sent(self, record: SpoolRecord) -> bool:
+        """Whether a record that was read is to be sent; if not, bury or erase it."""
+        verdict = record.verdict or parse_record(record)
+        if verdict is None and (refusal := self._engine.refusal_of(record)):
+            verdict = _verdict(refusal)
+        if verdict is None:
+            if record.losses >= SUSPECT_LOSSES:
+                self._suspect = record
+            return True
+        if verdict.code:
+            self._bury(record, verdict)
         else:
-            self._erase(record, is_counted=settled.is_counted)
-        return None
+            self._erase(record, is_buried=verdict.is_buried)
+        return False
 
-    # --- what becomes of a record ---------------------------------------------------------------
+    # --- outcomes of records --------------------------------------------------------------------
 
     def _carry_out(self, outcomes: list[RecordOutcome]) -> None:
-        """Delay what was put off."""
+        """Delay the records that have left the engine."""
         for record, result, error, due_us in outcomes:
-            stretch = Stretch(
-                record.offset,
-                record.offset + len(record.frame) + RECORD_OVERHEAD,
-                due_us,
-                record.tries,
-                record.losses,
-                record.skewed_us,
-                awaited=result in (Disposition.HOLD, Disposition.PASSED)
-                or (result is Disposition.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
-                code=printable_code(error),
-            )
             if result is Disposition.SUSPECT:
-                self.store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
+                self.store.retries.suspects_from_us = self._now_us + SUSPECT_GAP_US
                 if not record.was_suspect:
                     log.warning(
                         "%s: the daemon ends the connection at the record at offset %d; it waits "
@@ -322,65 +301,95 @@ class Delivery:
                     )
             if record is self._suspect:
                 self._suspect = None
-            self.store.delay(record.slot, stretch)
+            is_chance = result in (Disposition.HOLD, Disposition.PASSED)
+            is_young = result is Disposition.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED
+            self.store.delay(
+                record, due_us, awaited=is_chance or is_young, code=printable_code(error)
+            )
 
-    def _delay_settled(self, record: _PlacedRecord | Outgoing, settled: Settled) -> None:
-        """Keep in mind what is known of a record, until it can be carried out."""
-        end = record.offset + len(record.frame) + RECORD_OVERHEAD
+    def _delay_verdict(self, record: SpoolRecord, verdict: Verdict) -> None:
+        """Delay a record whose verdict could not be carried out."""
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
-        tries = record.tries + 1
-        stretch = Stretch(record.offset, end, due_us, tries, settled=settled, code=settled.code)
-        self.store.delay(record.slot, stretch)
+        record.tries += 1
+        record.losses = 0
+        self.store.delay(record, due_us, verdict=verdict, code=verdict.code)
 
-    def _erase(self, record: _PlacedRecord | Outgoing, *, is_counted: bool = False) -> None:
-        """Erase a record, or keep in mind that it is not sent again, and leave its slot out.
+    def _erase(self, record: SpoolRecord, *, is_buried: bool = False) -> None:
+        """Erase a record; where that fails it is not sent again, and its slot is left out.
 
         Args:
             record: Record that is delivered, or is in dead/.
-            is_counted: It is in dead/, and counted there.
+            is_buried: It is in dead/.
         """
         slot = record.slot
         try:
-            if slot.content.turn != self._now_us:
-                slot.content.begin_turn(self._now_us)
-            slot.erase(record.offset, len(record.frame))
+            slot.erase(record.offset, self._now_us)
         except SlotOverwrittenError as error:
-            # The record is delivered, and what is at its offset now is another one.
-            self.store.reread(slot, error)
-            self.done += not is_counted
+            # The record is delivered, and another one is at its offset now.
+            self.store.start_over(slot, error)
         except SpoolFailedError as error:
-            self._delay_settled(record, Settled("", "", is_counted))
-            self.store.note_unerased(slot, error)
-        else:
-            self.done += not is_counted
-
-    def _bury(self, record: _PlacedRecord | Outgoing, settled: Settled) -> None:
-        """Put a record aside, then erase it: killed in between, it is put aside again."""
-        slot, offset, frame = record.slot, record.offset, record.frame
-        reason = DeadReason(
-            slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
-        )
-        if not self.dead_letters.put(frame, reason, self._now_us):
-            self._delay_settled(record, settled)
+            self._delay_verdict(record, Verdict("", "", is_buried))
+            slot.refuse_erasure()
+            self.store.left_out.add(slot.name, error, "until what is delivered can be erased")
             return
-        self._erase(record, is_counted=True)
+        self.done += not is_buried
+
+    def _bury(self, record: SpoolRecord, verdict: Verdict) -> None:
+        """Put a record into dead/, then erase it: killed in between, it is put there again."""
+        code, sentence, _ = verdict
+        name, offset, size = record.slot.name, record.offset, len(record.frame)
+        reason = DeadReason(name, offset, size, "frame", code, sentence, self._wall_us)
+        if self.dead_letters.put(record.frame, reason, self._now_us):
+            self._erase(record, is_buried=True)
+        else:
+            self._delay_verdict(record, verdict)
 
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
-        size = piece.end - piece.offset
-        reason = DeadReason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
+        start, end = piece.offset, piece.end
+        reason = DeadReason(slot.name, start, end - start, "damage", code, sentence, self._wall_us)
         if self.dead_letters.put(piece.data, reason, self._now_us):
             return True
-        due_us = self._now_us + RESCAN_US
-        self.store.delays.add(
-            slot,
-            Stretch(
-                piece.offset, piece.end, due_us, settled=Settled(code, sentence, is_damage=True)
-            ),
-        )
+        due_us, verdict = self._now_us + RESCAN_US, Verdict(code, sentence)
+        retry = Retry(slot, start, end, due_us, verdict=verdict, is_damage=True)
+        self.store.retries.add(retry)
         return False
 
 
-def _settled(error: str) -> Settled:
-    """Return what is known of a record that the daemon refuses for good."""
+def _verdict(error: str) -> Verdict:
+    """Return the verdict on a record that the daemon refuses for good."""
     code, _, sentence = error.partition(" ")
-    return Settled(code, sentence)
+    return Verdict(code, sentence)
+
+
+class DelayLog:
+    """Log of delayed records: the first one with each error code; status.json has the others."""
+
+    def __init__(self) -> None:
+        self._codes: set[str] = set()
+        """Codes that are in the log."""
+
+    def log(self, path: str, offset: int, error: str) -> None:
+        """Log a record that is delayed, unless its code was logged.
+
+        Args:
+            path: The slot.
+            offset: Where the record starts in it, in bytes.
+            error: The daemon's answer, which begins with a code.
+        """
+        code = printable_code(error)
+        if code in self._codes or len(self._codes) >= _CODES_MAX:
+            log.debug("a record is kept, to be sent again: %s", error)
+            return
+        self._codes.add(code)
+        log.warning(
+            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
+            "are others with this answer: see delayed_records in status.json",
+            path,
+            safe_text(error),
+            offset,
+        )
+
+
+def printable_code(error: str) -> str:
+    """Return the code of an error of a daemon, at most 64 characters, escaped where necessary."""
+    return safe_text(error.partition(" ")[0])[:_CODE_CHARS_MAX]

@@ -306,7 +306,7 @@ class Forwarder:
         if self._stopping:
             return True
         exhausted = self._delivery.exhausted and not engine.waiting
-        return self._settings.once and exhausted and not self._delivery.store.delays.is_awaited
+        return self._settings.once and exhausted and not self._delivery.store.retries.is_awaited
 
     async def _wait(self, now_us: int) -> None:
         """Return when something happened, or a record or a rescan is due.

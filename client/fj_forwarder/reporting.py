@@ -120,7 +120,7 @@ class Reporter:
     def _status(self) -> ForwarderStatus:
         delivery, last_error = self._delivery, self._last_error
         store, suspects = delivery.store, delivery.suspects
-        backlog, delayed, listing = store.backlog(), len(store.delays), store.listing
+        backlog, delayed, listing = store.backlog(), len(store.retries), store.listing
         left_out = [os.path.basename(error.path or "") for error in store.left_out.failures()]
         return ForwarderStatus(
             pid=os.getpid(),
@@ -139,19 +139,13 @@ class Reporter:
             in_flight=self._engine.in_flight,
             delayed=max(0, delayed - suspects),
             delayed_records=[
-                Delayed(
-                    due.slot.name,
-                    due.stretch.start,
-                    due.stretch.code,
-                    due.stretch.tries,
-                    due.stretch.due_us,
-                )
-                for due in store.delays.first_delayed(NAMES_SHOWN)
+                Delayed(retry.slot.name, retry.start, retry.code, retry.tries, retry.due_us)
+                for retry in store.retries.ordinary.smallest(NAMES_SHOWN)
             ],
             suspect=suspects,
             suspects=[
-                Suspect(due.slot.name, due.stretch.start, due.stretch.tries)
-                for due in store.delays.first_suspects(NAMES_SHOWN)
+                Suspect(retry.slot.name, retry.start, retry.tries)
+                for retry in store.retries.suspects.smallest(NAMES_SHOWN)
             ],
             dead=self._dead.count(),
             buried=delivery.dead_letters.count,

@@ -52,12 +52,10 @@ from fj_forwarder import delivery
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage import (
-    slot_damage,
     slot_file,
-    slot_handle,
+    slot_listing,
     slot_space,
     slot_store,
-    temporary_files,
 )
 from fj_forwarder.storage.slot_listing import SlotListing
 from tests.property.faulty_os import FaultyOs, KilledError, install
@@ -75,13 +73,11 @@ MODULES = [
     dead,
     delivery,
     appendfile,
-    slot_damage,
     slot_file,
-    slot_handle,
+    slot_listing,
     slot_reader,
     slot_space,
     slot_store,
-    temporary_files,
     slot_window,
     slots,
 ]

@@ -18,9 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder.storage import slot_damage, slot_file, slot_handle, slot_space
-from fj_forwarder.storage.slot_file import SlotFile
-from fj_forwarder.storage.stretches import Stretch
+from fj_forwarder.storage import slot_file, slot_space
+from fj_forwarder.storage.slot_file import Retry, SlotFile
 
 NAME = "20261120T080000Z.fjs"
 
@@ -73,8 +72,6 @@ class SlotMachine(RuleBasedStateMachine):
             mock.patch.object(slot_space, "punch_hole", self.os.punch_hole),
             mock.patch.object(slot_space, "os", self.os),
             mock.patch.object(slot_file, "os", self.os),
-            mock.patch.object(slot_handle, "os", self.os),
-            mock.patch.object(slot_damage, "os", self.os),
         ]
         for patch in self.patches:
             patch.start()
@@ -121,25 +118,27 @@ class SlotMachine(RuleBasedStateMachine):
     def erase(self, count: int, in_order: bool) -> None:
         for _ in range(min(count, len(self.taken))):
             offset = min(self.taken) if in_order else self.random.choice(sorted(self.taken))
-            piece = self.taken.pop(offset)
+            del self.taken[offset]
             del self.appended[offset]
-            self.file.erase(offset, len(piece.data))
+            self.file.erase(offset)
 
     @rule(count=st.integers(1, 8))
     def delay(self, count: int) -> None:
-        """Forget some records: one stretch from the first to the last, those between included."""
+        """Forget some records: one range from the first to the last, those between included."""
         some = sorted(self.random.sample(sorted(self.taken), min(count, len(self.taken))))
         if some:
-            stretch = Stretch(some[0], self.taken[some[-1]].end, due_us=0)
+            retry = Retry(self.file, some[0], self.taken[some[-1]].end, due_us=0)
             for offset in some:
-                self.file.window.evict(offset)
+                self.file.evict(offset)
                 del self.taken[offset]
-            self.file.delayed.add(stretch)
+            self.file.delayed.add(retry)
 
     @rule(count=st.integers(1, 8))
     def take_again(self, count: int) -> None:
-        for stretch in list(self.file.delayed):
-            self.keep(self.file.take_again(stretch, count, 10**6))
+        for retry in list(self.file.delayed):
+            self.keep(self.file.take_again(retry, count, 10**6))
+            if retry.start >= retry.end:
+                self.file.undelay(retry)
 
     @rule()
     def rest_and_wake(self) -> None:
@@ -158,8 +157,7 @@ class SlotMachine(RuleBasedStateMachine):
             self.take(20, settled=False)
             while self.taken:
                 offset = min(self.taken)
-                size = len(self.taken[offset].data)
-                self.file.erase(offset, size)
+                self.file.erase(offset)
                 del self.taken[offset], self.appended[offset]
         except KilledError:
             # The erasing itself may have been done, and only what follows not.

@@ -16,7 +16,7 @@ from fastjournal.spool import format as form
 from fastjournal.spool import slots
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import slot_file, slot_handle, slot_store, temporary_files
+from fj_forwarder.storage import slot_file, slot_listing, slot_store
 
 START_US = 1_795_161_600_000_000
 SLOT_SECONDS = 10
@@ -62,7 +62,7 @@ def calls_for_each(
     directory.mkdir()
     paths = list(numbered_slots(directory, count, form_of_name))
     counting = CountingOs()
-    for module in (slots, slot_file, slot_handle, slot_store, temporary_files):
+    for module in (slots, slot_file, slot_listing, slot_store):
         patch.setattr(module, "os", counting)
     engine = DeliveryEngine(in_flight_max=1024, random=Random(1))
     now_us = START_US

@@ -58,13 +58,13 @@ class Opened:
         now_us = self.looks * RESCAN_US
         found = []
         taken = self.store.take_behind_torn(1000, 1 << 20, now_us)
-        self.store.left_out.retry_unopened()
+        self.store.left_out.unopened.clear()
         resume_suspended(self.store, now_us)
         self.store.refresh(now_us)
         while taken := taken + self.store.take(1000, 1 << 20, now_us):
-            for slot, piece, _ in taken:
-                slot.erase(piece.offset, len(piece.data))
-                found.append(slot.name)
+            for taken_one in taken:
+                taken_one.slot.erase(taken_one.offset)
+                found.append(taken_one.slot.name)
             taken = []
         self.store.finish_old(0, 1000, 1 << 20)
         return found
@@ -228,21 +228,23 @@ def test_slot_that_somebody_deleted_is_named_once_though_its_record_waits(
 ) -> None:
     gone = drop_in(opened.directory, "gone")
     opened.store.refresh(0)
-    ((slot, piece, _),) = opened.store.take(10, 1 << 20, 0)  # no daemon replies
+    (waiting,) = opened.store.take(10, 1 << 20, 0)  # no daemon replies
     for look in range(1, 6):
         if look == 1:
             gone.unlink()
         drop_in(opened.directory, f"later-{look}")
         opened.look()
-    assert errors(caplog) == [f"{gone}: somebody deleted this slot; the rest is sent still"]
-    slot.erase(piece.offset, len(piece.data))
+    (told,) = errors(caplog)
+    assert "another program has deleted, truncated or overwritten this slot" in told
+    assert str(gone) in told
+    waiting.slot.erase(waiting.offset)
     opened.look()
     again = drop_in(opened.directory, "gone")
     opened.store.refresh(7 * RESCAN_US)
     assert len(opened.store.take(10, 1 << 20, 7 * RESCAN_US)) == 1
     again.unlink()
     opened.store.refresh(8 * RESCAN_US)
-    assert errors(caplog) == [f"{gone}: somebody deleted this slot; the rest is sent still"] * 2
+    assert errors(caplog) == [told, told]
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,18 @@ from fj_forwarder.sending.delivery_engine import (
     PAUSE_US_MIN,
     DeliveryEngine,
 )
-from fj_forwarder.sending.dispositions import SKEW_PATIENCE_US, Disposition, disposition_of
-from fj_forwarder.sending.outgoing import Outgoing, RecordOutcome
+from fj_forwarder.sending.dispositions import (
+    SKEW_PATIENCE_US,
+    Disposition,
+    RecordOutcome,
+    disposition_of,
+)
+from fj_forwarder.storage.slot_file import SpoolRecord
 
 NOW = 1_795_161_600_000_000
 
 
-def record(number: int, *, timestamp: int = NOW, value: bytes = b"") -> Outgoing:
+def record(number: int, *, timestamp: int = NOW, value: bytes = b"") -> SpoolRecord:
     request = Request(
         Function.SET,
         identifier=0xABCD,
@@ -49,7 +54,7 @@ def record(number: int, *, timestamp: int = NOW, value: bytes = b"") -> Outgoing
     )
     frame = encode_request(request)
     slot: Any = "a slot"
-    return Outgoing(slot, number, frame, request.function, request.flags, timestamp, len(value))
+    return SpoolRecord(slot, number, frame, request.function, request.flags, timestamp, len(value))
 
 
 def has_to_leave(engine: DeliveryEngine, now_us: int) -> bool:

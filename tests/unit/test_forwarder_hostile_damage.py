@@ -148,7 +148,7 @@ def test_zero_bytes_wait_with_their_slot_while_dead_takes_nothing(
     for _ in range(20):
         run.turn()
     assert path.exists()
-    assert len(run.delivery.store.delays) == 1
+    assert len(run.delivery.store.retries) == 1
     monkeypatch.setattr(dead, "_write", write)
     while path.exists():
         run.turn()
@@ -177,7 +177,7 @@ def test_zero_bytes_that_no_blank_reaches_over_do_not_make_each_erased_record_de
     taken = file.take(20_000, 1 << 30)
     assert len(taken) == 10_000
     for piece in taken:
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
     file.close()
     assert 0 < tries <= 4, "one for each megabyte that is erased"
 

@@ -12,14 +12,13 @@ import pytest
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
 from fastjournal.spool import DeadDirectory, Kind, Piece, SlotReader, list_slots
-from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, encode_record
+from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, RECORD_OVERHEAD, encode_record
 from fastjournal.spool.reading import slot_reader
 from fastjournal.spool.reading.slot_window import OPENING_UNITS, PIECE_UNITS
 from fj_forwarder.delivery import TURN_UNITS, Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import slot_handle, slot_space
-from fj_forwarder.storage.slot_file import SlotFile
-from fj_forwarder.storage.stretches import Stretch
+from fj_forwarder.storage import slot_file, slot_space
+from fj_forwarder.storage.slot_file import Retry, SlotFile
 from tests.unit.test_forwarder_slotfile import can_punch
 
 SLOT = "20261120T080000Z"
@@ -53,13 +52,13 @@ class Turns:
         self.delivery = Delivery(
             str(directory), slot_seconds=3600, engine=self._engine, now_us=START_US
         )
-        opened = slot_handle.open_slot
+        opened = slot_file.open_slot
 
         def count(path: str, flags: int) -> int:
             self.opened[-1] += 1
             return opened(path, flags)
 
-        patch.setattr(slot_handle, "open_slot", count)
+        patch.setattr(slot_file, "open_slot", count)
 
     def turn(self) -> None:
         self.opened.append(0)
@@ -158,7 +157,7 @@ def test_status_looks_at_a_part_of_the_slots_with_delayed_records(
     for number in range(COUNT):
         write_good(tmp_path, number)
     run = Turns(tmp_path, monkeypatch, code="forbidden")
-    while len(run.delivery.store.delays) < COUNT:
+    while len(run.delivery.store.retries) < COUNT:
         run.turn()
     looks: list[str] = []
     stat = os.stat
@@ -221,13 +220,15 @@ def test_stretch_of_erased_records_is_read_in_many_turns(
     run.opened.append(0)
     store = run.delivery.store
     store.refresh(run.now_us)
-    ((slot, first, _),) = store.take(1, 1 << 20, run.now_us)
+    (first,) = store.take(1, 1 << 20, run.now_us)
     while not (taken := store.take(1000, 1 << 20, run.now_us)):
         run.delivery.begin_turn()
-    ((_, last, _),) = taken
-    slot.window.evict(last.offset)
+    (last,) = taken
+    for record_ in (first, last):
+        first.slot.evict(record_.offset)
     run.now_us += RESCAN_US
-    store.delay(slot, Stretch(first.offset, last.end, due_us=run.now_us, folded=True))
+    end = last.offset + len(last.frame) + RECORD_OVERHEAD
+    store.retries.add(Retry(first.slot, first.offset, end, due_us=run.now_us, merged=True))
     pieces = count_pieces(monkeypatch, run)
     run.rescans(2)
     assert run.sent == 2
@@ -254,7 +255,7 @@ def test_space_behind_one_record_is_released_without_reading_it_again(
 
     monkeypatch.setattr(os, "pread", count)
     before = path.stat().st_blocks
-    file.erase(first.offset, len(first.data))
+    file.erase(first.offset)
     assert sum(reads) < 100_000
     assert path.stat().st_blocks < before // 5
     file.close()

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from fj_forwarder.storage.slot_handle import open_slots_max
+from fj_forwarder.storage.slot_store import open_slots_max
 
 
 @pytest.mark.parametrize(

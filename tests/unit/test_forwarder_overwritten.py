@@ -227,7 +227,7 @@ def test_delayed_records_that_were_overwritten_do_not_harm_the_new_content(
     assert set(content) <= set(run.sent[3:])
     assert not path.exists()
     assert not (tmp_path / "dead").exists()
-    assert len(run.delivery.store.delays) == 0
+    assert len(run.delivery.store.retries) == 0
     if content != CONTENTS["same last record"]:  # at its end the file looks like the former one
         assert len(told(caplog)) == 1
         assert "3 positions" in told(caplog)[0]
@@ -245,7 +245,7 @@ def test_records_that_are_refused_after_they_were_overwritten_are_not_delayed(
     run.look()
     assert run.sent[3:] == ["new"]
     run.answer("locked it is")
-    assert len(run.delivery.store.delays) == 1
+    assert len(run.delivery.store.retries) == 1
     run.now_us += 60_000_000
     run.look()
     assert run.sent[4:] == ["new"]

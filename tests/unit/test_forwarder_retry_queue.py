@@ -20,76 +20,76 @@ from fastjournal.protocol import (
 )
 from fastjournal.spool import format as form
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.sending.poison_search import PoisonSearch
+from fj_forwarder.sending.delivery_engine import DeliveryEngine, PoisonSearch
 from fj_forwarder.storage import retry_queue
 from fj_forwarder.storage.retry_queue import RetryQueue
-from fj_forwarder.storage.slot_file import SlotFile
-from fj_forwarder.storage.stretches import Settled, Stretch
+from fj_forwarder.storage.slot_file import Retry, SlotFile, Verdict
 from tests.unit.test_forwarder_slotfile import open_slot, records, write
 
 START_US = 1_795_161_600_000_000
 
 
-def starts(file: SlotFile, stretch: Stretch) -> list[int]:
-    return [piece.offset for piece in file.take_again(stretch, 100, 10**6)]
+def starts(queue: RetryQueue, retry: Retry) -> list[int]:
+    found = [piece.offset for piece in retry.slot.take_again(retry, 100, 10**6)]
+    queue.remove(retry)
+    return found
 
 
 def evict_all(file: SlotFile) -> list[tuple[int, int]]:
     taken = [(piece.offset, piece.end) for piece in file.take(100, 10**6)]
     for offset, _ in taken:
-        file.window.evict(offset)
+        file.evict(offset)
     return taken
 
 
-def test_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
+def test_merged_range_leaves_out_suspects_that_are_remembered_one_by_one(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(6)))
-    queue = RetryQueue(stretches_max=2)
+    queue = RetryQueue(ranges_max=2)
     places = evict_all(file)
     for number, (start, end) in enumerate(places):
         losses = SUSPECT_LOSSES if number in (1, 3) else 0
-        queue.add(file, Stretch(start, end, START_US, 1, losses))
-    ordinary = queue.first_due(START_US)
+        queue.add(Retry(file, start, end, START_US, 1, losses))
+    ordinary = queue.ordinary.first(START_US)
     assert ordinary is not None
-    assert ordinary.stretch.folded, "there are four, and two may be"
+    assert ordinary.merged, "there are four, and two may be"
     wanted = [places[number][0] for number in (0, 2, 4, 5)]
     found = []
-    while (due := queue.first_due(START_US)) is not None:
-        found += starts(file, due.stretch)
+    while (retry := queue.ordinary.first(START_US)) is not None:
+        found += starts(queue, retry)
     assert found == wanted
     for number in (1, 3):
-        due = queue.first_suspect(START_US)
-        assert due is not None
-        assert starts(file, due.stretch) == [places[number][0]]
+        retry = queue.first_suspect(START_US)
+        assert retry is not None
+        assert starts(queue, retry) == [places[number][0]]
     file.close()
 
 
-def test_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
+def test_suspect_that_is_remembered_no_more_is_in_the_range_around_it(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(4)))
-    queue = RetryQueue(stretches_max=2)
+    queue = RetryQueue(ranges_max=2)
     places = evict_all(file)
     for start, end in places:
-        queue.add(file, Stretch(start, end, START_US, 1, SUSPECT_LOSSES))
+        queue.add(Retry(file, start, end, START_US, 1, SUSPECT_LOSSES))
     found = []
-    while (due := queue.first_suspect(START_US)) is not None:
-        found += starts(file, due.stretch)
+    while (retry := queue.first_suspect(START_US)) is not None:
+        found += starts(queue, retry)
     assert found == [start for start, _ in places]
     file.close()
 
 
-def test_folding_keeps_apart_what_is_delivered_and_only_to_be_erased(tmp_path: Path) -> None:
+def test_merging_keeps_apart_what_is_delivered_and_only_to_be_erased(tmp_path: Path) -> None:
     file = open_slot(write(tmp_path, *records(8)))
-    queue = RetryQueue(stretches_max=2)
+    queue = RetryQueue(ranges_max=2)
     places = evict_all(file)
     for number, (start, end) in enumerate(places):
-        settled = Settled("", "") if number % 2 else None
-        queue.add(file, Stretch(start, end, START_US, 1, settled=settled))
-    delivered = [due.stretch for due in queue if due.stretch.settled is not None]
-    assert [stretch.start for stretch in delivered] == [start for start, _ in places[1::2]]
+        verdict = Verdict("", "") if number % 2 else None
+        queue.add(Retry(file, start, end, START_US, 1, verdict=verdict))
+    delivered = [retry for retry in queue if retry.verdict is not None]
+    assert sorted(retry.start for retry in delivered) == [start for start, _ in places[1::2]]
     file.close()
 
 
@@ -118,10 +118,10 @@ def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_de
     fails = True
     erase = SlotFile.erase
 
-    def erase_or_fail(self: SlotFile, offset: int, frame_bytes: int) -> None:
+    def erase_or_fail(self: SlotFile, offset: int, turn: int | None = None) -> None:
         if fails:
             raise SpoolFailedError("cannot erase")
-        erase(self, offset, frame_bytes)
+        erase(self, offset, turn)
 
     monkeypatch.setattr(SlotFile, "erase", erase_or_fail)
     server = ServerConnection()

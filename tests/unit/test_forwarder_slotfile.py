@@ -17,11 +17,9 @@ from fastjournal.spool import format as form
 from fastjournal.spool.reading import slot_window
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.storage import punch_hole, slot_space
-from fj_forwarder.storage.slot_content import SlotOverwrittenError
-from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage import slot_space
+from fj_forwarder.storage.slot_file import Retry, SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
-from fj_forwarder.storage.stretches import Stretch
 
 NAME = "20261120T080000Z.fjs"
 START_S = 1_795_161_600
@@ -66,8 +64,8 @@ def test_erased_record_differs_in_one_byte_and_is_not_taken_again(tmp_path: Path
     before = path.read_bytes()
     file = open_slot(path)
     taken = file.take(10, 10**6)
-    file.erase(taken[1].offset, len(taken[1].data))
-    assert file.outstanding == 2
+    file.erase(taken[1].offset)
+    assert len(file.records) == 2
     file.close()
     at = taken[1].offset
     assert path.read_bytes() == before[:at] + b"E" + before[at + 1 :]
@@ -141,7 +139,7 @@ def test_torn_record_that_its_writer_takes_back_meanwhile_is_no_overwriting(
 
 
 @pytest.mark.parametrize("other", [b"E", b"\0" * 20, b"something else of 30 bytes....."])
-def test_damage_in_whose_place_other_bytes_are_meanwhile_is_an_overwritten_slot(
+def test_damage_in_whose_place_other_bytes_are_meanwhile_is_not_erased(
     tmp_path: Path, other: bytes
 ) -> None:
     first, torn, last = records(3)
@@ -155,8 +153,11 @@ def test_damage_in_whose_place_other_bytes_are_meanwhile_is_an_overwritten_slot(
 
     (slot,) = list_slots(tmp_path)
     file = SlotFile(slot, put_aside)
-    with pytest.raises(SlotOverwrittenError):
-        file.take(10, 10**9, settled=True)
+    before = bytearray(path.read_bytes())
+    at = form.FILE_HEADER_BYTES + len(first)
+    before[at : at + len(other)] = other
+    assert len(file.take(10, 10**9, settled=True)) == 2
+    assert path.read_bytes() == before
     file.close()
 
 
@@ -192,13 +193,13 @@ def test_damage_that_cannot_be_read_again_holds_up_no_record_around_it(
 
     monkeypatch.setattr(os, "pread", fail_at_damage)
     if is_delayed:
-        stretch = Stretch(form.FILE_HEADER_BYTES, path.stat().st_size, due_us=1)
-        file.delayed.add(stretch)
-        taken = file.take_again(stretch, 10, 10**6)
+        retry = Retry(file, form.FILE_HEADER_BYTES, path.stat().st_size, due_us=1)
+        file.delayed.add(retry)
+        taken = file.take_again(retry, 10, 10**6)
     else:
         taken = file.take(10, 10**6)
     assert [piece.data for piece in taken] == [part[5:-4] for part in parts]
-    assert file.outstanding == 4
+    assert len(file.records) == 4
     file.close()
 
 
@@ -244,7 +245,7 @@ def can_punch(directory: Path) -> bool:
     path = directory / "probe"
     path.write_bytes(b"x" * 65_536)
     with path.open("r+b") as file:
-        able = punch_hole.punch_hole(file.fileno(), 0, 65_536)
+        able = slot_space.punch_hole(file.fileno(), 0, 65_536)
     path.unlink()
     return able
 
@@ -258,7 +259,7 @@ def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     file = open_slot(path)
     taken = file.take(10_000, 10**9)
     for piece in taken[:-1]:
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
     file.close()
     assert path.stat().st_size == size
     assert path.stat().st_blocks * 512 < size / 2
@@ -270,8 +271,8 @@ def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
 
 def delay(file: SlotFile, pieces: list[Piece]) -> None:
     for piece in pieces:
-        file.window.evict(piece.offset)
-        file.delayed.add(Stretch(piece.offset, piece.end, due_us=1))
+        file.evict(piece.offset)
+        file.delayed.add(Retry(file, piece.offset, piece.end, due_us=1))
 
 
 @pytest.mark.usefixtures("small_release")
@@ -289,13 +290,13 @@ def test_delayed_records_do_not_keep_the_space_of_what_is_erased_behind_them(
     delay(file, waiting)
     for piece in taken:
         if piece not in waiting:
-            file.erase(piece.offset, len(piece.data))
+            file.erase(piece.offset)
     assert path.stat().st_blocks * 512 < size / 3
     file.close()
     again = open_slot(path)
     assert again.take(10, 10**9) == waiting
     for piece in waiting:
-        again.erase(piece.offset, len(piece.data))
+        again.erase(piece.offset)
     again.close()
     assert set(kinds(path)) == {Kind.ERASED}
 
@@ -306,7 +307,7 @@ def test_slot_releases_no_space_behind_a_record_that_is_on_its_way(tmp_path: Pat
     file = open_slot(path)
     taken = file.take(10_000, 10**9)
     for piece in taken[1:]:
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
     file.close()
     data = path.read_bytes()
     assert all(data[p.offset + 5 : p.end - 4] == p.data for p in taken)
@@ -321,7 +322,7 @@ def test_file_system_without_holes_changes_nothing_but_the_states(
     wanted = bytearray(path.read_bytes())
     file = open_slot(path)
     for piece in file.take(10_000, 10**9):
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
         wanted[piece.offset] = form.ERASED
     file.close()
     assert path.read_bytes() == bytes(wanted)
@@ -349,8 +350,8 @@ def test_hole_that_a_full_disk_refuses_fails_no_erasure_and_is_tried_again_later
     file = open_slot(path, aside)
     taken = file.take(10_000, 10**9)
     for piece in taken[:1500]:
-        file.erase(piece.offset, len(piece.data))
-    assert file.outstanding == 1500
+        file.erase(piece.offset)
+    assert len(file.records) == 1500
     erased = sum(len(piece.data) for piece in taken[:1500])
     assert 1 < tries <= erased // 16_384 + 2
     assert caplog.text.count("cannot release space") == 1
@@ -359,7 +360,7 @@ def test_hole_that_a_full_disk_refuses_fails_no_erasure_and_is_tried_again_later
     reopened.close()
     refused = False
     for piece in taken[1500:-1]:
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
     file.close()
     again = open_slot(path, aside)
     assert again.take(10_000, 10**9) == taken[-1:]
@@ -377,7 +378,7 @@ def erase_until_killed(
 ) -> int:
     """Erase until so many other writes were done; return how many records were erased."""
     left = calls
-    pwrite, punch = os.pwrite, punch_hole.punch_hole
+    pwrite, punch = os.pwrite, slot_space.punch_hole
 
     def count() -> None:
         nonlocal left
@@ -400,7 +401,7 @@ def erase_until_killed(
         nonlocal erased
         for piece in pieces:
             erased += 1
-            file.erase(piece.offset, len(piece.data))
+            file.erase(piece.offset)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", counting_pwrite)
@@ -457,7 +458,7 @@ def test_run_longer_than_a_record_may_be_is_released_in_parts(
     file = open_slot(path)
     taken = file.take(10_000, 10**9)
     for piece in [*taken[1:], taken[0]]:
-        file.erase(piece.offset, len(piece.data))
+        file.erase(piece.offset)
     file.close()
     assert set(kinds(path)) == {Kind.ERASED}
     assert 4 < len(kinds(path)) < 400
@@ -474,8 +475,8 @@ def store(directory: Path, aside: PutAside | None = None) -> SlotStore:
 
 def erase_all(made: SlotStore) -> int:
     taken = made.take(10_000, 10**9, 0)
-    for slot, piece, _ in taken:
-        slot.erase(piece.offset, len(piece.data))
+    for record in taken:
+        record.slot.erase(record.offset)
     return len(taken)
 
 
@@ -552,19 +553,19 @@ def test_torn_tail_is_put_aside_though_a_record_before_it_waits(tmp_path: Path) 
     write(tmp_path, record, record[:50])
     aside = PutAside()
     made = store(tmp_path, aside)
-    ((slot, piece, _),) = made.take(10, 10**9, 0)
+    (taken,) = made.take(10, 10**9, 0)
     finish(made, START_S + 10**6)
     assert aside.pieces == []  # the record is on its way
-    made.delay(slot, Stretch(piece.offset, piece.end, due_us=10**12))
+    made.delay(taken, 10**12)
     finish(made, START_S)
     assert aside.pieces == []  # the slot is not over
     for _ in range(2):
         finish(made, START_S + 10**6)
         assert aside.pieces == [(NAME, record[:50], "torn")]
-    assert [t.piece.data for t in made.take(10, 10**9, 10**12)] == [piece.data]
-    slot.erase(piece.offset, len(piece.data))
+    assert [t.frame for t in made.take(10, 10**9, 10**12)] == [taken.frame]
+    taken.slot.erase(taken.offset)
     finish(made, START_S + 10**6)
-    assert not Path(slot.path).exists()
+    assert not Path(taken.slot.path).exists()
     made.close()
 
 
@@ -575,9 +576,9 @@ def test_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: Pa
     made = store(tmp_path, aside)
     assert made.take(10, 10**9, 0) == []
     taken = made.finish_old((START_S + 10**6) * 10**6, 1000, 10**9)
-    assert [t.piece.data for t in taken] == [last[5:-4]]
+    assert [t.frame for t in taken] == [last[5:-4]]
     assert aside.raw == [big[:700]]
-    taken[0].slot.erase(taken[0].piece.offset, len(last) - 9)
+    taken[0].slot.erase(taken[0].offset)
     finish(made, START_S + 10**6)
     assert not path.exists()
     made.close()
@@ -590,7 +591,7 @@ def test_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_path
     made = store(tmp_path, aside)
     assert made.take(10, 10**9, 0) == []
     taken = made.take_behind_torn(10, 10**9, 0)
-    assert [t.piece.data for t in taken] == [last[5:-4]]
+    assert [t.frame for t in taken] == [last[5:-4]]
     assert aside.pieces == [(NAME, big[:700], "torn")]
     made.close()
 

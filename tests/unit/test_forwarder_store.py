@@ -22,7 +22,6 @@ from fj_forwarder.storage import slot_listing
 from fj_forwarder.storage import slot_store as module
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
-from fj_forwarder.storage.stretches import Stretch
 
 MINUTE_US = 60_000_000
 HALF = encode_record(b"FJ half of a record")[:20]
@@ -79,8 +78,8 @@ def test_slots_over_the_bound_of_open_ones_are_taken_in_turns_and_all_deleted(
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_SLOTS_MAX
         assert len(taken) <= OPEN_SLOTS_MAX
         assert store.take(count, 1 << 20, 0) == []
-        for slot, piece, _ in taken:
-            slot.erase(piece.offset, len(piece.data))
+        for record in taken:
+            record.slot.erase(record.offset)
         seen += len(taken)
         assert store.finish_old(2 * 10**15, count, 1 << 20) == []
     assert (seen, rounds) == (count, 3)
@@ -102,7 +101,7 @@ def test_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later(
     assert [record.name for record in caplog.records] == ["fj_forwarder"] * 3
     store.refresh(RESCAN_US)
     assert store.take(10, 1 << 20, 0) == []
-    store.left_out.retry_unopened()
+    store.left_out.unopened.clear()
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 0)) == 3
     assert len(caplog.records) == 3
@@ -130,7 +129,7 @@ def test_slots_left_out_are_known_until_they_are_read_or_gone(
     assert len(store.take(10, 1 << 20, RESCAN_US)) == 1
     assert [error.path for error in store.left_out.failures()] == [str(first)]
     first.write_bytes(content)
-    store.left_out.retry_unopened()
+    store.left_out.unopened.clear()
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 2 * RESCAN_US)) == 1
     assert store.left_out.failures() == []
@@ -146,7 +145,7 @@ def test_slot_left_out_that_is_deleted_is_left_out_no_more(
     assert store.take(10, 1 << 20, 0) == []
     assert len(store.left_out.failures()) == 1
     slot.unlink()
-    store.left_out.retry_unopened()
+    store.left_out.unopened.clear()
     store.refresh(RESCAN_US)
     assert store.left_out.failures() == []
 
@@ -165,17 +164,17 @@ def test_slots_whose_records_are_all_delayed_rest_and_hold_up_no_other(
     before = len(os.listdir("/proc/self/fd"))
     seen: set[str] = set()
     while taken := store.take(count, 1 << 20, 0):
-        for slot, piece, _ in taken:
-            assert slot.name not in seen
-            seen.add(slot.name)
-            store.delay(slot, Stretch(piece.offset, piece.end, due_us=10))
+        for record in taken:
+            assert record.slot.name not in seen
+            seen.add(record.slot.name)
+            store.delay(record, 10)
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_SLOTS_MAX
     assert len(seen) == count
     again: set[str] = set()
     while taken := store.take(count, 1 << 20, 10):
-        for slot, piece, _ in taken:
-            again.add(slot.name)
-            slot.erase(piece.offset, len(piece.data))
+        for record in taken:
+            again.add(record.slot.name)
+            record.slot.erase(record.offset)
     assert again == seen
 
 
@@ -204,11 +203,11 @@ def test_slots_that_writers_hold_with_half_a_record_make_room_for_others(
             store.refresh(now_us)
             taken += store.take(count, 1 << 20, now_us)
             taken += store.finish_old(2 * 10**15, count, 1 << 20)
-            for slot, piece, _ in taken:
-                slot.erase(piece.offset, len(piece.data))
-                seen.add(slot.name)
-                if is_deleted and slot.path != str(paths[-1]):
-                    Path(slot.path).unlink()
+            for record in taken:
+                record.slot.erase(record.offset)
+                seen.add(record.slot.name)
+                if is_deleted and record.slot.path != str(paths[-1]):
+                    Path(record.slot.path).unlink()
         assert len(seen) == (count if end == "half" else 1)
 
 
@@ -232,40 +231,34 @@ def test_half_record_that_becomes_whole_after_its_slot_was_suspended_is_sent(
             resume_suspended(store, now_us)
             store.refresh(now_us)
             taken += store.take(10, 1 << 20, now_us)
-            for slot, piece, _ in taken:
-                slot.erase(piece.offset, len(piece.data))
-                sent.append(slot.name)
+            for record in taken:
+                record.slot.erase(record.offset)
+                sent.append(record.slot.name)
             if sent == names:
                 writers[0].write(whole[9:])
         assert sent == [*names, names[0]]
 
 
-def test_record_of_a_deleted_slot_waits_beside_a_suspended_slot_of_the_same_name(
-    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+def test_record_of_a_deleted_slot_is_not_tried_again_in_a_new_slot_of_the_same_name(
+    tmp_path: Path, store: SlotStore
 ) -> None:
     """Somebody deletes a slot that is open, and a writer makes another one of its name."""
-    monkeypatch.setattr(store, "_open_max", 2)
     spool_slots(tmp_path, 1)
     (path,) = tmp_path.glob("*.fjs")
     store.refresh(RESCAN_US)
-    ((deleted, piece, _),) = store.take(10, 1 << 20, 0)
+    (deleted,) = store.take(10, 1 << 20, 0)
     path.unlink()
     path.write_bytes(FILE_HEADER + encode_record(b"FJ new"))
     store.refresh(2 * RESCAN_US)
-    ((slot, new, _),) = store.take(10, 1 << 20, 0)
-    assert (slot.name, slot is deleted) == (path.name, False)
-    store.delay(slot, Stretch(new.offset, new.end, due_us=10 * RESCAN_US))
-    later = path.with_name("20301120T080000Z.fjs")
-    later.write_bytes(FILE_HEADER + encode_record(b"FJ later"))
-    store.refresh(3 * RESCAN_US)
-    assert [t.piece.data for t in store.take(10, 1 << 20, 0)] == [b"FJ later"]  # slot is suspended
-    store.delay(deleted, Stretch(piece.offset, piece.end, due_us=4 * RESCAN_US))
-    ((again, same, _),) = store.take(10, 1 << 20, 4 * RESCAN_US)
-    assert (again is deleted, same) == (True, piece)
-    assert store.backlog().slots == 3
-    again.erase(piece.offset, len(piece.data))
-    ((again, same, _),) = store.take(10, 1 << 20, 10 * RESCAN_US)
-    assert (again is slot, same) == (True, new)
+    (new,) = store.take(10, 1 << 20, 0)
+    assert (new.slot.path, new.frame) == (str(path), b"FJ new")
+    store.delay(deleted, 4 * RESCAN_US)  # its frame is nowhere any more
+    assert store.take(10, 1 << 20, 10 * RESCAN_US) == []
+    assert len(store.retries) == 0
+    store.delay(new, 11 * RESCAN_US)
+    (again,) = store.take(10, 1 << 20, 12 * RESCAN_US)
+    assert (again.slot, again.frame) == (new.slot, b"FJ new")
+    assert store.backlog().slots == 1
 
 
 def test_suspended_slot_whose_end_cannot_be_read_takes_no_descriptor_at_each_try(
@@ -274,10 +267,11 @@ def test_suspended_slot_whose_end_cannot_be_read_takes_no_descriptor_at_each_try
     monkeypatch.setattr(store, "_open_max", 2)
     spool_slots(tmp_path, 3)
     store.refresh(RESCAN_US)
-    (slot, piece, _), (newer, other, _) = store.take(10, 1 << 20, 0)
-    store.delay(slot, Stretch(piece.offset, piece.end, due_us=2 * RESCAN_US))
-    newer.erase(other.offset, len(other.data))
-    ((_, last, _),) = store.take(10, 1 << 20, 0)
+    first, other = store.take(10, 1 << 20, 0)
+    slot = first.slot
+    store.delay(first, 2 * RESCAN_US)
+    other.slot.erase(other.offset)
+    (last,) = store.take(10, 1 << 20, 0)
     assert slot in store.suspended
     before = len(os.listdir("/proc/self/fd"))
 
@@ -290,9 +284,9 @@ def test_suspended_slot_whose_end_cannot_be_read_takes_no_descriptor_at_each_try
             assert store.take(10, 1 << 20, look * RESCAN_US) == []
             assert slot in store.suspended
             assert len(os.listdir("/proc/self/fd")) <= before
-    assert last.data
-    ((again, same, _),) = store.take(10, 1 << 20, 9 * RESCAN_US)
-    assert (again is slot, same) == (True, piece)
+    assert last.frame
+    (again,) = store.take(10, 1 << 20, 9 * RESCAN_US)
+    assert (again.slot, again.offset, again.frame) == (slot, first.offset, first.frame)
 
 
 def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
@@ -314,8 +308,8 @@ def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
     while sent < count:
         store.refresh(now_us)
         taken = store.take(64, 1 << 20, now_us)
-        for slot, piece, _ in taken:
-            slot.erase(piece.offset, len(piece.data))
+        for record in taken:
+            record.slot.erase(record.offset)
         sent += len(taken)
         store.finish_old(2 * 10**15, 64, 1 << 20)
         now_us += 1000
@@ -349,8 +343,8 @@ def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
         store.refresh(now_us)
         taken = store.take(64, 1 << 20, now_us)
         if not is_idle:
-            for slot, piece, _ in taken:
-                slot.erase(piece.offset, len(piece.data))
+            for record in taken:
+                record.slot.erase(record.offset)
             store.finish_old(2 * 10**15, 64, 1 << 20)
         sent += len(taken)
         turns += 1
@@ -380,13 +374,13 @@ def test_slot_that_was_deleted_and_made_anew_is_another_one(
     store.refresh(RESCAN_US)
     store.refresh(2 * RESCAN_US)
     (after,) = store.take(10, 1 << 20, 0)
-    assert (b"one" in before.piece.data, b"two" in after.piece.data) == (True, True)
+    assert (b"one" in before.frame, b"two" in after.frame) == (True, True)
     assert len(caplog.messages) == 1
-    before.slot.erase(before.piece.offset, len(before.piece.data))  # it is sent, and done with
+    before.slot.erase(before.offset)  # it is sent, and done with
     assert store.finish_old(0, 10, 1 << 20) == []
     assert path.exists()
     assert aside.exists() == is_moved
-    after.slot.erase(after.piece.offset, len(after.piece.data))
+    after.slot.erase(after.offset)
     assert store.finish_old(2 * 10**15, 10, 1 << 20) == []
     assert not path.exists()
 
@@ -396,12 +390,12 @@ def test_deleted_slots_with_delayed_records_make_room_for_others(
 ) -> None:
     spool_slots(tmp_path, OPEN_SLOTS_MAX)
     store.refresh(0)
-    for slot, piece, _ in store.take(1000, 1 << 20, 0):
-        store.delay(slot, Stretch(piece.offset, piece.end, 10**12))
+    for record in store.take(1000, 1 << 20, 0):
+        store.delay(record, 10**12)
     for path in tmp_path.glob("*.fjs"):
         path.unlink()
     append_one(tmp_path, "new")
     store.refresh(RESCAN_US)
     (taken,) = store.take(10, 1 << 20, 0)
-    assert b"new" in taken.piece.data
-    assert len(store.delays) == 0
+    assert b"new" in taken.frame
+    assert len(store.retries) == 0

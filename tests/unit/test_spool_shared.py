@@ -81,8 +81,8 @@ def check_three_users(directory: Path) -> None:
         store.refresh(0)
         taken = store.take(10, 1000, 0)
         assert len(taken) == 3, taken
-        for slot, piece, _ in taken:
-            slot.erase(piece.offset, len(piece.data))
+        for record in taken:
+            record.slot.erase(record.offset)
         DeadDirectory(directory).put(b"x", Reason("s.fjs", 0, 1, "frame", "bad-key", "", 0))
         assert store.finish_old(10**17, 10, 1000) == []
         assert list(directory.glob("*.fjs")) == []
@@ -126,9 +126,9 @@ def test_links_and_other_files_are_left_alone_named_once_and_counted(
     store = SlotStore(str(directory), slot_seconds=60, put_aside=lambda *_: True)
     for look in range(3):
         store.refresh(look * RESCAN_US)
-        for slot, piece, _ in store.take(10, 1000, 0):
-            assert slot.name not in names
-            slot.erase(piece.offset, len(piece.data))
+        for record in store.take(10, 1000, 0):
+            assert record.slot.name not in names
+            record.slot.erase(record.offset)
         store.finish_old(2 * 10**15, 10, 1000)
     store.close()
     assert store.listing.ignored == len(names)

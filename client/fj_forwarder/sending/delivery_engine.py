@@ -39,12 +39,21 @@ from fastjournal.limits import (
     NO_PROGRESS_US_MAX,
     REQUEST_BYTES_PER_SECOND,
     RETRY_PAUSE_US_MAX,
+    SKIP_AFTER,
+    SKIP_MAX,
     SUSPECT_LOSSES,
 )
 from fastjournal.protocol import ErrorCode, Flag, Function, Reply, Request, encode_request
-from fj_forwarder.sending.dispositions import CLOSING, SKEW_PATIENCE_US, Disposition, disposition_of
-from fj_forwarder.sending.outgoing import Loss, Outgoing, RecordOutcome, value_limit
-from fj_forwarder.sending.poison_search import PoisonSearch
+from fj_forwarder.sending.dispositions import (
+    CLOSING,
+    SKEW_PATIENCE_US,
+    Disposition,
+    Loss,
+    RecordOutcome,
+    disposition_of,
+    value_limit,
+)
+from fj_forwarder.storage.slot_file import SpoolRecord
 
 PAUSE_US_MIN: Final = 100_000
 """The first pause."""
@@ -79,10 +88,10 @@ class DeliveryEngine:
             raise ValueError(f"in_flight_max is 1 to {IDENTIFIER_MAX // 2}")
         self._in_flight_max = in_flight_max
         self._random = random
-        self._queue: deque[Outgoing] = deque()
-        self._returned: list[Outgoing] = []
+        self._queue: deque[SpoolRecord] = deque()
+        self._returned: list[SpoolRecord] = []
         """Answered "not now" or lost; sorted into the front of the queue before the next send."""
-        self._in_flight: dict[int, Outgoing] = {}
+        self._in_flight: dict[int, SpoolRecord] = {}
         self._bytes = 0
         self._serial = 0
         self._identifier = 0
@@ -130,7 +139,7 @@ class DeliveryEngine:
         count = self._in_flight_max - self.waiting - len(self._in_flight)
         return max(0, count), max(0, IN_FLIGHT_BYTES_MAX - self._bytes)
 
-    def offer(self, records: Iterable[Outgoing]) -> None:
+    def offer(self, records: Iterable[SpoolRecord]) -> None:
         """Take records that are to be sent, in this order."""
         for record in records:
             self._serial += 1
@@ -170,7 +179,7 @@ class DeliveryEngine:
         """Whether the next record is too large to be sent to a daemon whose limit is not known."""
         return not self._asked_limit and self._queue[0].value_bytes > LARGE_VALUE_BYTES
 
-    def refusal_of(self, record: Outgoing) -> str:
+    def refusal_of(self, record: SpoolRecord) -> str:
         """Return the error that the daemon would end the connection with; empty: none is known."""
         limit = self._value_bytes_max
         if limit is None or record.value_bytes <= limit:
@@ -327,7 +336,7 @@ class DeliveryEngine:
             self._queue.extendleft(self._returned)
             self._returned.clear()
 
-    def _judge(self, code: str, record: Outgoing, now_us: int) -> Disposition:
+    def _judge(self, code: str, record: SpoolRecord, now_us: int) -> Disposition:
         result = disposition_of(code, record.function, record.flags)
         if result is Disposition.SKEWED:
             record.skewed_us = record.skewed_us or now_us
@@ -346,7 +355,7 @@ class DeliveryEngine:
         self._value_bytes_max = value_limit(reply)
         self._is_limit_new = self._value_bytes_max is not None
 
-    def _refused_all(self, record: Outgoing, error: str, now_us: int) -> RecordOutcome:
+    def _refused_all(self, record: SpoolRecord, error: str, now_us: int) -> RecordOutcome:
         """The daemon refuses everything, or perhaps this record only: then it waits alone."""
         record.holds += 1
         if not record.tries or not self._takes:
@@ -387,7 +396,7 @@ class DeliveryEngine:
         self._last_code = ""
 
     def _put_off(
-        self, record: Outgoing, result: Disposition, error: str, now_us: int
+        self, record: SpoolRecord, result: Disposition, error: str, now_us: int
     ) -> RecordOutcome:
         self._bytes -= len(record.frame)
         is_passed = result is Disposition.PASSED
@@ -409,5 +418,50 @@ class DeliveryEngine:
                 return self._identifier
 
 
-def _serial(record: Outgoing) -> int:
+def _serial(record: SpoolRecord) -> int:
     return record.serial
+
+
+class PoisonSearch:
+    """Poison search: counts suspects in a row, and says how many records are passed over.
+
+    The number is drawn: from none to twice the power of two that it is on average. Records that
+    were passed over come again in the same order, behind the same suspects where these are
+    not kept any more; with a fixed number one that stands there would be passed over each time.
+
+    Args:
+        random: Draws.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._in_a_row = 0
+        self._to_skip = 0
+
+    def found_suspect(self) -> None:
+        """A record that was none before became a suspect."""
+        self._in_a_row += 1
+        if self.is_on:
+            longest = min(2 << (self._in_a_row - SKIP_AFTER), SKIP_MAX)
+            self._to_skip = self._random.randrange(longest + 1)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether so many suspects followed each other that the daemon itself may be the fault."""
+        return self._in_a_row >= SKIP_AFTER
+
+    def reset(self) -> None:
+        """A record was answered, or another daemon is tried: there is nothing to search for."""
+        self._in_a_row = self._to_skip = 0
+
+    def skip(self) -> bool:
+        """Return whether the next record is passed over, and count it."""
+        if not self._to_skip:
+            return False
+        self._to_skip -= 1
+        return True
+
+    def stop(self) -> None:
+        """Nothing is behind what was passed over: what comes next is tried, in small steps."""
+        if self._to_skip:
+            self.reset()

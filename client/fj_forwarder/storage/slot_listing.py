@@ -1,21 +1,39 @@
-"""Listing of a spool's directory: the slots that were not begun, and files that are none of it.
+"""Directory of a spool: slots that are not open yet, slots that fail, and other files.
 
-A listing costs as much as there are names, so it is repeated the later the more there are.
+A listing costs as much as there are names, so the pause after it grows with their number.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
+import stat
 import time
 from typing import TYPE_CHECKING, Final
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.printable import safe_text
-from fastjournal.spool.slots import SlotName, Survey, is_drop_in, survey
-from fj_forwarder.once_log import OnceLog
+from fastjournal.spool.slots import (
+    FILE_MODE,
+    SLOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    SlotName,
+    Survey,
+    is_drop_in,
+    link_slot,
+    spool_failed,
+    survey,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from collections.abc import Set as AbstractSet
+
+    from fj_forwarder.storage.slot_file import SlotFile
+
+log = logging.getLogger("fj_forwarder")
 
 LISTING_US_PER_NAME: Final = 20
 """So long no listing follows another one, for each name in the directory: some ten times of what
@@ -24,6 +42,10 @@ listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each
 LISTING_PAUSE: Final = 4
 """No listing follows another one for this many times of what that took: on a machine with much to
 do each name may take a hundred times as long."""
+
+
+NAMED_MAX: Final = 1000
+"""So many names are logged one by one. The log stays readable, and the memory is bounded."""
 
 
 def _monotonic_us() -> int:
@@ -125,3 +147,182 @@ class SlotListing:
             path = f"{self._directory}/{safe_text(name)}"
             self._ignored_log.error(name, f"{path}: nothing of a spool; it is left alone")
         self._ignored_log.summarize(found.ignored_count - len(self._ignored_log))
+
+
+class OnceLog:
+    """Log of names, each once; those over the bound are counted.
+
+    Args:
+        summary: Sentence after "N further", for the names over the bound.
+    """
+
+    def __init__(self, summary: str) -> None:
+        self._summary = summary
+        self._logged: set[str] = set()
+        self._further: set[str] = set()
+        """Names over the bound."""
+        self._summarized = 0
+        """The number in the last summary."""
+
+    def __len__(self) -> int:
+        """Return how many names were logged."""
+        return len(self._logged)
+
+    def error(self, name: str, sentence: str) -> None:
+        """Log a sentence about a name, unless that was done."""
+        if name in self._logged:
+            return
+        if len(self._logged) >= NAMED_MAX:
+            self._further.add(name)
+            return
+        self._logged.add(name)
+        self._further.discard(name)
+        log.error("%s", sentence)
+
+    def prune(self, present: Collection[str]) -> None:
+        """Drop the names that are not there any more: they are logged again when they come back."""
+        self._logged.intersection_update(present)
+        self._further.intersection_update(present)
+
+    def summarize(self, further: int | None = None) -> None:
+        """Log how many further names there are, each time that their number has doubled.
+
+        Args:
+            further: The number; None: the names over the bound.
+        """
+        if further is None:
+            further = len(self._further)
+        if further > 2 * self._summarized:
+            log.error("%d further %s", further, self._summary)
+            self._summarized = further
+        elif not self._logged:
+            self._summarized = 0
+
+
+class LeftOutSlots:
+    """Slots that cannot be opened, read or erased for now; each is logged once."""
+
+    def __init__(self) -> None:
+        self.unopened: set[str] = set()
+        """Slots that could not be opened; left out until this is cleared."""
+        self._failures: dict[str, SpoolFailedError] = {}
+        """The last error of each slot in which no record was read since."""
+        self.log = OnceLog(
+            "slots are left out until they can be opened: `fj-cli spool status DIR` lists them,"
+            " left_out in status.json is the number of all"
+        )
+
+    def failures(self) -> list[SpoolFailedError]:
+        """Return why slots are left out, oldest slot first."""
+        failures = sorted(self._failures.items())
+        return [e for _, e in failures if not isinstance(e.__cause__, FileNotFoundError)]
+
+    def prune(self, listed: set[str], begun: Collection[str]) -> None:
+        """Drop what is known of slots that are deleted.
+
+        Args:
+            listed: The slots in the directory.
+            begun: Slots that are open or suspended: the log has them.
+        """
+        self.unopened &= listed
+        self._failures = {name: e for name, e in self._failures.items() if name in listed}
+        self.log.prune(listed.union(begun))
+
+    def add(self, name: str, error: SpoolFailedError, how: str = "until it can be opened") -> None:
+        """Leave out a slot; the caller knows when to try again."""
+        # without tracebacks, whose frames would keep the objects of the slot
+        for known in (error, error.__cause__, error.__context__):
+            if known is not None:
+                known.__traceback__ = None
+        self._failures[name] = error
+        self.log.error(name, f"this slot is left out {how}: {error}")
+
+    def note_read(self, file: SlotFile) -> None:
+        """Note that the records of a slot can be read."""
+        if self._failures and not file.refuses_erasure:
+            self._failures.pop(file.name, None)
+
+
+TEMPORARY_SECONDS_MAX: Final = 3600
+"""A file that a killed writer was about to create is removed when it is so old; the directory is
+searched for such files as often."""
+
+_TRIAL: Final = "link-trial"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TemporaryFiles:
+    """Hidden files of killed writers in one spool, removed when they are old.
+
+    Args:
+        directory: The spool.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory: Final = directory
+        self._from_us = 0
+
+    def try_link(self) -> None:
+        """Log that no writer can create a slot, where the file system allows no hard links.
+
+        The forwarder itself makes none, and drop-ins may be renamed.
+        """
+        trial = os.path.join(self._directory, f".{_TRIAL}.{secrets.token_hex(8)}{SLOT_SUFFIX}")
+        first, second = f"{trial}.1{TEMPORARY_SUFFIX}", f"{trial}.2{TEMPORARY_SUFFIX}"
+        try:
+            os.close(os.open(first, _NEW_FILE, FILE_MODE))
+            try:
+                link_slot(first, second)
+                os.unlink(second)
+            finally:
+                os.unlink(first)
+        except SpoolFailedError as error:
+            log.error(
+                "%s; no program but one that renames a drop-in can write to this spool", error
+            )
+        except OSError as error:
+            log.warning("%s", spool_failed("try a hard link", first, error))
+
+    def tidy(self, now_us: int, wall_us: int) -> None:
+        """Remove the old ones, unless that was done in the last hour.
+
+        Args:
+            now_us: The time, by a clock that does not jump.
+            wall_us: The time, by the clock of the file system.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        if now_us >= self._from_us:
+            self._from_us = now_us + TEMPORARY_SECONDS_MAX * 1_000_000
+            self.remove_old(wall_us)
+
+    def remove_old(self, wall_us: int) -> None:
+        """Remove what writers that were killed while creating a slot left behind.
+
+        A file that cannot be removed stays, and is named in the log.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        oldest_s = wall_us / 1_000_000 - TEMPORARY_SECONDS_MAX
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
+                    if ours and SLOT_SUFFIX in entry.name:
+                        _remove(entry, oldest_s)
+        except OSError as error:
+            raise spool_failed("tidy the spool", self._directory, error) from error
+
+
+def _remove(entry: os.DirEntry[str], oldest_s: float) -> None:
+    """Remove a file that is old enough; what is no file was made by nobody of the spool."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:
+            os.unlink(entry.path)
+    except (FileNotFoundError, PermissionError):
+        pass  # others removed it, or may do so
+    except OSError as error:
+        log.warning("%s", spool_failed("remove an old file", entry.path, error))

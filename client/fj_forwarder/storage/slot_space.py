@@ -6,21 +6,17 @@ holes shows at the first try.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
 import os
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
 from fastjournal.spool.reading.slot_window import Piece, PieceKind
 from fastjournal.spool.slots import spool_failed
-from fj_forwarder.storage.punch_hole import punch_hole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fj_forwarder.storage.stretches import Stretch
 
 log = logging.getLogger("fj_forwarder")
 
@@ -28,6 +24,36 @@ RELEASE_BYTES: Final = 1024 * 1024
 """An erased run is released when it has grown by this much: one call for thousands of records."""
 
 _NOWHERE: Final = 1 << 62
+
+_KEEP_SIZE: Final = 0x01
+_PUNCH_HOLE: Final = 0x02
+_CANNOT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = getattr(_libc, "fallocate64", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    _fallocate.restype = ctypes.c_int
+
+
+def punch_hole(descriptor: int, offset: int, size: int) -> bool:
+    """Make ``size`` bytes from ``offset`` a hole, which reads as zeros; the length stays.
+
+    Returns:
+        False: this system or file system cannot; nothing was changed.
+
+    Raises:
+        OSError: It failed.
+    """
+    if _fallocate is None:
+        return False
+    while _fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size) != 0:
+        number = ctypes.get_errno()
+        if number in _CANNOT:
+            return False
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+    return True
 
 
 class SlotSpace:
@@ -93,7 +119,7 @@ class SlotSpace:
         is_open = offset <= self._blocked_at or self._unreleased >= self._look_at
         return is_open and self._can_release
 
-    def release(self, descriptor: int, end: int, delayed: Iterable[Stretch]) -> None:
+    def release(self, descriptor: int, end: int, waiting: list[tuple[int, int]]) -> None:
         """Release the erased runs before ``end``: at the start, and behind delayed records.
 
         So a record that cannot be sent, or put aside because the disk is full, does not keep the
@@ -107,9 +133,8 @@ class SlotSpace:
         Args:
             descriptor: The file.
             end: Nothing is released from this byte on.
-            delayed: Stretches that wait.
+            waiting: Ranges that are delayed, in the order of the file.
         """
-        waiting = sorted((stretch.start, stretch.end) for stretch in delayed)
         while True:
             start, first_pending = self._find_run(end, waiting)
             if first_pending - start < RELEASE_BYTES:

@@ -1,44 +1,90 @@
-"""Slot store of a spool: which slots to read next, which to suspend, which are over and can go."""
+"""Slot store of a spool: reads slots oldest first, suspends them, deletes those that are done."""
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 from bisect import insort
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import FIRST_RECORDS_MAX, OPEN_SLOTS_MAX, RESCAN_US, UNERASED_MAX
-from fastjournal.spool.format import FILE_HEADER_BYTES
+from fastjournal.limits import (
+    FIRST_RECORDS_MAX,
+    OPEN_SLOTS_MAX,
+    OTHER_FILES_MAX,
+    RESCAN_US,
+    UNERASED_MAX,
+)
+from fastjournal.spool.format import FILE_HEADER_BYTES, RECORD_OVERHEAD
 from fastjournal.spool.reading.slot_window import OPENING_UNITS, WorkBudget
 from fastjournal.spool.slots import SlotName
 from fj_forwarder.storage.backlog import Backlog, measure_backlog
-from fj_forwarder.storage.left_out import LeftOutSlots, SlotFailureHandler
-from fj_forwarder.storage.retry_queue import Due, RetryQueue
-from fj_forwarder.storage.slot_content import SlotOverwrittenError
-from fj_forwarder.storage.slot_file import PutAside, SlotFile
-from fj_forwarder.storage.slot_handle import open_slots_max
-from fj_forwarder.storage.slot_listing import SlotListing
-from fj_forwarder.storage.stretches import Stretch
-from fj_forwarder.storage.suspended_slots import RESUMED_MAX, SuspendedSlots
-from fj_forwarder.storage.taken import TakenRecord, TakenRecords
-from fj_forwarder.storage.temporary_files import TemporaryFiles
+from fj_forwarder.storage.retry_queue import RetryQueue
+from fj_forwarder.storage.slot_file import (
+    PutAside,
+    Retry,
+    SlotFile,
+    SlotOverwrittenError,
+    SpoolRecord,
+    Verdict,
+)
+from fj_forwarder.storage.slot_listing import LeftOutSlots, SlotListing, TemporaryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import KeysView
+
+    from fastjournal.spool.reading.slot_window import Piece
 
 log = logging.getLogger("fj_forwarder")
 
 _ALL: Final = 1 << 62
 
+RESUMED_MAX: Final = 4
+"""Suspended slots that are opened in one part of a look: a turn puts aside the torn tails of more,
+so that they are not closed before they were read."""
+
+_LOOKS_MAX: Final = 1024
+"""Suspended slots that are looked at in one part: a call of the system for each."""
+
 _start = attrgetter("start_s")
 
 
+class Batch:
+    """Records read in one go, and the room for more.
+
+    Args:
+        count: At most so many records.
+        size: Stop after so many bytes.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        self.records: list[SpoolRecord] = []
+        self.count = count
+        self.size = size
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be read."""
+        return self.count > 0 and self.size > 0
+
+    def add(self, file: SlotFile, pieces: list[Piece], retry: Retry | None = None) -> None:
+        """Add records of a slot, with what their retry entry knows of them."""
+        self.count -= len(pieces)
+        for piece in pieces:
+            self.size -= len(piece.data)
+            record = SpoolRecord(file, piece.offset, piece.data)
+            if retry is not None:
+                record.tries, record.losses = retry.tries, retry.losses
+                record.skewed_us, record.verdict = retry.skewed_us, retry.verdict
+            self.records.append(record)
+
+
 class SlotStore:
-    """Slot store of one spool; its slots are read oldest first.
+    """Slot store of one spool.
 
     Args:
         directory: The spool.
@@ -60,20 +106,16 @@ class SlotStore:
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
         self._budget = budget or WorkBudget()
-        self.delays = RetryQueue()
+        self.retries = RetryQueue()
         self._open_max = open_slots_max(OPEN_SLOTS_MAX)
         self._open: list[SlotFile] = []
-        """Slots that were begun, oldest first."""
+        """Slots that are open, oldest first."""
         self.suspended = SuspendedSlots()
         self.listing = listing or SlotListing(directory)
-        """Slots that were not begun, and files that are nothing of a spool."""
         self.temporary_files = TemporaryFiles(directory)
         self.left_out = LeftOutSlots()
-        """Slots that cannot be opened or read now."""
         self._newest_s = 0
         self._new_first = True
-        self._unerased = 0
-        """Delivered records that wait to be erased."""
 
     @property
     def can_begin(self) -> bool:
@@ -85,7 +127,7 @@ class SlotStore:
         return measure_backlog(self._open, list(self.suspended), self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
-        """Look which slots there are, unless that was done just now or there is enough to do.
+        """List the slots, unless that was done just now or there is enough to do.
 
         Raises:
             SpoolFailedError: The directory cannot be read.
@@ -95,13 +137,15 @@ class SlotStore:
             self._newest_s = max(self.listing.newest_s, max(of_open, default=0))
 
     def _prune(self, listed: set[str]) -> set[str]:
-        """Drop what is known of slots that are gone; return the names of those not to begin."""
-        self.left_out.prune(listed, {file.name for file in self._open} | self.suspended.names())
-        taken_away = self._taken_away(self._open)
-        begun = {file.name for file in self._open if file not in taken_away}
-        return begun | self.left_out.unopened | self.suspended.names()
+        """Drop what is known of deleted slots; return the names of those not to begin."""
+        for file in list(self._open):
+            with self._guarding(file):
+                file.check_name()
+        begun = {file.name for file in self._open} | self.suspended.names()
+        self.left_out.prune(listed, begun)
+        return begun | self.left_out.unopened
 
-    def take(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
+    def take(self, count_max: int, bytes_max: int, now_us: int) -> list[SpoolRecord]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
         Raises:
@@ -111,85 +155,110 @@ class SlotStore:
         sources = [self._take_new, self._take_due]
         if not self._new_first:
             sources.reverse()
-        half = TakenRecords(count_max - count_max // 2, bytes_max - bytes_max // 2)
+        half = Batch(count_max - count_max // 2, bytes_max - bytes_max // 2)
         sources[0](half, now_us)
-        rest = TakenRecords(half.count + count_max // 2, half.size + bytes_max // 2)
+        rest = Batch(half.count + count_max // 2, half.size + bytes_max // 2)
         sources[1](rest, now_us)
         sources[0](rest, now_us)
-        self.left_out.summarize()
+        self.left_out.log.summarize()
         return half.records + rest.records
 
     def change_turns(self) -> None:
         """Let ``take`` begin with the other kind: what it gave is to be sent.
 
-        Else it was no turn, or the same kind might have the last place each time.
+        Otherwise the same kind might have the last place each time.
         """
         self._new_first = not self._new_first
 
-    def take_suspect(self, bytes_max: int, now_us: int) -> list[TakenRecord]:
+    def take_suspect(self, bytes_max: int, now_us: int) -> list[SpoolRecord]:
         """Return one suspect that is due, if there is one."""
-        taken = TakenRecords(1, bytes_max)
-        while taken.has_room and (due := self.delays.first_suspect(now_us)):
-            if not self._take_stretch(due, taken, now_us):
+        batch = Batch(1, bytes_max)
+        while batch.has_room and (retry := self.retries.first_suspect(now_us)):
+            if not self._take_retry(retry, batch, now_us):
                 break
-        return taken.records
+        return batch.records
 
-    def take_one(self, due: Due, now_us: int) -> list[TakenRecord]:
-        """Return what is pending in one stretch, due or not."""
-        taken = TakenRecords(_ALL, _ALL)
-        while due.stretch.alive and self._take_stretch(due, taken, now_us):
+    def take_one(self, retry: Retry, now_us: int) -> list[SpoolRecord]:
+        """Return what is pending in one retry entry, due or not."""
+        batch = Batch(_ALL, _ALL)
+        while retry.alive and self._take_retry(retry, batch, now_us):
             pass
-        return taken.records
+        return batch.records
 
-    def delay(self, slot: SlotFile, stretch: Stretch) -> None:
-        """Let a stretch of a slot, of which nothing is in memory any more, wait."""
-        slot.window.evict(stretch.start)
+    def delay(
+        self,
+        record: SpoolRecord,
+        due_us: int,
+        *,
+        awaited: bool = False,
+        verdict: Verdict | None = None,
+        code: str = "",
+    ) -> None:
+        """Drop a record from memory, and read it again when it is due.
+
+        Args:
+            record: The record.
+            due_us: The instant.
+            awaited: Whether ``--once`` waits for it.
+            verdict: It is not sent then.
+            code: Error code for which it is delayed.
+        """
+        slot = record.slot
+        slot.evict(record.offset)
         if slot.is_overwritten:
             return  # the log has it: what is not in memory cannot be read any more
-        self._unerased += stretch.is_erasure
-        self.delays.add(slot, stretch)
+        self.retries.add(
+            Retry(
+                slot,
+                record.offset,
+                record.offset + len(record.frame) + RECORD_OVERHEAD,
+                due_us,
+                record.tries,
+                record.losses,
+                record.skewed_us,
+                awaited,
+                verdict,
+                code=code,
+            )
+        )
 
-    def note_unerased(self, slot: SlotFile, error: SpoolFailedError) -> None:
-        """A record could not be erased: its slot is left out until one can be."""
-        slot.window.bar()
-        self.left_out.add_unerased(slot.name, error)
-
-    def reread(self, file: SlotFile, error: SlotOverwrittenError) -> None:
-        """Another program has overwritten a slot: read it from its start.
+    def start_over(self, file: SlotFile, error: SlotOverwrittenError) -> None:
+        """Another program has deleted or overwritten a slot: read it from its start.
 
         Records of its former content that are in memory are sent and not erased; delayed ones are
-        gone.
+        lost.
         """
         if file.is_overwritten:
             return
         file.is_overwritten = True
         lost = len(file.delayed)
         what = f"; what waited in it to be tried again is lost ({lost} positions)" if lost else ""
-        log.error("%s; it is read again from its start%s", error, what)
+        log.error("%s; it is read again from its start, if it is there%s", error, what)
         if file in self._open:
             self._open.remove(file)
-        if file in self.suspended:
-            self.suspended.remove(file)
-        if not file.is_taken_away:
+        self.suspended.remove(file)
+        for retry in list(file.delayed):
+            self.retries.remove(retry)
+        file.close()
+        if os.path.lexists(file.path):
             self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
-        self._discard(file)
 
-    def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[TakenRecord]:
-        """Look behind what has been incomplete since the last read: a write may have been torn."""
-        taken = TakenRecords(count_max, bytes_max)
+    def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[SpoolRecord]:
+        """Read behind what has been incomplete since the last read: a write may have been torn."""
+        batch = Batch(count_max, bytes_max)
         for file in list(self._open):
-            is_looked_at = file.is_incomplete and not file.is_barred
-            if taken.has_room and is_looked_at and now_us >= file.retry_us:
-                with self._catching(file, now_us):
+            may_be_torn = file.is_incomplete and not file.is_barred
+            if batch.has_room and may_be_torn and now_us >= file.retry_us:
+                with self._guarding(file, now_us):
                     file.check_content()
                     file.note_growth(now_us)
                     file.wait_for_writes()
-                    taken.add(file, file.take(taken.count, taken.size, settled=True))
-        return taken.records
+                    batch.add(file, file.take(batch.count, batch.size, settled=True))
+        return batch.records
 
     def finish_old(
         self, wall_us: int, count_max: int, bytes_max: int, *, at_rest: bool = False
-    ) -> list[TakenRecord]:
+    ) -> list[SpoolRecord]:
         """Delete the slots that are over and done; return what came in them at the last moment.
 
         Args:
@@ -198,13 +267,13 @@ class SlotStore:
             bytes_max: Stop after so many bytes.
             at_rest: Leave out those in which there is more to read.
         """
-        taken = TakenRecords(count_max, bytes_max)
+        batch = Batch(count_max, bytes_max)
         for file in list(self._open):
-            if taken.has_room and self._is_over(file, wall_us):
-                with self._catching(file):
+            if batch.has_room and self._is_over(file, wall_us):
+                with self._guarding(file):
                     if not at_rest or file.is_at_rest:
-                        self._finish(file, taken)
-        return taken.records
+                        self._finish(file, batch)
+        return batch.records
 
     def resume_suspended(self, now_us: int) -> None:
         """Finish suspended slots that a writer held, and read on where one wrote.
@@ -221,8 +290,8 @@ class SlotStore:
                 return
             self._budget.spend(OPENING_UNITS)
             if self._resume(file):
-                self._finish(file, TakenRecords(0, 0))
-                with self._catching(file):
+                self._finish(file)
+                with self._guarding(file):
                     if file in self._open and file.is_at_rest:
                         self._suspend(file)
 
@@ -232,122 +301,126 @@ class SlotStore:
             file.close()
         self._open.clear()
 
-    def _take_new(self, taken: TakenRecords, now_us: int) -> None:
-        """Go on with the slots that are open, then begin others, the oldest first."""
+    def _take_new(self, batch: Batch, now_us: int) -> None:
+        """Read on in the slots that are open, then begin others, the oldest first."""
         for file in list(self._open):
-            if not taken.has_room:
+            if not batch.has_room:
                 return
             is_left_out = file.is_barred or now_us < file.retry_us
-            if not is_left_out and not (file.is_over and file.outstanding):
-                with self._catching(file, now_us):
-                    count = file.window.allowance(taken.count, first_max=self._first_max)
-                    if count and file.has_more():
-                        taken.add(file, file.take(count, taken.size))
+            if not is_left_out and not (file.is_over and file.records):
+                with self._guarding(file, now_us):
+                    count = file.room(batch.count, self._first_max)
+                    if count > 0 and file.has_more():
+                        batch.add(file, file.take(count, batch.size))
         listing, budget, is_over = self.listing, self._budget, False
-        while listing.unread and taken.has_room and not is_over and self._close_one():
+        while listing.unread and batch.has_room and not is_over and self._close_one():
             slot = listing.pop_oldest()
             try:
                 is_written = listing.is_rewritten(slot.name)
                 file = SlotFile(slot, self._put_aside, is_written=is_written, budget=budget)
             except SpoolFailedError as error:
-                self.left_out.add_unopened(slot.name, error)
+                self.left_out.unopened.add(slot.name)
+                self.left_out.add(slot.name, error)
             else:
                 listing.note_begun(slot.name)
                 insort(self._open, file, key=_start)
-                with self._catching(file, now_us):
-                    count = file.window.allowance(taken.count, first_max=self._first_max)
-                    taken.add(file, file.take(count, taken.size))
-                if file.outstanding:
+                with self._guarding(file, now_us):
+                    count = file.room(batch.count, self._first_max)
+                    batch.add(file, file.take(count, batch.size))
+                if file.records:
                     continue
             budget.spend(OPENING_UNITS)
             is_over = budget.is_spent
 
     @property
     def _first_max(self) -> int:
-        """How many records a slot may have on their way before one was erased there."""
-        return FIRST_RECORDS_MAX if self._unerased <= UNERASED_MAX else 1
+        """How many records of a slot may be in memory before one was erased there."""
+        return FIRST_RECORDS_MAX if self.retries.unerased <= UNERASED_MAX else 1
 
-    def _take_due(self, taken: TakenRecords, now_us: int) -> None:
+    def _take_due(self, batch: Batch, now_us: int) -> None:
         """Read what was delayed and is due."""
-        while taken.has_room and (due := self.delays.first_due(now_us)):
-            if not self._take_stretch(due, taken, now_us) or self._budget.is_spent:
+        while batch.has_room and (retry := self.retries.ordinary.first(now_us)):
+            if not self._take_retry(retry, batch, now_us) or self._budget.is_spent:
                 return
 
-    def _take_stretch(self, due: Due, taken: TakenRecords, now_us: int) -> bool:
-        """Read on in a stretch; False: no slot more may be open now."""
-        file, stretch = due.slot, due.stretch
-        if file.is_barred and not stretch.settled:
-            self._postpone(due, now_us)
+    def _take_retry(self, retry: Retry, batch: Batch, now_us: int) -> bool:
+        """Read on in a retry entry; False: no slot more may be open now."""
+        file, start = retry.slot, retry.start
+        if file.is_barred and retry.verdict is None:
+            self.retries.postpone(retry, now_us + RESCAN_US)
             return True
         if file in self.suspended:
             if not self._close_one():
                 return False
             self._resume(file)
-        before = stretch.start
-        if stretch.alive and file not in self.suspended:
-            with self._catching(file, now_us):
-                taken.add(file, file.take_again(stretch, taken.count, taken.size), stretch)
-                self._unerased -= stretch.is_erasure and not stretch.alive
-        if stretch.alive and stretch.start == before:
-            self._postpone(due, now_us)
+        if retry.alive and file not in self.suspended:
+            with self._guarding(file, now_us):
+                batch.add(file, file.take_again(retry, batch.count, batch.size), retry)
+                if retry.start >= retry.end:
+                    self.retries.remove(retry)
+        if retry.alive and retry.start == start:
+            self.retries.postpone(retry, now_us + RESCAN_US)
             self._budget.spend(OPENING_UNITS)
         return True
 
-    def _catching(self, file: SlotFile, now_us: int | None = None) -> SlotFailureHandler:
-        """Leave out a slot that fails; begin anew with one that was overwritten."""
-        return SlotFailureHandler(self.left_out, self.reread, file, now_us)
+    @contextmanager
+    def _guarding(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
+        """Leave out a slot in which the block fails; start over where it was overwritten.
 
-    def _taken_away(self, files: Iterable[SlotFile]) -> list[SlotFile]:
-        """Return the slots that somebody deleted: they stay open until what is in them is sent."""
-        found = [file for file in files if file.is_taken_away]
-        for file in found:
-            if not file.was_taken_away:
-                file.was_taken_away = True
-                log.error("%s: somebody deleted this slot; the rest is sent still", file.path)
-        return found
+        Args:
+            file: The slot.
+            now_us: The time, where the block reads its records; None: it does something else.
+        """
+        try:
+            yield
+        except SlotOverwrittenError as error:
+            self.start_over(file, error)
+        except SpoolFailedError as error:
+            if now_us is None:
+                self.left_out.log.error(file.name, f"this slot is left out for now: {error}")
+            else:
+                file.retry_us = now_us + RESCAN_US
+                self.left_out.add(file.name, error, "for now")
+            return
+        if now_us is not None:
+            self.left_out.note_read(file)
 
     def _close_one(self) -> bool:
         """Close slots where as many are open as may be; return whether one more may be open.
 
         Those that are done are deleted, those that were read are suspended: also where the writer
-        that holds one has not finished its last record, else such slots would leave no room.
+        that holds one has not finished its last record, otherwise such slots would leave no room.
         """
         if len(self._open) < self._open_max:
             return True
-        for file in self._taken_away([file for file in self._open if not file.is_drop_in]):
-            with self._catching(file):
-                if file.is_at_rest:
-                    self._open.remove(file)
-                    self._discard(file)
         for file in list(self._open):
-            if file.is_drop_in and not file.outstanding:
+            if file.is_drop_in and not file.records:
                 self._suspend(file)
             elif file.start_s < self._newest_s and not file.is_drop_in:
-                with self._catching(file):
-                    may_be_suspended = file.is_at_rest or (file.is_barred and not file.outstanding)
-                    if may_be_suspended and not self._finish(file, TakenRecords(0, 0)):
+                with self._guarding(file):
+                    may_be_suspended = file.is_at_rest or (file.is_barred and not file.records)
+                    if may_be_suspended and not self._finish(file):
                         self._suspend(file)
         return len(self._open) < self._open_max
 
     def _finish_drop_ins(self) -> None:
         """Delete the drop-ins that are sent, at once: there may be thousands in one slot."""
-        for file in [f for f in self._open if f.is_drop_in and not f.outstanding and f.is_over]:
-            self._finish(file, TakenRecords(0, 0))
+        for file in [f for f in self._open if f.is_drop_in and not f.records and f.is_over]:
+            self._finish(file)
 
     def _is_over(self, file: SlotFile, wall_us: int) -> bool:
         if file.is_drop_in:
             return file.is_over
-        end_s = file.start_s + self._slot_seconds
-        return file.start_s < self._newest_s or end_s * 10**6 <= wall_us or file.is_taken_away
+        end_us = (file.start_s + self._slot_seconds) * 1_000_000
+        return file.start_s < self._newest_s or end_us <= wall_us
 
-    def _finish(self, file: SlotFile, taken: TakenRecords) -> bool:
-        """Delete a slot that is over if it is done; whether it is open no more."""
-        if not file.may_be_finished:
-            return False
+    def _finish(self, file: SlotFile, batch: Batch | None = None) -> bool:
+        """Delete a slot that is over if it is done; return whether it is open no more."""
+        batch = batch or Batch(0, 0)
         deleted = False
-        with self._catching(file):
-            deleted, pieces = file.finish(taken.count, taken.size)
-            taken.add(file, pieces)
+        with self._guarding(file):
+            deleted, pieces = file.finish(batch.count, batch.size)
+            batch.add(file, pieces)
         if deleted:
             if file.is_drop_in and file.position in (0, FILE_HEADER_BYTES):
                 log.warning("%s: a drop-in without a record, deleted", file.path)
@@ -359,36 +432,115 @@ class SlotStore:
         return deleted or file.is_overwritten
 
     def _suspend(self, file: SlotFile) -> None:
-        if self.suspended.add(file):
-            self._open.remove(file)
+        self.suspended.add(file)
+        self._open.remove(file)
 
     def _resume(self, file: SlotFile) -> bool:
-        """Open a suspended slot; False: that cannot be done, or it is gone."""
+        """Open a suspended slot; False: that cannot be done."""
         try:
             file.resume()
         except SlotOverwrittenError as error:
-            self.reread(file, error)
+            self.start_over(file, error)
             return False
         except SpoolFailedError as error:
-            if not os.path.lexists(file.path) or error.__cause__ is None:
-                log.error("this slot was taken away, and what was pending in it: %s", error)
-                self.suspended.remove(file)
-                self._discard(file)
-            else:
-                self.left_out.add(file.name, error)
+            self.left_out.add(file.name, error)
             return False
         self.suspended.remove(file)
         insort(self._open, file, key=_start)
         return True
 
-    def _discard(self, file: SlotFile) -> None:
-        """Drop the delayed records of a slot that was taken away, and close it."""
-        for stretch in list(file.delayed):
-            self._unerased -= stretch.is_erasure
-            file.drop(stretch)
-        file.close()
 
-    def _postpone(self, due: Due, now_us: int) -> None:
-        stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
-        due.slot.drop(due.stretch)
-        self.delays.add(due.slot, stretch)
+def open_slots_max(most: int) -> int:
+    """Return how many slots may be open at a time: ``most``, or fewer where the limit is low.
+
+    A half of what the limit of the process (``ulimit -n``, LimitNOFILE) leaves beside the other
+    files of a forwarder, but one at least.
+    """
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, (files_max - OTHER_FILES_MAX) // 2))
+
+
+class SuspendedSlots:
+    """Slots that were read and closed, by their names: they wait for retries or their writers.
+
+    There may be a hundred thousand drop-ins, each with a record that is delayed or torn. So a look
+    at all of them is done in parts.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, SlotFile] = {}
+        self._to_look_at: list[SlotFile] = []
+        """Slots that the present look has not come to, the next one last."""
+        self._look_from_us = 0
+        """No other look begins before this instant."""
+
+    def __iter__(self) -> Iterator[SlotFile]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, file: SlotFile) -> bool:
+        return self._by_name.get(file.name) is file
+
+    def names(self) -> KeysView[str]:
+        """Return the names of all."""
+        return self._by_name.keys()
+
+    def add(self, file: SlotFile) -> None:
+        """Suspend a slot."""
+        file.suspend()
+        self._by_name[file.name] = file
+
+    def remove(self, file: SlotFile) -> None:
+        """Drop a slot that is open again, or deleted."""
+        if file in self:
+            del self._by_name[file.name]
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether a look at all of them is under way."""
+        return bool(self._to_look_at)
+
+    def go_on(self, now_us: int) -> None:
+        """Go on with a look at all of them, or begin one, ``RESCAN_US`` after the last one."""
+        if not self._to_look_at:
+            if now_us < self._look_from_us:
+                return
+            self._to_look_at = list(reversed(self._by_name.values()))
+        self._look_from_us = now_us + RESCAN_US
+
+    def end_look(self) -> None:
+        """Leave the rest to the next look: no slot more may be open now."""
+        self._to_look_at.clear()
+
+    def next_changed(self, now_us: int) -> SlotFile | None:
+        """Return the next one in which there may be something to do.
+
+        None: this part of the look is over.
+        """
+        for _ in range(min(len(self._to_look_at), _LOOKS_MAX)):
+            file = self._to_look_at.pop()
+            if file not in self:
+                continue
+            try:
+                size = os.stat(file.path, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                if not file.delayed:
+                    self.remove(file)
+                continue
+            except OSError:
+                continue
+            if _has_changed(file, size, now_us):
+                return file
+        return None
+
+
+def _has_changed(file: SlotFile, size: int, now_us: int) -> bool:
+    """Whether there may be something to do in a suspended slot of ``size`` bytes.
+
+    A drop-in that may grow is looked at for that, and is opened when it grew or grows no more.
+    """
+    if file.delayed and (file.is_barred or size == file.position):
+        return False
+    file.note_growth(now_us, size)
+    return not file.is_drop_in or file.is_over or size != file.growth.read_bytes

@@ -70,9 +70,12 @@ class SlotReader:
         if descriptor is None:
             descriptor = open_slot(path, os.O_RDONLY)
         self._descriptor = descriptor
-        budget = budget or WorkBudget()
-        self._window = SlotWindow(path, descriptor, start=start, end=end, budget=budget)
-        self._search = DamageSearch(self._window, budget, damage_to=end if is_damage else 0)
+        self._budget = budget or WorkBudget()
+        self._window = SlotWindow(path, descriptor, start=start, end=end, budget=self._budget)
+        self._search: DamageSearch | None = None
+        """None: there was no damage so far."""
+        if is_damage:
+            self._search = DamageSearch(self._window, self._budget, damage_to=end)
         self.torn_at = -1
         """Where a record begins that will never be whole."""
 
@@ -89,12 +92,13 @@ class SlotReader:
     @property
     def is_busy(self) -> bool:
         """Whether the last read stopped because the budget was spent: there is more to do."""
-        return self._search.is_busy
+        return self._search is not None and self._search.is_busy
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes behind ``position`` that were seen and are no whole record yet."""
-        return max(self._window.loaded_to, self._search.zeros_to) - self._window.position
+        zeros_to = 0 if self._search is None else self._search.zeros_to
+        return max(self._window.loaded_to, zeros_to) - self._window.position
 
     def read(
         self,
@@ -117,7 +121,8 @@ class SlotReader:
             SpoolFailedError: The file cannot be read, or is of another version.
         """
         pieces: list[Piece] = []
-        self._search.is_busy = False
+        if self._search is not None:
+            self._search.is_busy = False
         if self._window.position == 0 and not self._pass_header(final):
             return pieces
         try:
@@ -135,7 +140,8 @@ class SlotReader:
         window, search = self._window, self._search
         retried = -1
         settled_at = window.position if settled else -1
-        damage_to, is_right = search.known_to, window.is_right
+        damage_to = 0 if search is None else search.known_to
+        is_right = window.is_right
         while len(pieces) < count_max and bytes_max > 0:
             start = window.position
             at = start - window.base
@@ -162,6 +168,8 @@ class SlotReader:
                 size = int.from_bytes(data[at + 1 : at + HEAD_BYTES])
                 if window.load(start + size + RECORD_OVERHEAD):
                     continue
+            if search is None:
+                search = self._search = DamageSearch(window, self._budget, damage_to=0)
             damage = search.next_piece(final=final)
             damage_to = search.known_to
             if damage is None:

@@ -117,7 +117,8 @@ class SlotWindow:
         self.data = b""
         self.base = start
         """Where ``data`` starts in the file."""
-        self._checksums = RangeChecksums()
+        self._checksums: RangeChecksums | None = None
+        """Of the bytes in memory; None: no place in damage was judged."""
         self._passed = b""
         """Last bytes before ``base``, as far as they were read here."""
 
@@ -182,7 +183,8 @@ class SlotWindow:
 
     def drop_passed(self, more: bytes = b"") -> None:
         """Drop what is before ``position``, and add what was read behind the rest."""
-        base = max(self.base, self._checksums.floor(self.position))
+        checksums, position = self._checksums, self.position
+        base = max(self.base, position if checksums is None else checksums.floor(position))
         self._passed = self._bytes_before(base)
         self.data = self.data[base - self.base :] + more
         self.base = base
@@ -190,10 +192,12 @@ class SlotWindow:
     def restart_behind_zeros(self) -> None:
         """Drop all bytes: ``position`` is behind a run of zero bytes that was not kept."""
         self.data, self.base, self._passed = b"", self.position, bytes(CRC_BYTES)
-        self._checksums = RangeChecksums()
+        self._checksums = None
 
     def is_right(self, data: bytes, at: int, end: int) -> bool:
         """Return whether the record at ``at`` to ``end`` of ``data`` has the right checksum."""
+        if self._checksums is None:
+            self._checksums = RangeChecksums()
         return self._checksums.is_right(data, self.base, at, end)
 
     def behind_hole(self, at: int) -> int:
