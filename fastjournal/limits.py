@@ -822,7 +822,7 @@ OTHER_FILES_MAX = 32
 """Files that a forwarder opens beside slots: 14 where it waits, and more for a connection and
 FORWARDER_HTTP_CONNECTIONS_MAX scrapers."""
 
-STRETCHES_MAX = 16 * 1024
+RETRY_RANGES_MAX = 16 * 1024
 """Positions of delayed records that a forwarder holds one by one, and as many of suspects, in some
 300 bytes each; beyond it those of each slot become one range. Frames are not kept, so this bounds
 only how exactly each record is retried when its own pause is over."""

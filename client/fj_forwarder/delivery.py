@@ -1,8 +1,8 @@
-"""Delivery between spool and engine: records in, dispositions carried out. No sockets or clocks.
+"""Delivery of a spool: reads records for the engine, and erases, buries or delays them after it.
 
-The store delays a record that the engine puts off: it leaves memory, and is read again when it is
-due. The same is done with a record whose disposition fails: a dead one while ``dead/`` takes
-nothing, one that cannot be erased. No record ends the forwarder, and none holds up another.
+Without sockets and clocks. There is one way to delay a record, whatever the reason: the engine
+delays it, ``dead/`` takes nothing, or it cannot be erased. It leaves memory, and the store reads it
+again when it is due. No record ends the forwarder, and none holds up another.
 """
 
 from __future__ import annotations
@@ -38,22 +38,20 @@ from fj_forwarder.storage.slot_store import SlotStore
 log = logging.getLogger("fj_forwarder")
 
 TURN_UNITS: Final = 2 * 1024 * 1024
-"""Work on damage and dead letters in one ``fill``: then others have a turn."""
+"""Work on damage and dead letters in one ``fill``; other tasks run after it."""
 
 _FILLS_MAX: Final = 64
-"""Rounds of one ``fill`` that passes records over: then others have a turn."""
-
+"""Rounds of one ``fill`` that skips records; other tasks run after them."""
 
 _NAMES_SHOWN: Final = 5
 """Slots that the last sentence of ``--once`` names beside the first one; the log names all."""
 
 _SUSPECT_TRIES_AWAITED: Final = 3
-"""So often ``--once`` tries a suspect: its connections may have ended by chance."""
+"""Tries of a suspect with ``--once``: its connections may have ended by chance."""
 
 _STALL_US: Final = 10_000
-"""So long after a look that found nothing, nothing is looked for but on
-waking: a slot that is due may have to wait until another one is closed."""
-
+"""Pause after a look that found nothing, unless something wakes the forwarder: a slot that is due
+may have to wait until another one is closed."""
 
 _CODES_MAX: Final = 32
 """Error codes of delayed records that the log names; a daemon may invent any number."""
@@ -62,12 +60,12 @@ _CODE_CHARS_MAX: Final = 64
 
 
 class Delivery:
-    """Delivery from a spool: feeds an engine, and erases or puts aside the records that it judged.
+    """Delivery of one spool.
 
     Args:
         spool: The directory. The caller holds its forwarder.lock.
         slot_seconds: Length of the writers' slots.
-        engine: Decides what is sent and what a reply means.
+        engine: Decides what is sent, and the effect of a reply.
         now_us: The time, by a clock that does not jump. All other methods get it, so that one
             turn has one instant; ``wall_us`` is the time by the clock that names slots.
 
@@ -93,13 +91,13 @@ class Delivery:
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0
-        """Nothing was found before this instant, whatever is due."""
+        """Nothing is looked for before this instant, whatever is due."""
         self._round_max = FIRST_RECORDS_MAX
         """Records that one round reads: few while many of them go to dead/."""
         self._suspect: SpoolRecord | None = None
         """The one suspect that is in memory."""
         self._logged_pause_us = 0
-        """Instant of the end of the last pause of all that is in the log."""
+        """End of the last pause of the whole delivery that is in the log."""
         self._delay_log = DelayLog()
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
@@ -131,7 +129,7 @@ class Delivery:
         return max(due_us, self._stalled_until_us, now_us)
 
     def fill(self, now_us: int, wall_us: int) -> None:
-        """Give the engine what it has room for."""
+        """Read records for the engine, as many as it has room for."""
         self._now_us, self._wall_us = now_us, wall_us
         self.store.temporary_files.tidy(now_us, wall_us)
         self.begin_turn()
@@ -159,11 +157,11 @@ class Delivery:
                 return
 
     def handle(self, reply: Reply, now_us: int) -> bool:
-        """Do what a reply asks for.
+        """Carry out the effect of a reply.
 
         Returns:
-            Whether dead letters have used up the work of this turn: the caller lets others have
-            one, and calls ``begin_turn`` before it goes on.
+            Whether dead letters have used up the work of this turn: the caller yields to other
+            tasks, and calls ``begin_turn`` before it goes on.
         """
         self._now_us = now_us
         outcome = self._engine.receive(reply, now_us)
@@ -193,10 +191,10 @@ class Delivery:
         self._budget.refill()
 
     def lost(self, now_us: int) -> bool:
-        """The connection is gone, or there was none to be had.
+        """The connection has ended, or none could be made.
 
         Returns:
-            Whether the daemon is well, and is to be connected to again.
+            Whether the daemon is healthy, and is to be connected to again.
         """
         self._now_us = now_us
         loss = self._engine.lost(now_us)
@@ -209,11 +207,11 @@ class Delivery:
         self._carry_out(self._engine.leave(now_us))
 
     def finish(self) -> None:
-        """Try a last time to put aside what dead/ has not taken so far, and to erase what is sent.
+        """Try a last time to bury what dead/ has not taken so far, and to erase what is delivered.
 
         Raises:
-            SpoolFailedError: dead/ still does not take one of them, the first of which is named;
-                they are pending, for the next start.
+            SpoolFailedError: dead/ still does not take some; it names the first. They are pending
+                at the next start.
         """
         self.dead_letters.retry_now()
         failed: SpoolFailedError | None = None
@@ -226,7 +224,7 @@ class Delivery:
             raise failed
 
     def check_all_was_read(self) -> None:
-        """Refuse to call a spool sent while a slot of it could not be opened or read.
+        """Check that no slot is left out.
 
         Raises:
             SpoolFailedError: It names the first of these slots, and the names of some others.

@@ -193,8 +193,8 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_store, "OPEN_SLOTS_MAX", random.choice((2, 3, 256)))
     # else its pauses follow from how long a listing takes on this machine
     monkeypatch.setattr(SlotListing.__init__, "__kwdefaults__", {"clock_us": lambda: 0})
-    stretches_max = random.choice((1, 4, 64, 16_384))
-    monkeypatch.setattr(retry_queue.RetryQueue.__init__, "__defaults__", (stretches_max,))
+    ranges_max = random.choice((1, 4, 64, 16_384))
+    monkeypatch.setattr(retry_queue.RetryQueue.__init__, "__defaults__", (ranges_max,))
     full = random.random() < 0.3
     put = DeadDirectory.put
 
@@ -228,7 +228,7 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             for _ in range(random.randint(1, 30)):
                 world.turn()
             world.start()
-        patience_us = SOON_US if stretches_max >= 64 else LATE_US
+        patience_us = SOON_US if ranges_max >= 64 else LATE_US
         are_delivered = world.run(lambda: good <= world.delivered.keys(), patience_us)
         assert are_delivered, "the good were held up"
         world.run(lambda: False, random.choice((0, 1_000_000, 90_000_000)))

@@ -210,10 +210,10 @@ def test_erased_records_between_others_are_passed_in_many_turns(
     assert max(pieces) <= PIECES_MAX
 
 
-def test_stretch_of_erased_records_is_read_in_many_turns(
+def test_range_of_erased_records_is_read_in_many_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many delayed records of a slot are one stretch, in which most may be done by now."""
+    """Many delayed records of a slot are one range, in which most may be done by now."""
     count = 5 * PIECES_MAX
     write_erased(tmp_path, count)
     run = Turns(tmp_path, monkeypatch)

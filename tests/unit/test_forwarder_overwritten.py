@@ -184,6 +184,31 @@ def test_reply_to_a_record_that_was_overwritten_erases_nothing(tmp_path: Path, r
     run.close()
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["looked", "in flight"])
+@pytest.mark.parametrize("code", ["", "locked it is", "bad-value it is"])
+def test_slot_that_is_moved_away_is_not_written_to_and_the_new_one_is_sent(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, code: str, is_known: bool
+) -> None:
+    path = tmp_path / SLOT
+    content = FILE_HEADER + records("old1", "old2", "old3")
+    path.write_bytes(content)
+    run.look()
+    moved = path.rename(tmp_path.parent / f"{tmp_path.name}.moved")
+    path.write_bytes(FILE_HEADER + records("new1"))
+    if is_known:
+        run.look()
+    run.answer(code)
+    run.now_us += 60_000_000
+    run.look()
+    run.drain()
+    assert moved.read_bytes() == content
+    assert set(run.sent) == {"old1", "old2", "old3", "new1"}
+    assert not path.exists()
+    assert len(run.delivery.store.retries) == 0
+    assert len(told(caplog)) == 1
+    run.close()
+
+
 def test_records_of_both_contents_at_one_offset_are_told_apart(tmp_path: Path, run: Run) -> None:
     """The old reply comes when the new record of its offset is in flight."""
     path = tmp_path / SLOT

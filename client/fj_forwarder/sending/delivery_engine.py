@@ -1,30 +1,30 @@
 """Delivery engine of the forwarder, sans-IO: the next frames to send, and the effect of replies.
 
-Records come in by ``offer``. ``take`` gives the bytes to send now, each frame with an identifier of
-this connection in place of its own. ``receive`` says what a reply means; ``lost`` says what the end
-of a connection means. A record that is put off leaves the engine: the caller keeps it on disk and
-offers it again when its time has come. All times are instants in microseconds and arguments; the
-randomness is the caller's.
+``offer`` queues records. ``take`` returns the bytes to send now, each frame with an identifier of
+this connection in place of its own. ``receive`` returns the effect of a reply, ``lost`` that of the
+end of a connection. A delayed record leaves the engine: the caller keeps it on disk and offers it
+again when it is due. Instants are arguments, in microseconds; the caller gives the randomness.
 
-Pauses: where the daemon takes nothing (or cannot be reached) everything waits, and after the pause
-one record goes ahead; each success doubles how many may be in flight. Where only one record is
-refused for now it alone waits. Pauses double up to 30 s and are jittered to between a half and all
-of that, so that many forwarders do not come back at once.
+Pauses: if the daemon refuses everything, or cannot be reached, the whole delivery pauses. After the
+pause one record is sent first; each success doubles how many may be in flight. If only one record
+is refused for now, it alone is delayed. Pauses double up to 30 s and are jittered to between a half
+and all of that, so that many forwarders do not come back at the same time.
 
-Poison: a record at which the daemon ends the connection must hold up no other. After a loss a
-connection begins with a NOP: once that is answered the daemon is well, and it is a record that ends
-connections. Those that had no reply when two connections ended are tried alone; one that ends a
-connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
-the other, records are passed over untried, to find the good ones behind (``poison_search``).
+Poison messages: a record at which the daemon ends the connection must delay no other. After a loss
+a connection begins with a NOP: if the daemon answers it, the daemon is healthy and a record is to
+blame. Records without a reply at the end of two connections are sent alone. A record at which the
+connection ends then is a *suspect* and is delayed; the next one is sent at once. If suspects follow
+each other, records are skipped untried, to find the good ones after them (``PoisonSearch``).
 
-Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META).
-It also goes before the first value of a connection over ``LARGE_VALUE_BYTES``. A record over the
-limit is not sent: it goes to dead/. Where a daemon takes only smaller values still, the first
+Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META);
+it is also sent before the first value of a connection over ``LARGE_VALUE_BYTES``. A record over the
+limit is not sent: it is a dead letter. If the daemon takes only smaller values still, the first
 record over its limit costs a connection.
 
-Progress is an answered record, whole: no byte, no NOP, no refusal of everything. A daemon without
-progress for 30 s is left (``leave``). Silence blames no record: those in flight wait a moment, and
-others go before them, so that one to which the daemon never replies holds up no other.
+Progress is a whole record that was answered: bytes, a NOP or a refusal of everything are none. A
+daemon without progress for 30 s is left (``leave``). Silence blames no record: those in flight are
+delayed for a moment and others are sent before them, so a record that never gets a reply delays no
+other.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from collections import deque
 from collections.abc import Iterable
 from random import Random
 from typing import Final
+
+import msgspec
 
 from fastjournal.limits import (
     IDENTIFIER_MAX,
@@ -62,17 +64,37 @@ IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Frames in memory that are queued or wait for a reply; one larger goes alone."""
 
 HOLDS_MAX: Final = 2
-"""A record that met this many refusals of everything waits behind the others: perhaps it is only
-this one."""
+"""A record that met so many refusals of everything is delayed: perhaps it alone is refused."""
 
 LARGE_VALUE_BYTES: Final = 1_024
 """Before a larger value is sent, the limit of the daemon is asked for."""
 
 PASSED_TRIES: Final = 3
-"""Bound on the tries that an untried record waits for: 0.8 s."""
+"""Bound on the tries of a skipped record, for its pause: at most 0.8 s."""
 
 _LISTEN: Final = int(Flag.LISTEN)
 _META: Final = int(Flag.META)
+
+
+class _Connection(msgspec.Struct):
+    """State of the present connection."""
+
+    probe: int = 0
+    """Identifier of the NOP in flight; 0: none is."""
+    in_doubt: bool = False
+    """It has to answer a NOP before any record is sent: the one before was lost."""
+    value_bytes_max: int | None = None
+    """Limit of the daemon; None: it is not known."""
+    asked_limit: bool = False
+    """The daemon has answered a NOP."""
+    is_limit_new: bool = False
+    """The queued records were not compared with the limit so far."""
+    proven: bool = False
+    """It has answered something."""
+    last_code: str = ""
+    """Error code of the last reply."""
+    alone: bool = False
+    """The record in flight is sent alone."""
 
 
 class DeliveryEngine:
@@ -90,44 +112,30 @@ class DeliveryEngine:
         self._random = random
         self._queue: deque[SpoolRecord] = deque()
         self._returned: list[SpoolRecord] = []
-        """Answered "not now" or lost; sorted into the front of the queue before the next send."""
+        """Refused for now or lost; sorted into the front of the queue before the next send."""
         self._in_flight: dict[int, SpoolRecord] = {}
-        self._bytes = 0
-        self._serial = 0
-        self._identifier = 0
+        self._bytes = self._serial = self._identifier = 0
+        self._connection = _Connection()
         self._epoch = 0
+        """Number of pauses of the whole delivery."""
         self._failures = 0
+        """Number of these pauses without a success between them."""
         self._window = in_flight_max
-        self._probe = 0
-        """The identifier of the NOP on its way; 0: none is."""
-        self._in_doubt = False
-        """The connection has to answer a NOP before any record is sent."""
-        self._value_bytes_max: int | None = None
-        """Limit of the daemon of this connection; None: it is not known."""
-        self._asked_limit = False
-        """The daemon of this connection has answered a NOP, and may have told its limit."""
-        self._is_limit_new = False
-        """No record was looked at with it so far."""
-        self._proven = False
-        """Something was answered on this connection."""
-        self._last_code = ""
-        """The code of the last reply of this connection."""
-        self._alone = False
-        """The record in flight is tried alone."""
+        """Number of records that may be in flight now."""
         self._takes = False
-        """A record was taken or refused for itself since the last pause of all."""
+        """A record was taken, or refused for itself, since the last pause of the whole delivery."""
         self._search = PoisonSearch(random)
         self._owed_since = 0
-        """Since when a reply is owed: the last one, or the first request in flight."""
+        """Instant since which a reply is owed: the last reply, or the first request in flight."""
         self._fruitless_since = 0
-        """Since when the daemon has taken no record that it was to take; 0: nothing is sent."""
+        """Instant since which the daemon has taken no record; 0: nothing is sent."""
         self.paused_until = 0
         """Nothing is sent before this instant, and no connection is tried."""
 
     @property
     def in_flight(self) -> int:
         """Requests without a reply."""
-        return len(self._in_flight) + bool(self._probe)
+        return len(self._in_flight) + bool(self._connection.probe)
 
     @property
     def waiting(self) -> int:
@@ -150,23 +158,25 @@ class DeliveryEngine:
 
     def take(self, now_us: int) -> bytes:
         """Return the frames to send now, in one piece; empty: none."""
-        if now_us < self.paused_until or not self.waiting or self._probe:
+        connection, queue, in_flight = self._connection, self._queue, self._in_flight
+        if now_us < self.paused_until or not self.waiting or connection.probe:
             return b""
         self._sort_in()
-        self._start_clocks(now_us)
-        has_room = len(self._in_flight) < self._window and not self._alone
-        if self._in_doubt or (has_room and self._needs_limit()):
-            self._probe = self._next_identifier()
-            return encode_request(Request(Function.NOP, self._probe, _META, timestamp=now_us))
-        queue, in_flight = self._queue, self._in_flight
+        if not in_flight:
+            self._owed_since = now_us
+        self._fruitless_since = self._fruitless_since or now_us
+        has_room = len(in_flight) < self._window and not connection.alone
+        if connection.in_doubt or (has_room and self._needs_limit()):
+            connection.probe = self._next_identifier()
+            return encode_request(Request(Function.NOP, connection.probe, _META, timestamp=now_us))
         parts: list[bytes] = []
-        while queue and len(in_flight) < self._window and not self._alone:
+        while queue and len(in_flight) < self._window and not connection.alone:
             if self._needs_limit():
                 break
             if queue[0].losses >= SUSPECT_LOSSES:
                 if in_flight:
                     break
-                self._alone = True
+                connection.alone = True
             record = queue.popleft()
             record.epoch = self._epoch
             identifier = self._next_identifier()
@@ -177,46 +187,39 @@ class DeliveryEngine:
 
     def _needs_limit(self) -> bool:
         """Whether the next record is too large to be sent to a daemon whose limit is not known."""
-        return not self._asked_limit and self._queue[0].value_bytes > LARGE_VALUE_BYTES
+        return not self._connection.asked_limit and self._queue[0].value_bytes > LARGE_VALUE_BYTES
 
     def refusal_of(self, record: SpoolRecord) -> str:
         """Return the error that the daemon would end the connection with; empty: none is known."""
-        limit = self._value_bytes_max
+        limit = self._connection.value_bytes_max
         if limit is None or record.value_bytes <= limit:
             return ""
         return f"{ErrorCode.TOO_LARGE} value has {record.value_bytes} bytes, over {limit}"
 
     def skip(self, now_us: int) -> list[RecordOutcome]:
-        """Return records that are passed over untried: they leave the engine.
+        """Return records that are skipped untried: they leave the engine.
 
-        Those in search of a good one are put off. Those that are too large for the daemon, whose
+        Those in search of a good one are delayed. Those that are too large for the daemon, whose
         limit was not known when they were offered, are due at once.
         """
         self._sort_in()
-        passed = self._take_refused(now_us)
+        skipped: list[RecordOutcome] = []
+        if self._connection.is_limit_new:
+            self._connection.is_limit_new = False
+            for record in list(filter(self.refusal_of, self._queue)):
+                self._queue.remove(record)
+                self._bytes -= len(record.frame)
+                skipped.append(RecordOutcome(record, Disposition.PASSED, "", now_us))
         while self._queue and self._search.skip():
-            record = self._queue.popleft()
-            if not record.was_suspect:  # it was not tried alone, however often it was lost
-                record.losses = min(record.losses, SUSPECT_LOSSES - 1)
-            passed.append(self._put_off(record, Disposition.PASSED, "", now_us))
-        return passed
-
-    def _take_refused(self, now_us: int) -> list[RecordOutcome]:
-        if not self._is_limit_new:
-            return []
-        self._is_limit_new = False
-        refused = [record for record in self._queue if self.refusal_of(record)]
-        if refused:
-            self._queue = deque(record for record in self._queue if not self.refusal_of(record))
-        self._bytes -= sum(len(record.frame) for record in refused)
-        return [RecordOutcome(record, Disposition.PASSED, "", now_us) for record in refused]
+            skipped.append(self._delay(self._queue.popleft(), Disposition.PASSED, "", now_us))
+        return skipped
 
     def stop_skipping(self) -> None:
-        """Nothing is behind what was passed over."""
+        """There is nothing after the records that were skipped."""
         self._search.stop()
 
     def receive(self, reply: Reply, now_us: int) -> RecordOutcome | None:
-        """Return what a reply means.
+        """Return the effect of a reply.
 
         Returns:
             DONE or DEAD: the caller erases the record. Anything else with ``due_us``: it leaves the
@@ -225,16 +228,16 @@ class DeliveryEngine:
         """
         if reply.flags & _LISTEN:
             return None
-        if self._probe and reply.identifier == self._probe:
+        connection = self._connection
+        if connection.probe and reply.identifier == connection.probe:
             self._owed_since = now_us
-            self._hear_probe(reply, now_us)
+            self._receive_probe(reply, now_us)
             return None
         record = self._in_flight.pop(reply.identifier, None)
         if record is None:
             return None
-        self._proven, self._alone = True, False
+        connection.proven, connection.alone, connection.last_code = True, False, reply.code
         self._owed_since = now_us
-        self._last_code = reply.code
         record.losses = 0
         result = self._judge(reply.code, record, now_us) if reply.error else Disposition.DONE
         if result is Disposition.HOLD:
@@ -248,15 +251,13 @@ class DeliveryEngine:
         if result in (Disposition.DONE, Disposition.DEAD):
             self._bytes -= len(record.frame)
             return RecordOutcome(record, result, reply.error)
-        return self._put_off(record, result, reply.error, now_us)
+        return self._delay(record, result, reply.error, now_us)
 
     def lost(self, now_us: int) -> Loss:
-        """The connection is gone, or there was none to be had."""
-        unanswered = list(self._in_flight.values())
-        self._in_flight.clear()
-        proven, code = self._proven, self._last_code
-        self._end_connection()
-        if code in CLOSING:  # said why: no fault of those behind
+        """The connection has ended, or none could be made."""
+        proven, code = self._connection.proven, self._connection.last_code
+        unanswered = self._end_connection()
+        if code in CLOSING:  # the daemon said why: no fault of those sent after it
             self._returned += unanswered
             self._begin_epoch()
             stay = disposition_of(code, Function.SET, 0) is Disposition.DEAD
@@ -275,7 +276,7 @@ class DeliveryEngine:
             return Loss([], stay=True)
         if not unanswered[0].was_suspect:
             self._search.found_suspect()
-        suspect = self._put_off(unanswered[0], Disposition.SUSPECT, "", now_us)
+        suspect = self._delay(unanswered[0], Disposition.SUSPECT, "", now_us)
         if not self.waiting and not self._search.is_on:
             self._fruitless_since = 0  # a few suspects alone are no fault of the daemon
         return Loss([suspect], stay=True)
@@ -305,32 +306,30 @@ class DeliveryEngine:
             The records in flight: they leave the engine. None of them is to blame; one that was a
             suspect before stays one.
         """
-        unanswered = list(self._in_flight.values())
-        self._in_flight.clear()
-        self._end_connection()
+        unanswered = self._end_connection()
         self._begin_epoch()
         if unanswered:
             self._window = self._in_flight_max  # others go beside one that gets no reply
         self.paused_until = self._fruitless_since = self._failures = 0
         self._search.reset()
-        for record in unanswered:
-            if not record.was_suspect:
-                record.losses = min(record.losses, SUSPECT_LOSSES - 1)
-        return [self._put_off(record, Disposition.HOLD, "", now_us) for record in unanswered]
+        return [self._delay(record, Disposition.HOLD, "", now_us) for record in unanswered]
 
     def next_due(self, now_us: int) -> int | None:
         """Return when ``take`` may give more though nothing happens; None: never.
 
         ``now_us`` says: at once; no instant before it is returned.
         """
-        if not self.waiting or self._probe or self._alone or len(self._in_flight) >= self._window:
+        connection = self._connection
+        if not self.waiting or connection.probe or connection.alone:
+            return None
+        if len(self._in_flight) >= self._window:
             return None
         if self._in_flight and not self._returned and self._queue[0].losses >= SUSPECT_LOSSES:
             return None
         return max(self.paused_until, now_us)
 
     def _sort_in(self) -> None:
-        """Put what comes again before what is new, the oldest first."""
+        """Put records that were returned before new ones, the oldest first."""
         if self._returned:
             self._returned.sort(key=_serial, reverse=True)
             self._queue.extendleft(self._returned)
@@ -344,16 +343,16 @@ class DeliveryEngine:
                 return Disposition.DEAD
         return result
 
-    def _hear_probe(self, reply: Reply, now_us: int) -> None:
+    def _receive_probe(self, reply: Reply, now_us: int) -> None:
         code = reply.code
-        self._probe = 0
-        self._last_code = code
+        connection = self._connection
+        connection.probe, connection.last_code = 0, code
         if code and disposition_of(code, Function.NOP, 0) is Disposition.HOLD:
             self._hold(self._epoch, now_us)
             return
-        self._proven, self._in_doubt, self._asked_limit = True, False, True
-        self._value_bytes_max = value_limit(reply)
-        self._is_limit_new = self._value_bytes_max is not None
+        connection.proven, connection.in_doubt, connection.asked_limit = True, False, True
+        connection.value_bytes_max = value_limit(reply)
+        connection.is_limit_new = connection.value_bytes_max is not None
 
     def _refused_all(self, record: SpoolRecord, error: str, now_us: int) -> RecordOutcome:
         """The daemon refuses everything, or perhaps this record only: then it waits alone."""
@@ -361,18 +360,12 @@ class DeliveryEngine:
         if not record.tries or not self._takes:
             self._hold(record.epoch, now_us)
         if record.tries or record.holds >= HOLDS_MAX:
-            return self._put_off(record, Disposition.HOLD, error, now_us)
+            return self._delay(record, Disposition.HOLD, error, now_us)
         self._returned.append(record)
         return RecordOutcome(record, Disposition.HOLD, error)
 
-    def _start_clocks(self, now_us: int) -> None:
-        """Something is sent now."""
-        if not self.in_flight:
-            self._owed_since = now_us
-        self._fruitless_since = self._fruitless_since or now_us
-
     def _hold(self, epoch: int, now_us: int) -> None:
-        """Let all wait, once for all refusals of what was sent before this pause."""
+        """Pause the whole delivery, once for all refusals of what was sent before this pause."""
         if epoch != self._epoch:
             return
         self.paused_until = now_us + self._pause(self._failures)
@@ -387,21 +380,23 @@ class DeliveryEngine:
         self._window = 1
         self._takes = False
 
-    def _end_connection(self) -> None:
-        self._probe = 0
-        self._proven = self._alone = False
-        self._in_doubt = True
-        self._value_bytes_max = None
-        self._asked_limit = self._is_limit_new = False
-        self._last_code = ""
+    def _end_connection(self) -> list[SpoolRecord]:
+        """Forget the connection; return the records that have no reply."""
+        unanswered = list(self._in_flight.values())
+        self._in_flight.clear()
+        self._connection = _Connection(in_doubt=True)
+        return unanswered
 
-    def _put_off(
+    def _delay(
         self, record: SpoolRecord, result: Disposition, error: str, now_us: int
     ) -> RecordOutcome:
+        """Let a record leave the engine until it is due."""
         self._bytes -= len(record.frame)
-        is_passed = result is Disposition.PASSED
+        if result is not Disposition.SUSPECT and not record.was_suspect:
+            record.losses = min(record.losses, SUSPECT_LOSSES - 1)  # it was never sent alone
+        tries = record.tries
         due_us = now_us + self._pause(
-            min(record.tries, PASSED_TRIES) if is_passed else record.tries
+            min(tries, PASSED_TRIES) if result is Disposition.PASSED else tries
         )
         record.tries += 1
         return RecordOutcome(record, result, error, due_us)
@@ -423,14 +418,14 @@ def _serial(record: SpoolRecord) -> int:
 
 
 class PoisonSearch:
-    """Poison search: counts suspects in a row, and says how many records are passed over.
+    """Search for good records among poison messages: how many records are skipped untried.
 
-    The number is drawn: from none to twice the power of two that it is on average. Records that
-    were passed over come again in the same order, behind the same suspects where these are
-    not kept any more; with a fixed number one that stands there would be passed over each time.
+    The number is random: from none to twice its mean, which doubles with each suspect. Skipped
+    records are read again in the same order, after the same suspects if these are not known any
+    more; with a fixed number the same record would be skipped each time.
 
     Args:
-        random: Draws.
+        random: Source of the numbers.
     """
 
     def __init__(self, random: Random) -> None:
@@ -439,7 +434,7 @@ class PoisonSearch:
         self._to_skip = 0
 
     def found_suspect(self) -> None:
-        """A record that was none before became a suspect."""
+        """Note that a record became a suspect."""
         self._in_a_row += 1
         if self.is_on:
             longest = min(2 << (self._in_a_row - SKIP_AFTER), SKIP_MAX)
@@ -451,17 +446,17 @@ class PoisonSearch:
         return self._in_a_row >= SKIP_AFTER
 
     def reset(self) -> None:
-        """A record was answered, or another daemon is tried: there is nothing to search for."""
+        """End the search: a record was answered, or another daemon is tried."""
         self._in_a_row = self._to_skip = 0
 
     def skip(self) -> bool:
-        """Return whether the next record is passed over, and count it."""
+        """Return whether the next record is skipped, and count it."""
         if not self._to_skip:
             return False
         self._to_skip -= 1
         return True
 
     def stop(self) -> None:
-        """Nothing is behind what was passed over: what comes next is tried, in small steps."""
+        """End the skipping: no record is left, so the next ones are tried, in small steps."""
         if self._to_skip:
             self.reset()

@@ -18,26 +18,26 @@ from fj_forwarder.storage.slot_file import SpoolRecord, Verdict
 OVERWRITE: Final = int(Flag.OVERWRITE)
 
 SKEW_PATIENCE_US: Final = 3_600_000_000
-"""So long a record refused as clock-skew is kept: clocks are set right within an hour, or never."""
+"""Time for which a record refused as clock-skew is kept: clocks are set right in it, or never."""
 
 
 class Disposition(Enum):
     """Action for a record after a reply."""
 
     DONE = "done"
-    """Erased: what it asked for is so, or newer work stands for it."""
+    """Erased: the requested state exists, or newer work replaces it."""
     DEAD = "dead"
-    """To dead/, then erased: no daemon will ever take it."""
+    """Buried in dead/, then erased: no daemon will ever take it."""
     LATER = "later"
-    """Kept; it alone is tried again after a pause."""
+    """Delayed; the others go on."""
     SKEWED = "skewed"
-    """As LATER for an hour, then DEAD."""
+    """LATER for an hour, then DEAD."""
     HOLD = "hold"
-    """Kept; the daemon takes nothing at the moment, so all wait."""
+    """Kept; the daemon refuses everything for now, so the whole delivery pauses."""
     SUSPECT = "suspect"
-    """Kept; the daemon ended a connection on which it alone had no reply. Tried alone, rarely."""
+    """Delayed, and sent alone: the daemon ended a connection on which it alone had no reply."""
     PASSED = "passed"
-    """Kept, not sent: passed over in search of records at which connections do not end."""
+    """Delayed and not sent: skipped in search of records at which connections do not end."""
 
 
 _BY_CODE: Final = {
@@ -76,20 +76,20 @@ CLOSING: Final = frozenset(
         "auth-failed",
     }
 )
-"""After these a daemon may close the connection: for what the reply says, and for no fault of what
-was sent behind."""
+"""A daemon may close the connection after these: the reply gives the reason, so no record that was
+sent later is to blame."""
 
 
 def disposition_of(code: str, function: int, flags: int) -> Disposition:
     """Return what the error code ``code`` (empty: success) means for a request.
 
-    A code that this version does not know keeps the record, and lets the others pass.
+    A code that this version does not know delays the record, and not the others.
     """
     found = _BY_CODE.get(code)
     if code == "exists" and function == Function.SET and not flags & OVERWRITE:
         return Disposition.DONE
     if code == "not-found" and function == Function.DELETE:
-        return Disposition.DONE  # the tombstone is left all the same
+        return Disposition.DONE  # the daemon keeps the tombstone all the same
     if found is not None:
         return found
     if code.startswith("auth-"):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastjournal.limits import RETRY_PAUSE_US_MAX, STRETCHES_MAX
+from fastjournal.limits import RETRY_PAUSE_US_MAX, RETRY_RANGES_MAX
 from fj_forwarder.storage.slot_file import Retry, SlotFile
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RetryQueue:
         ranges_max: Bound on the entries that are no suspects; the same one holds for suspects.
     """
 
-    def __init__(self, ranges_max: int = STRETCHES_MAX) -> None:
+    def __init__(self, ranges_max: int = RETRY_RANGES_MAX) -> None:
         self.ordinary = RetryHeap(self, ranges_max)
         self.suspects = RetryHeap(self, ranges_max)
         self.suspects_from_us = 0

@@ -199,7 +199,7 @@ class SlotFile:
         self.start_s: Final = slot.start_s
         self.path: Final = slot.path
         self.is_drop_in: Final = is_drop_in(slot.name)
-        """Nobody appends to it: it is over as soon as it is there."""
+        """Nobody appends to it: it is complete as soon as it appears."""
         self._put_aside = put_aside
         self._budget = budget or WorkBudget()
         self._descriptor = open_slot(slot.path, os.O_RDWR)
@@ -474,6 +474,7 @@ class SlotFile:
             return
         if turn is None or turn != self._turn:
             self._turn, self._compared, self._compared_bytes = turn, b"", _COMPARED_BYTES_MIN
+            self.check_name()
         at = offset + HEAD_BYTES - self._compared_at
         try:
             if at < 0 or not self._compared.startswith(frame, at):

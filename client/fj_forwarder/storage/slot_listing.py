@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("fj_forwarder")
 
 LISTING_US_PER_NAME: Final = 20
-"""So long no listing follows another one, for each name in the directory: some ten times of what
-listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each time."""
+"""Pause between two listings, for each name in the directory: about ten times the cost of listing
+it. So a backlog of 100,000 slots is listed each 2 s, and not each time."""
 
 LISTING_PAUSE: Final = 4
-"""No listing follows another one for this many times of what that took: on a machine with much to
-do each name may take a hundred times as long."""
+"""Pause between two listings, in durations of the last one: on a busy machine each name may take a
+hundred times as long."""
 
 
 NAMED_MAX: Final = 1000
@@ -69,7 +69,7 @@ class SlotListing:
         self.newest_s = 0
         """Start of the newest slot that is no drop-in, in seconds; 0: there is none."""
         self.ignored = 0
-        """Files in the directory that are nothing of a spool."""
+        """Number of files in the directory that do not belong to a spool."""
         self.ignored_names: list[str] = []
         """The first of them."""
         self._ignored_log = OnceLog(
@@ -78,7 +78,7 @@ class SlotListing:
         )
         self._listed_us = self._list_from_us = 0
         self._is_owed = False
-        """A listing came too soon, and is to be made when its time has come."""
+        """A listing was asked for too early, and is made when its pause is over."""
 
     @property
     def unread(self) -> list[SlotName]:
@@ -86,7 +86,7 @@ class SlotListing:
         return self._unread
 
     def next_us(self) -> int | None:
-        """Return when the directory is to be listed, where that came too soon; None: it did not."""
+        """Return when the directory is to be listed after all; None: no listing came too early."""
         return self._list_from_us if self._is_owed else None
 
     def refresh(self, now_us: int, prune: Callable[[set[str]], AbstractSet[str]]) -> bool:

@@ -164,7 +164,7 @@ class SlotStore:
         return half.records + rest.records
 
     def change_turns(self) -> None:
-        """Let ``take`` begin with the other kind: what it gave is to be sent.
+        """Begin the next ``take`` with the other kind, as what the last one returned is sent.
 
         Otherwise the same kind might have the last place each time.
         """
@@ -179,7 +179,7 @@ class SlotStore:
         return batch.records
 
     def take_one(self, retry: Retry, now_us: int) -> list[SpoolRecord]:
-        """Return what is pending in one retry entry, due or not."""
+        """Return the records of one retry entry, due or not."""
         batch = Batch(_ALL, _ALL)
         while retry.alive and self._take_retry(retry, batch, now_us):
             pass
@@ -259,7 +259,7 @@ class SlotStore:
     def finish_old(
         self, wall_us: int, count_max: int, bytes_max: int, *, at_rest: bool = False
     ) -> list[SpoolRecord]:
-        """Delete the slots that are over and done; return what came in them at the last moment.
+        """Delete the slots that are over and done; return records that were appended to them last.
 
         Args:
             wall_us: The time, by the clock that names slots.
@@ -276,7 +276,7 @@ class SlotStore:
         return batch.records
 
     def resume_suspended(self, now_us: int) -> None:
-        """Finish suspended slots that a writer held, and read on where one wrote.
+        """Delete suspended slots that a writer held, and open those that have grown.
 
         This is done in parts: ``take`` reads the slots that one opens before the next part.
         """
