@@ -98,7 +98,8 @@ class Delivery:
         """The one suspect that is in memory."""
         self._logged_pause_us = 0
         """End of the last pause of the whole delivery that is in the log."""
-        self._delay_log = DelayLog()
+        self._logged_codes: set[str] = set()
+        """Error codes of delayed records that are in the log."""
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
         self.done = 0
@@ -178,7 +179,7 @@ class Delivery:
             self._bury(record, _verdict(error))
             return self._budget.is_spent
         if result is not Disposition.HOLD:
-            self._delay_log.log(record.slot.path, record.offset, error)
+            self._log_delay(record, error)
         elif self._logged_pause_us != self._engine.paused_until:
             self._logged_pause_us = self._engine.paused_until
             log.info("the daemon takes nothing, all wait: %s", error)
@@ -305,6 +306,21 @@ class Delivery:
                 record, due_us, awaited=is_chance or is_young, code=printable_code(error)
             )
 
+    def _log_delay(self, record: SpoolRecord, error: str) -> None:
+        """Log a delayed record, once for each error code; status.json has the others."""
+        code = printable_code(error)
+        if code in self._logged_codes or len(self._logged_codes) >= _CODES_MAX:
+            log.debug("a record is kept, to be sent again: %s", error)
+            return
+        self._logged_codes.add(code)
+        log.warning(
+            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
+            "are others with this answer: see delayed_records in status.json",
+            record.slot.path,
+            safe_text(error),
+            record.offset,
+        )
+
     def _delay_verdict(self, record: SpoolRecord, verdict: Verdict) -> None:
         """Delay a record whose verdict could not be carried out."""
         due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
@@ -357,35 +373,6 @@ def _verdict(error: str) -> Verdict:
     """Return the verdict on a record that the daemon refuses for good."""
     code, _, sentence = error.partition(" ")
     return Verdict(code, sentence)
-
-
-class DelayLog:
-    """Log of delayed records: the first one with each error code; status.json has the others."""
-
-    def __init__(self) -> None:
-        self._codes: set[str] = set()
-        """Codes that are in the log."""
-
-    def log(self, path: str, offset: int, error: str) -> None:
-        """Log a record that is delayed, unless its code was logged.
-
-        Args:
-            path: The slot.
-            offset: Where the record starts in it, in bytes.
-            error: The daemon's answer, which begins with a code.
-        """
-        code = printable_code(error)
-        if code in self._codes or len(self._codes) >= _CODES_MAX:
-            log.debug("a record is kept, to be sent again: %s", error)
-            return
-        self._codes.add(code)
-        log.warning(
-            "%s: the daemon answers %s to the record at offset %d; it is kept and tried again, as "
-            "are others with this answer: see delayed_records in status.json",
-            path,
-            safe_text(error),
-            offset,
-        )
 
 
 def printable_code(error: str) -> str:

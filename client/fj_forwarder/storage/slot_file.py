@@ -41,7 +41,6 @@ from fastjournal.spool.slots import (
     Slot,
     SlotName,
     is_drop_in,
-    leads_to,
     open_slot,
     spool_failed,
 )
@@ -168,7 +167,7 @@ class SlotFile:
         "_compared_at",
         "_compared_bytes",
         "_descriptor",
-        "_inode",
+        "_identity",
         "_put_aside",
         "_reader",
         "_space",
@@ -206,7 +205,7 @@ class SlotFile:
         """-1: it is suspended."""
         try:
             with self._failing("look at"):
-                self._inode = os.fstat(self._descriptor).st_ino
+                self._identity = _identity(os.fstat(self._descriptor))
             self._reader = SlotReader(slot.path, self._descriptor, budget=self._budget)
             self._reader.read(0)
         except SpoolFailedError:
@@ -330,10 +329,12 @@ class SlotFile:
     def check_name(self) -> None:
         """Check that the path leads to this file; ``SlotOverwrittenError`` where it does not."""
         try:
-            has_name = leads_to(self.path, self._descriptor)
+            found: tuple[int, int] | None = _identity(os.lstat(self.path))
+        except FileNotFoundError:
+            found = None
         except OSError:
             return  # a failure is reported when it is read
-        if not has_name:
+        if found != self._identity:
             raise self._overwritten("its name leads to it no more")
 
     def take(
@@ -365,9 +366,9 @@ class SlotFile:
         """
         self.check_content()
         retry.begun = True
-        known = set(self.records)
+        known: AbstractSet[int] = self.records.keys()
         if retry.merged:
-            known |= {one.start for one in self.delayed if one.is_suspect and not one.merged}
+            known = known | {one.start for one in self.delayed if one.is_suspect and not one.merged}
         start, end, is_damage = retry.start, retry.end, retry.is_damage
         reader = SlotReader(self.path, self._descriptor, start=start, end=end, is_damage=is_damage)
         is_torn = retry.verdict is not None and retry.verdict.code == "torn"
@@ -446,8 +447,8 @@ class SlotFile:
         self._reader = SlotReader(self.path, self._descriptor, start=start, budget=self._budget)
         try:
             with self._failing("look at"):
-                inode = os.fstat(self._descriptor).st_ino
-            if inode != self._inode:
+                identity = _identity(os.fstat(self._descriptor))
+            if identity != self._identity:
                 raise self._overwritten("its name leads to another file")
             self.check_content()
         except SpoolFailedError:
@@ -603,6 +604,10 @@ class SlotFile:
             yield
         except OSError as error:
             raise spool_failed(action, self.path, error) from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 class DropInGrowth:
