@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import sys
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -26,16 +25,53 @@ from fastjournal.stderr_queue import QueuedStderr
 
 LogFormat: TypeAlias = Literal["text", "json"]
 
-FIELD = re.compile(r"""(?:^|(?<= ))([a-z_-]+)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\S*)""")
-"""Field of a message: a name, and a word or a quoted text."""
-
 _WORD = re.compile(r"""[^\s'"]+""")
-
-OWN_FIELDS = ("time", "level", "message", "traceback")
-"""Names that no field of a message takes."""
 
 PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 """Level to the priority of syslog; anything above is 2 (critical)."""
+
+
+class Sentence(str):
+    """Text of a field that is quoted in the line, also where it is one word."""
+
+    __slots__ = ()
+
+
+class LogEvent:
+    """Event for ``logging``, instead of a message: its name and its fields.
+
+    The line has ``event=NAME key=value ...``, JSON the fields. A text is quoted where it is not one
+    word, a ``Sentence`` always; any other value is written as ``str`` does. A tuple is a field that
+    comes several times in the line, or not at all; JSON has the first one.
+
+    Args:
+        event: Name of the event.
+        fields: Names and values; ``time``, ``level``, ``message`` and ``traceback`` are taken.
+    """
+
+    def __init__(self, event: str, /, **fields: object) -> None:
+        self.fields: dict[str, object] = {"event": event, **fields}
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"{name}={_written(value)}"
+            for name, several in self.fields.items()
+            for value in (several if isinstance(several, tuple) else (several,))
+        )
+
+    def texts(self) -> dict[str, str]:
+        """Return the fields as texts."""
+        firsts = {
+            name: value[:1] if isinstance(value, tuple) else (value,)
+            for name, value in self.fields.items()
+        }
+        return {name: str(value) for name, values in firsts.items() for value in values}
+
+
+def _written(value: object) -> str:
+    if not isinstance(value, str):
+        return str(value)
+    return value if _WORD.fullmatch(value) and not isinstance(value, Sentence) else repr(value)
 
 
 class LineFormatter(logging.Formatter):
@@ -51,46 +87,22 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object of a record; a traceback is a field of it."""
-        message = record.getMessage()
+        event = record.msg
         moment = datetime.fromtimestamp(record.created, UTC)
         facts = {
             "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z",
             "level": record.levelname.lower(),
-            **fields_of(message),
-            "message": message,
+            **(event.texts() if isinstance(event, LogEvent) else {}),
+            "message": record.getMessage(),
         }
         if record.exc_info:
             facts["traceback"] = self.formatException(record.exc_info)
         return json.dumps({name: _without_surrogates(text) for name, text in facts.items()})
 
 
-def fields_of(message: str) -> dict[str, str]:
-    """Return the fields of a message, ``event=NAME key=value ...``; the first of a name counts."""
-    fields: dict[str, str] = {}
-    for name, text in FIELD.findall(message):
-        if name not in OWN_FIELDS:
-            fields.setdefault(name, _unquoted(text))
-    return fields
-
-
-def field_text(text: str) -> str:
-    """Return a text as the value of a field, quoted where it is not one word."""
-    return text if _WORD.fullmatch(text) else repr(text)
-
-
 def _without_surrogates(text: str) -> str:
     """Return a text that strict parsers of JSON take: a byte of a path that is no UTF-8 escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _unquoted(text: str) -> str:
-    if text[:1] in {"'", '"'} and len(text) > 1:
-        try:
-            return str(literal_eval(text))
-        except (ValueError, SyntaxError):
-            # a path may hold quotes that do not match
-            return text
-    return text
 
 
 class StderrHandler(logging.Handler):
@@ -110,10 +122,10 @@ class StderrHandler(logging.Handler):
     def describe(self, dropped: Counter[int]) -> str:
         """Return the line that says how many lines of each level were dropped."""
         levels = sorted(dropped)
-        counts = " ".join(f"{logging.getLevelName(n).lower()}={dropped[n]}" for n in levels)
-        message = f"event=log-lines-dropped lines={dropped.total()} {counts}"
+        counts = {logging.getLevelName(number).lower(): dropped[number] for number in levels}
+        event = LogEvent("log-lines-dropped", lines=dropped.total(), **counts)
         level = max(logging.WARNING, *levels)
-        return self.format(logging.LogRecord("stderr", level, "", 0, message, None, None))
+        return self.format(logging.LogRecord("stderr", level, "", 0, event, None, None))
 
 
 class JournalHandler(StderrHandler):

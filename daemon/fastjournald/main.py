@@ -29,7 +29,7 @@ from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
-from fastjournal.loglines import configure_log, field_text
+from fastjournal.loglines import LogEvent, Sentence, configure_log
 from fastjournal.options import version_option
 from fastjournal.printable import safe_text
 from fastjournal.program import (
@@ -168,9 +168,7 @@ def _run(
             # left by a daemon that was killed
             remove_ready_file(config.ready_file)
         for path in remove_partial_snapshots(disk, config.snapshot_directory):
-            LOG.warning(
-                "event=removed path=%s what='a snapshot that was interrupted'", field_text(path)
-            )
+            LOG.warning(LogEvent("removed", path=path, what="a snapshot that was interrupted"))
         if config.archive_dir:
             make_archive_directory(disk, config.cmdlog_path, config.archive_dir)
             locks.enter_context(closing(lock_append(disk, config.archive_dir)))
@@ -188,8 +186,7 @@ def _run(
             # in a checkout it asks git, which takes too long for the event loop
             build_info()
             # before the freeze, so that no collection looks at them; others have no use for them
-            for module in ("http_routes", "http_server"):
-                import_module(f"fastjournald.observability.{module}")
+            import_module("fastjournald.observability.http_routes")
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
         # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.
@@ -210,7 +207,7 @@ def _run(
         with stops_noted() as early_stops:
             reloader = Reloader(server, given, load)
             trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)
-    LOG.info("event=stopped")
+    LOG.info(LogEvent("stopped"))
     return 0
 
 
@@ -226,8 +223,7 @@ async def _serve(
     nursery: trio.Nursery
 
     def ready(addresses: list[str]) -> None:
-        http = "".join(f" http={field_text(address)}" for address in server.http_addresses)
-        LOG.info("event=ready listen=%s%s", field_text(",".join(addresses)), http)
+        LOG.info(LogEvent("ready", listen=",".join(addresses), http=tuple(server.http_addresses)))
         if config.ready_file:
             write_ready_file(config.ready_file, addresses)
         program.notify(SERVING)
@@ -245,7 +241,7 @@ async def _serve(
                 if number == signal.SIGHUP:
                     reloader.request()
                     continue
-                LOG.info("event=stopping signal=%s", signal.Signals(number).name)
+                LOG.info(LogEvent("stopping", signal=signal.Signals(number).name))
                 program.notify("STOPPING=1")
                 stopped.set()
 
@@ -263,11 +259,13 @@ async def _serve(
 
 def _progress(progress: Progress) -> None:
     LOG.info(
-        "event=recovering segment=%s bytes=%d of=%d records=%d",
-        progress.segment,
-        progress.bytes_done,
-        progress.bytes,
-        progress.records,
+        LogEvent(
+            "recovering",
+            segment=progress.segment,
+            bytes=progress.bytes_done,
+            of=progress.bytes,
+            records=progress.records,
+        )
     )
     percent = 100 * progress.bytes_done // max(progress.bytes, 1)
     program.notify(
@@ -279,18 +277,15 @@ def _progress(progress: Progress) -> None:
 def _configure_log(config: Config) -> None:
     configure_log(config.log_level, "%(asctime)s %(levelname)s %(message)s", config.log_format)
     if config.max_value > limits.VALUE_BYTES_MAX:
-        LOG.warning(
-            "event=not-for-workq option=max-value "
-            "reason='workq cannot replay a log with values over %d bytes'",
-            limits.VALUE_BYTES_MAX,
-        )
+        why = f"workq cannot replay a log with values over {limits.VALUE_BYTES_MAX} bytes"
+        LOG.warning(LogEvent("not-for-workq", option="max-value", reason=why))
     for risk in risks(config):
-        LOG.warning("event=risk reason=%r", risk)
+        LOG.warning(LogEvent("risk", reason=Sentence(risk)))
 
 
 def _fail(error: BaseException) -> int:
     assert isinstance(error, FastjournalError)
-    LOG.error("event=failed code=%s error=%r", error.code, str(error))
+    LOG.error(LogEvent("failed", code=error.code, error=Sentence(error)))
     if isinstance(error, ConfigError):
         return EXIT_USAGE
     return EXIT_LOCKED if isinstance(error, LogLockedError) else EXIT_IO

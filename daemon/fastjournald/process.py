@@ -12,6 +12,7 @@ import trio
 
 from fastjournal import limits, program
 from fastjournal.errors import ConfigError
+from fastjournal.loglines import LogEvent
 from fastjournald.config.options import Config
 
 _ADDRESS = re.compile(rb"unix:.+|\S+:[0-9]+")
@@ -80,10 +81,12 @@ def raise_file_limit(config: Config) -> None:
     if soft < wanted:
         config.max_connections = max(1, soft - reserved)
         LOG.warning(
-            "event=fewer-connections max_connections=%d open_files=%d "
-            "hint='raise the limit of open files (LimitNOFILE)'",
-            config.max_connections,
-            soft,
+            LogEvent(
+                "fewer-connections",
+                max_connections=config.max_connections,
+                open_files=soft,
+                hint="raise the limit of open files (LimitNOFILE)",
+            )
         )
 
 

@@ -10,6 +10,7 @@ import trio
 
 from fastjournal import program
 from fastjournal.errors import ConfigError
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.config.options import Config
 from fastjournald.net.credentials import Security, load_security, risks
 from fastjournald.process import raise_file_limit
@@ -77,11 +78,13 @@ class Reloader:
             try:
                 found = await self._read_unless_replaced()
             except ConfigError as error:
-                LOG.error("event=reload-failed error=%r kept='the options before'", str(error))
+                LOG.error(
+                    LogEvent("reload-failed", error=Sentence(error), kept="the options before")
+                )
                 status += ", with the options before a reload that failed: see the log"
             else:
                 if found is None:
-                    LOG.warning("event=reload-replaced")
+                    LOG.warning(LogEvent("reload-replaced"))
                     continue
                 self._apply(*found)
             program.notify(status)
@@ -97,7 +100,7 @@ class Reloader:
 
             async def wait_replaced() -> None:
                 await trio.sleep(WAITS_SECONDS)
-                LOG.warning("event=reload-waits reason='a file cannot be read yet'")
+                LOG.warning(LogEvent("reload-waits", reason="a file cannot be read yet"))
                 await self._wanted.wait()
                 nursery.cancel_scope.cancel()
 
@@ -141,11 +144,11 @@ class Reloader:
         if "max_connections" in taken:
             raise_file_limit(running)
         logging.getLogger().setLevel(running.log_level.upper())
-        LOG.info("event=reloaded changed=%s", ",".join(sorted(taken)) or "none")
+        LOG.info(LogEvent("reloaded", changed=",".join(sorted(taken)) or "none"))
         if restart:
-            LOG.warning("event=needs-restart options=%s", ",".join(sorted(restart)))
+            LOG.warning(LogEvent("needs-restart", options=",".join(sorted(restart))))
         for risk in risks(running):
-            LOG.warning("event=risk reason=%r", risk)
+            LOG.warning(LogEvent("risk", reason=Sentence(risk)))
 
 
 def remember(config: Config) -> Config:

@@ -16,7 +16,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
-from fastjournal.loglines import JournalHandler, LineFormatter, fields_of
+from fastjournal.loglines import JournalHandler, JsonFormatter, LineFormatter, LogEvent, Sentence
 from fastjournal.spool import Spool
 from fastjournal.spool.slots import SLOT_SUFFIX
 from tests.integration.daemon_process import DaemonProcess
@@ -205,14 +205,37 @@ def test_log_of_the_journal_marks_each_line_of_a_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "fields"),
+    ("event", "line", "texts"),
     [
-        ("event=a b=1 c='x y' d=\"it's\"", {"event": "a", "b": "1", "c": "x y", "d": "it's"}),
-        ("event=a path=/x event=b level=z", {"event": "a", "path": "/x"}),
-        (r"event=a e='\x00\n' f=", {"event": "a", "e": "\0\n", "f": ""}),
-        ("event=a b='unfinished c=d", {"event": "a", "b": "'unfinished", "c": "d"}),
-        ("what people say", {}),
+        (
+            LogEvent("a", b=1, c="x y", d="it's", e="", f="word", g=Sentence("word")),
+            "event=a b=1 c='x y' d=\"it's\" e='' f=word g='word'",
+            {"event": "a", "b": "1", "c": "x y", "d": "it's", "e": "", "f": "word", "g": "word"},
+        ),
+        # a text feigns no field
+        (
+            LogEvent("a", path="/x event=b level=z", why=Sentence(OSError("no"))),
+            "event=a path='/x event=b level=z' why='no'",
+            {"event": "a", "path": "/x event=b level=z", "why": "no"},
+        ),
+        (
+            LogEvent("a", e="\0\n", seconds=f"{2.5:+.1f}", none=None),
+            r"event=a e='\x00\n' seconds=+2.5 none=None",
+            {"event": "a", "e": "\0\n", "seconds": "+2.5", "none": "None"},
+        ),
+        (
+            LogEvent("a", http=("b:1", "c:2"), more=()),
+            "event=a http=b:1 http=c:2",
+            {"event": "a", "http": "b:1"},
+        ),
+        ("b=1 is what people say", "b=1 is what people say", {}),
     ],
 )
-def test_log_fields_are_those_of_the_message(message: str, fields: dict[str, str]) -> None:
-    assert fields_of(message) == fields
+def test_log_event_has_its_fields_in_the_line_and_in_json(
+    event: object, line: str, texts: dict[str, str]
+) -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 1, event, (), None)
+    assert LineFormatter("%(message)s").format(record) == line
+    found = json.loads(JsonFormatter().format(record))
+    assert found.pop("message") == line
+    assert {name: found[name] for name in found if name not in {"time", "level"}} == texts

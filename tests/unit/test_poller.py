@@ -86,14 +86,15 @@ def connect_pair(
 ) -> Peer:
     client, accepted = socket.socketpair()
     plain = accepted_type(fileno=accepted.detach())
-    assert fixture.server.connections.serve(PlainSocket(plain), "peer=pair") is not None
+    assert fixture.server.connections.serve(PlainSocket(plain), {"peer": "pair"}) is not None
     return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
 
 
 def connect_streamed(fixture: ServerFixture) -> Peer:
     """Connect a client that a task of its own serves, and not the poller, like one with TLS."""
     client, accepted = map(trio.socket.from_stdlib_socket, socket.socketpair())
-    assert fixture.server.connections.serve(trio.SocketStream(accepted), "peer=pair") is not None
+    stream = trio.SocketStream(accepted)
+    assert fixture.server.connections.serve(stream, {"peer": "pair"}) is not None
     return Peer(trio.SocketStream(client))
 
 

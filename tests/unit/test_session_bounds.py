@@ -71,7 +71,7 @@ class Room(ServerFixture):
         ours, theirs = stream_pair(sockets=connections.POLLS, lockstep=lockstep, watch=watch)
         self._clients.append(ours)
         peer = Peer(as_socket_stream(ours))
-        transport = self.server.connections.serve(theirs, "peer=memory")
+        transport = self.server.connections.serve(theirs, {"peer": "memory"})
         assert transport is not None
         remove = transport.on_end
 

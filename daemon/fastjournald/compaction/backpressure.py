@@ -17,6 +17,7 @@ from collections import deque
 import trio
 
 from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.loglines import LogEvent
 from fastjournald.compaction.policy import bytes_slowed, live_bytes
 from fastjournald.engine.engine import Engine
 
@@ -146,7 +147,7 @@ class Backpressure:
         """Let all writers go on until the log has grown by much: compaction frees nothing."""
         writer = self._writer
         size = writer.log_bytes
-        LOG.warning("event=writers-not-slowed log_bytes=%d", size)
+        LOG.warning(LogEvent("writers-not-slowed", log_bytes=size))
         self._open(size)
         self._look_again(max(size // LOOKS, writer.segment_bytes_max))
 
@@ -168,7 +169,7 @@ class Backpressure:
         self._needed.set()
         if not self.closed:
             live = live_bytes(self._engine.store)
-            LOG.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
+            LOG.warning(LogEvent("writers-slowed", log_bytes=size, live_bytes=live))
             self.closed = True
             self._granted = self._gone = self._asked
 
@@ -176,10 +177,12 @@ class Backpressure:
         self._rest()
         if self.closed:
             LOG.warning(
-                "event=writers-free log_bytes=%d waited=%d seconds=%.3f",
-                size,
-                self.waited,
-                self.waited_seconds,
+                LogEvent(
+                    "writers-free",
+                    log_bytes=size,
+                    waited=self.waited,
+                    seconds=f"{self.waited_seconds:.3f}",
+                )
             )
             self.closed = False
             self._granted = self._asked

@@ -9,9 +9,19 @@ from collections.abc import Hashable
 import trio
 
 from fastjournal import limits
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.admission.memory_budget import CloseReason, EvictionQueue
 from fastjournald.engine.undelivered import DeliveredJobs
-from fastjournald.net.listeners import accept, is_unix, keep_alive, origin_of, peer_of, take_socket
+from fastjournald.net.listeners import (
+    Peer,
+    accept,
+    is_unix,
+    keep_alive,
+    origin_of,
+    peer_name,
+    peer_of,
+    take_socket,
+)
 from fastjournald.net.plain_socket import ClientTransport, PlainSocket
 from fastjournald.net.poller import PolledTransport, Poller
 from fastjournald.net.session import Session
@@ -87,7 +97,7 @@ class Connections:
         peer = peer_of(plain)
         origin = origin_of(plain)
         unix = is_unix(plain)
-        LOG.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
+        LOG.log(logging.INFO if unix else logging.DEBUG, LogEvent("connected", **peer))
         keep_alive(plain)
         if self.tls is None or unix:
             self.serve(PlainSocket(take_socket(plain)) if POLLS else plain, peer, origin)
@@ -96,22 +106,22 @@ class Connections:
             self.nursery.start_soon(self._shake_hands, plain, self.tls, peer, origin)
 
     async def _shake_hands(
-        self, plain: trio.SocketStream, tls: ssl.SSLContext, peer: str, origin: str
+        self, plain: trio.SocketStream, tls: ssl.SSLContext, peer: Peer, origin: str
     ) -> None:
         let_in = await self._handshakes.let_in(plain, tls, origin)
         if isinstance(let_in, str):
-            LOG.info("event=tls-failed %s reason=%r", peer, let_in)
+            LOG.info(LogEvent("tls-failed", **peer, reason=Sentence(let_in)))
         else:
             self.serve(let_in, peer, origin)
 
     def serve(
-        self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
+        self, stream: trio.abc.HalfCloseableStream, peer: Peer, origin: str = ""
     ) -> ClientTransport | None:
         """Serve a client until its connection ends; None: there are too many.
 
         Args:
             stream: The connected socket, or TLS on it.
-            peer: Name of the client, for the log.
+            peer: Its address, as fields of the log.
             origin: Its address, for the bound of each address.
         """
         assert self.nursery is not None
@@ -186,7 +196,7 @@ class Connections:
             return ""  # part of the daemon, or a test
         grants = self._runtime.engine.context.grants
         grant = None if grants is None else grants.sessions.get(session)
-        peer = session.peer.removeprefix("peer=")
+        peer = peer_name(session.peer)
         return peer if grant is None else f"{peer} ({grant.name})"
 
     def has_hung_up(self, session: Hashable) -> bool:

@@ -10,10 +10,12 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv6Address, ip_address
+from typing import TypeAlias
 
 import trio
 
 from fastjournal.errors import ConfigError
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.config.addresses import Place, Unix, parse_place, socket_address
 
 LOG = logging.getLogger("fastjournald")
@@ -47,8 +49,11 @@ async def accept(
                     raise
                 if not short:
                     LOG.warning(
-                        "event=no-room-for-connections error=%r hint='see LimitNOFILE'",
-                        error.strerror,
+                        LogEvent(
+                            "no-room-for-connections",
+                            error=Sentence(error.strerror),
+                            hint="see LimitNOFILE",
+                        )
                     )
                 short = True
                 await trio.sleep(PAUSE_SECONDS)
@@ -56,6 +61,9 @@ async def accept(
                 short = False
                 serve(stream)
 
+
+Peer: TypeAlias = Mapping[str, object]
+"""Address of a client, as fields of the log."""
 
 NONE_HANDED_OVER: Mapping[Place, socket.socket] = {}
 
@@ -154,16 +162,23 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
     return socket.socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
 
 
-def peer_of(stream: trio.SocketStream) -> str:
-    """Return the name of a client, for the log: address and port, or process, user and group."""
+def peer_of(stream: trio.SocketStream) -> Peer:
+    """Return the address of a client as fields of the log: its port too, or process and user."""
     try:
         if is_unix(stream):
             size = _CREDENTIALS.size
             packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            return "pid={} uid={} gid={}".format(*_CREDENTIALS.unpack(packed))
-        return f"peer={socket_address(stream.socket.getpeername())}"
+            return dict(zip(("pid", "uid", "gid"), _CREDENTIALS.unpack(packed), strict=True))
+        return {"peer": socket_address(stream.socket.getpeername())}
     except OSError:
-        return "peer=gone"
+        return {"peer": "gone"}
+
+
+def peer_name(peer: Peer) -> str:
+    """Return these fields as a name for people."""
+    if "peer" in peer:
+        return str(peer["peer"])
+    return " ".join(f"{name}={value}" for name, value in peer.items())
 
 
 def origin_of(stream: trio.SocketStream) -> str:

@@ -34,6 +34,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.limits import TURN_WORK
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.admission.turn_budget import QueuedClient, TurnBudget
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.plain_socket import PlainSocket, do_nothing
@@ -112,7 +113,7 @@ class Poller:
             self._epoll.register(client.plain.socket.fileno(), _EVENTS)
         except OSError as error:
             # the system watches no more sockets, for want of memory or by fs.epoll.max_user_watches
-            LOG.warning("event=not-watched error=%r", error.strerror)
+            LOG.warning(LogEvent("not-watched", error=Sentence(error.strerror)))
             client.cut()
         else:
             client.registered = True
@@ -544,7 +545,7 @@ class PolledTransport:
                     # it may have been cut after the last wait
                     listens = step is RECEIVE and not self._life.cancel_called
                 except trio.BrokenResourceError:
-                    LOG.debug("event=client-lost")
+                    LOG.debug(LogEvent("client-lost"))
         finally:
             if not listens:
                 self._end()
@@ -552,7 +553,7 @@ class PolledTransport:
             self._listen()
 
     def _lose(self) -> None:
-        LOG.debug("event=client-lost")
+        LOG.debug(LogEvent("client-lost"))
         # a task that carries out its steps closes it
         self.cut()
 

@@ -22,7 +22,7 @@ The module is long because connection and batch are one state machine: every sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fastjournal import limits
@@ -151,8 +151,8 @@ class Session:
         self.data_sent = outbox.data_sent
         self.room = LogRoom(shared.backpressure, self.account, engine.store.find)
         """Room in the log while writers are slowed down."""
-        self.peer = ""
-        """Name of the client, for the log. ``Connections`` notes it."""
+        self.peer: Mapping[str, object] = {}
+        """Address of the client, as fields of the log. ``Connections`` notes it."""
         self.on_first_request: Callable[[], object] | None = None
         """Called once, when the client has sent a request, after AUTH where that is needed."""
         self._stage = _READ

@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from fastjournal import limits
+from fastjournal.loglines import LogEvent
 from fastjournal.protocol import Request
 from fastjournald.admission.memory_budget import NEVER
 from fastjournald.admission.turn_budget import QueuedClient, Share
@@ -168,7 +169,7 @@ class StepRunner:
             case _ if step is MATCH:
                 await services.wait_matched()
             case _ if step is PENALTY:
-                LOG.info("event=auth-failed %s", session.peer)
+                LOG.info(LogEvent("auth-failed", **session.peer))
                 await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def _commit(self) -> None:
@@ -312,7 +313,7 @@ class StreamTransport:
                     await self.converse()
                     await self._steps.close()
                 except trio.BrokenResourceError:
-                    LOG.debug("event=client-lost")
+                    LOG.debug(LogEvent("client-lost"))
                 finally:
                     self.session.end()
                     await trio.aclose_forcefully(self._stream)
@@ -345,7 +346,7 @@ class StreamTransport:
                     self.session.refuse(self._steps.now_us())
                     await self._steps.close()
         except trio.BrokenResourceError:
-            LOG.debug("event=client-lost")
+            LOG.debug(LogEvent("client-lost"))
         finally:
             self.session.end()
             await trio.aclose_forcefully(self._stream)

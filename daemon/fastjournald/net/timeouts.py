@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping
 import trio
 
 from fastjournal import limits
+from fastjournal.loglines import LogEvent
 from fastjournald.admission.memory_budget import NEVER, CloseReason
 from fastjournald.net.plain_socket import ClientTransport
 from fastjournald.runtime import Runtime
@@ -52,7 +53,7 @@ class ClientTimeouts:
             if memory.scarce:
                 self._make_room()
             for reason, count in (closed - before).items():
-                LOG.warning("event=%s connections=%d held_bytes=%d", reason, count, memory.bytes)
+                LOG.warning(LogEvent(reason, connections=count, held_bytes=memory.bytes))
 
     async def _look_at_all(self) -> None:
         for number, transport in enumerate(list(self._transports.values()), 1):

@@ -10,7 +10,7 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk
 from fastjournal.errors import LINKS_REFUSED, ConfigError, LogFailedError
-from fastjournal.loglines import field_text
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.config.options import Config
 from fastjournald.wal.segment_usage import SegmentUsage
 
@@ -67,9 +67,7 @@ def try_link(disk: Disk, log_directory: str, directory: str) -> None:
                 path=directory,
                 hint="name a directory beside the log, which this user may write to",
             ) from error
-        LOG.warning(
-            "event=archive-trial-failed path=%s error=%r", field_text(directory), str(error)
-        )
+        LOG.warning(LogEvent("archive-trial-failed", path=directory, error=Sentence(error)))
 
 
 def open_archive(disk: Disk, config: Config, usage: SegmentUsage, writer: LogWriter) -> Archive:
@@ -90,6 +88,6 @@ def open_archive(disk: Disk, config: Config, usage: SegmentUsage, writer: LogWri
     usage.archived_before = archive.next
     if warning:
         LOG.warning(
-            "event=archive-of-another-log path=%s reason=%r", field_text(archive.directory), warning
+            LogEvent("archive-of-another-log", path=archive.directory, reason=Sentence(warning))
         )
     return archive

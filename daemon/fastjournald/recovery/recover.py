@@ -21,7 +21,7 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk, lacks_room
 from fastjournal.errors import LogFailedError
 from fastjournal.keys import parse_journal_key
-from fastjournal.loglines import field_text
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.config.options import Config
 from fastjournald.engine.context import Settings, new_journal
 from fastjournald.engine.engine import Engine
@@ -95,11 +95,13 @@ def recover_engine(
     while evict_values(engine.store, writer.durable_at, EVICTED_MAX):
         pass
     LOG.info(
-        "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
-        state.records,
-        engine.store.entries,
-        len(sealed) + (active is not None),
-        (clock.monotonic_us() - started_us) // 1000,
+        LogEvent(
+            "recovered",
+            records=state.records,
+            entries=engine.store.entries,
+            segments=len(sealed) + (active is not None),
+            milliseconds=(clock.monotonic_us() - started_us) // 1000,
+        )
     )
     return engine, writer
 
@@ -222,7 +224,7 @@ def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
         why_not = "no space, inode or quota is left"
     if why_not:
         # on a full disk workers must still be able to finish
-        LOG.warning("event=not-written-anew path=%s reason=%r", field_text(path), why_not)
+        LOG.warning(LogEvent("not-written-anew", path=path, reason=Sentence(why_not)))
         return False
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)
@@ -300,10 +302,15 @@ def begin_anew(
     ends = engine.begin_anew(began, written, now, newest_us)
     if ends.total():
         LOG.warning(
-            "event=begun-anew leases=%d delays=%d pauses=%d expiries=%d seconds=%.1f "
-            "what='the clock was ahead when they began, and was set back by this time'",
-            *(ends.leases, ends.delays, ends.pauses, ends.expiries),
-            (newest_us - now) / 1_000_000,
+            LogEvent(
+                "begun-anew",
+                leases=ends.leases,
+                delays=ends.delays,
+                pauses=ends.pauses,
+                expiries=ends.expiries,
+                seconds=f"{(newest_us - now) / 1_000_000:.1f}",
+                what="the clock was ahead when they began, and was set back by this time",
+            )
         )
 
 
@@ -344,13 +351,15 @@ def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
 def _report(recovered: Recovered) -> None:
     for diagnostic in recovered.diagnostics:
         LOG.warning(
-            "event=found kind=%s path=%s offset=%d bytes=%d kept=%s what=%r",
-            diagnostic.kind,
-            field_text(diagnostic.path),
-            diagnostic.offset,
-            diagnostic.bytes,
-            field_text(str(diagnostic.kept)),
-            diagnostic.message,
+            LogEvent(
+                "found",
+                kind=diagnostic.kind,
+                path=diagnostic.path,
+                offset=diagnostic.offset,
+                bytes=diagnostic.bytes,
+                kept=str(diagnostic.kept),
+                what=Sentence(diagnostic.message),
+            )
         )
     for what, count in sorted(recovered.state.odd.items()):
-        LOG.warning("event=odd what=%r count=%d", what, count)
+        LOG.warning(LogEvent("odd", what=Sentence(what), count=count))

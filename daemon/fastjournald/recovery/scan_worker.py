@@ -33,6 +33,7 @@ from fastjournal.cmdlog.recovery.segment_reader import (
 )
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogFailedError
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournal.stderr_queue import queue_stderr
 
 SLOTS = 3
@@ -61,7 +62,7 @@ def start_scan_worker(directory: str, sizes: Sequence[int]) -> ScanWorker | None
     try:
         return ScanWorker(directory, packed_bytes_max(max(packable)))
     except (OSError, ValueError) as error:
-        LOG.warning("event=scan-worker-not-started reason=%r", str(error))
+        LOG.warning(LogEvent("scan-worker-not-started", reason=Sentence(error)))
         return None
 
 
@@ -190,9 +191,12 @@ class ScanWorker:
             self._process.kill()
         status = self._process.wait()
         LOG.warning(
-            "event=scan-worker-failed status=%d reason=%r hint='the daemon goes on alone'",
-            status,
-            reason or ("killed" if status < 0 else "it ended"),
+            LogEvent(
+                "scan-worker-failed",
+                status=status,
+                reason=Sentence(reason or ("killed" if status < 0 else "it ended")),
+                hint="the daemon goes on alone",
+            )
         )
 
 

@@ -15,6 +15,7 @@ import trio
 from fastjournal.cmdlog.archive import Archive, Gap
 from fastjournal.errors import LogFailedError
 from fastjournal.limits import ARCHIVE_LOOK_SECONDS, ARCHIVE_RETRY_SECONDS
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.compaction.policy import bytes_slowed
 from fastjournald.runtime import Runtime
 
@@ -76,10 +77,12 @@ class Archiver:
             return
         runtime.engine.journal.usage.archived_before = archive.next
         LOG.info(
-            "event=archived segment=%s segments=%d bytes=%d",
-            infos[-1].name,
-            len(infos),
-            sum(info.bytes for info in infos),
+            LogEvent(
+                "archived",
+                segment=infos[-1].name,
+                segments=len(infos),
+                bytes=sum(info.bytes for info in infos),
+            )
         )
         for gap in archive.gaps:
             if gap not in before:
@@ -115,21 +118,22 @@ class Archiver:
         self._failed_at = trio.current_time()
         archive.failures += 1
         LOG.error(
-            "event=archive-failed error=%r retry_seconds=%d",
-            str(error),
-            ARCHIVE_RETRY_SECONDS,
+            LogEvent(
+                "archive-failed", error=Sentence(error), retry_seconds=int(ARCHIVE_RETRY_SECONDS)
+            )
         )
 
 
 def _log_gap(event: str, gap: Gap) -> None:
     LOG.warning(
-        "event=%s reason=%s first=%d last=%d segments=%d bytes=%d from_us=%s to_us=%s",
-        event,
-        gap.reason,
-        gap.first,
-        gap.last,
-        gap.segments,
-        gap.bytes,
-        gap.first_us,
-        gap.last_us,
+        LogEvent(
+            event,
+            reason=gap.reason,
+            first=gap.first,
+            last=gap.last,
+            segments=gap.segments,
+            bytes=gap.bytes,
+            from_us=gap.first_us,
+            to_us=gap.last_us,
+        )
     )

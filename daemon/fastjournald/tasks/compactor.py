@@ -23,6 +23,7 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.compaction.compact_segment import (
     DURABLE,
     NOW,
@@ -223,12 +224,14 @@ class Compactor:
         runtime.backpressure.freed(freed)
         runtime.counters.compaction_outcomes[result.outcome] += 1
         LOG.info(
-            "event=cleaned segment=%s outcome=%r bytes=%d freed=%d milliseconds=%d",
-            info.name,
-            str(result),
-            info.bytes,
-            freed,
-            (perf_counter() - started) * 1000,
+            LogEvent(
+                "cleaned",
+                segment=info.name,
+                outcome=Sentence(result),
+                bytes=info.bytes,
+                freed=freed,
+                milliseconds=int((perf_counter() - started) * 1000),
+            )
         )
 
     async def _drive(self, compaction: Compaction) -> CompactionResult:

@@ -16,6 +16,7 @@ import trio
 from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.disk import DiskSpace
 from fastjournal.limits import FREE_INODES_MIN
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -149,12 +150,13 @@ class FreeSpace:
         if shortage:
             runtime.engine.context.read_only = True
         LOG.warning(
-            "event=%s free_bytes=%d min_free_bytes=%d free_inodes=%s reason=%r",
-            "read-only" if shortage else "writable",
-            room + runtime.config.min_free_bytes,
-            runtime.config.min_free_bytes,
-            "unbounded" if space.inodes is None else space.inodes,
-            shortage or "enough is free",
+            LogEvent(
+                "read-only" if shortage else "writable",
+                free_bytes=room + runtime.config.min_free_bytes,
+                min_free_bytes=runtime.config.min_free_bytes,
+                free_inodes="unbounded" if space.inodes is None else space.inodes,
+                reason=Sentence(shortage or "enough is free"),
+            )
         )
 
     def _look_after(self, room: int) -> None:

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.live_index import LiveIndexWriter, WrittenIndex
 from fastjournal.cmdlog.snapshot import PartialSnapshot, begin_snapshot, prune_snapshots
 from fastjournal.errors import LogFailedError
 from fastjournal.limits import WRITTEN_BYTES_MAX
-from fastjournal.loglines import field_text
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournal.protocol import (
     ErrorCode,
     Function,
@@ -151,15 +151,20 @@ class Snapshots:
         runtime.counters.snapshot_entries = capture.entries
         runtime.counters.snapshot_seconds = seconds
         LOG.info(
-            "event=snapshot path=%s segments=%d entries=%d seconds=%.3f",
-            *(field_text(path), len(segments), capture.entries, seconds),
+            LogEvent(
+                "snapshot",
+                path=path,
+                segments=len(segments),
+                entries=capture.entries,
+                seconds=f"{seconds:.3f}",
+            )
         )
         reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
         return path
 
     def _failed(self, reply: Reply, code: ErrorCode, error: Exception) -> None:
         """The snapshot failed, and nothing else: the log is whole."""
-        LOG.error("event=snapshot-failed error=%r", str(error))
+        LOG.error(LogEvent("snapshot-failed", error=Sentence(error)))
         reply.error = f"{code} the snapshot failed: {error}"
         self._runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
 
@@ -256,10 +261,10 @@ class Snapshots:
             )
         except LogFailedError as error:
             # the new one is whole, and that is what was asked for
-            LOG.error("event=snapshot-not-removed error=%r", str(error))
+            LOG.error(LogEvent("snapshot-not-removed", error=Sentence(error)))
         else:
             for path in removed:
-                LOG.info("event=snapshot-removed path=%s keep=%d", field_text(path), keep)
+                LOG.info(LogEvent("snapshot-removed", path=path, keep=keep))
 
 
 def _walk(capture: LiveCapture) -> float:

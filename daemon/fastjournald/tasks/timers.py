@@ -10,6 +10,7 @@ import trio
 
 from fastjournal.clock import WatchedClock
 from fastjournal.limits import CLOCK_STEP_US_MIN, REPLIES_BYTES_MAX, TOMBSTONES_DROPPED_MAX
+from fastjournal.loglines import LogEvent
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import NEVER
 from fastjournald.tasks.turn_scheduler import pay_back
@@ -116,12 +117,17 @@ class Timers:
         ahead = step_us > 0
         runtime.counters.clock_steps["ahead" if ahead else "back"] += 1
         LOG.warning(
-            "event=clock-stepped seconds=%+.1f leases=%d delays=%d pauses=%d expiries=%d what=%r",
-            step_us / 1_000_000,
-            *(ends.leases, ends.delays, ends.pauses, ends.expiries),
-            "it was set ahead, or the machine was suspended: leases end as much later"
-            if ahead
-            else "it was set back: what lasts for a time ends as much earlier by it",
+            LogEvent(
+                "clock-stepped",
+                seconds=f"{step_us / 1_000_000:+.1f}",
+                leases=ends.leases,
+                delays=ends.delays,
+                pauses=ends.pauses,
+                expiries=ends.expiries,
+                what="it was set ahead, or the machine was suspended: leases end as much later"
+                if ahead
+                else "it was set back: what lasts for a time ends as much earlier by it",
+            )
         )
         self._has_moved = ends.total() > 0
         self._sooner.set()
@@ -137,13 +143,16 @@ class Timers:
         if behind > CLOCK_STEP_US_MIN and not self._behind:
             self._behind = True
             LOG.warning(
-                "event=clock-behind seconds=%.1f what='the clock was set back: the log has later "
-                "records, and what waits for an instant waits until the clock has come there'",
-                behind / 1_000_000,
+                LogEvent(
+                    "clock-behind",
+                    seconds=f"{behind / 1_000_000:.1f}",
+                    what="the clock was set back: the log has later records, and what waits for an"
+                    " instant waits until the clock has come there",
+                )
             )
         elif behind <= 0 and self._behind:
             self._behind = False
-            LOG.info("event=clock-caught-up")
+            LOG.info(LogEvent("clock-caught-up"))
 
     def drop_tombstones(self) -> None:
         """Drop tombstones whose time is over, a part of them: a deletion drops a few only."""

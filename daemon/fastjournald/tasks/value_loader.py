@@ -22,6 +22,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.cmdlog.read_value import Whereabouts, read_values
+from fastjournal.loglines import LogEvent, Sentence
 from fastjournald.engine.value_memory import evict_values, fill_value, memory_bytes
 from fastjournald.runtime import Runtime
 from fastjournald.tables.entry import Cold, Entry
@@ -154,7 +155,7 @@ class ValueLoader:
             if len(self._logged) >= LOGGED_MAX:
                 self._logged.clear()
             self._logged.add(place.position)
-            LOG.error("event=not-readable job=%s error=%r", place.job_id.hex(), why)
+            LOG.error(LogEvent("not-readable", job=place.job_id.hex(), error=Sentence(why)))
 
     # --- for waiting requests -------------------------------------------------------------------
 
@@ -229,9 +230,11 @@ class Evictor:
             elif over and not values.may_leave and not is_logged:
                 is_logged = True
                 LOG.warning(
-                    "event=over-memory-limit bytes=%d limit=%d "
-                    "what='keys, indexes and what is not on the disk take more'",
-                    memory_bytes(store),
-                    values.bytes_max,
+                    LogEvent(
+                        "over-memory-limit",
+                        bytes=memory_bytes(store),
+                        limit=values.bytes_max,
+                        what="keys, indexes and what is not on the disk take more",
+                    )
                 )
             is_logged = is_logged and over
