@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import anyio
-import sniffio
 
 
 class LoopEvent(Protocol):
@@ -55,8 +55,9 @@ class EventLoop(NamedTuple):
 
 
 def running_loop() -> EventLoop:
-    """Return the event loop that runs now."""
-    return _trio_loop() if sniffio.current_async_library() == "trio" else _asyncio_loop()
+    """Return the event loop of the task that runs now."""
+    trio = sys.modules.get("trio")
+    return _trio_loop() if trio and trio.lowlevel.in_trio_task() else _asyncio_loop()
 
 
 def _trio_loop() -> EventLoop:
