@@ -498,7 +498,8 @@ HTTP_HEAD_BYTES_MAX = 16 * 1024
 """Bytes of request line and header fields of an HTTP request: enough for browsers and proxies."""
 
 HTTP_SECONDS_MAX = 10.0
-"""Time of an HTTP client to send a request, and to take the reply."""
+"""Time of an HTTP client for each of: TLS handshake, head, body, and to take the reply. It is the
+default scrape timeout of Prometheus."""
 
 STDERR_LEVEL_BYTES_MAX = 512 * 1024
 """Bytes of log lines of one level that wait for a reader of standard error: some 2,000 lines, with
@@ -818,8 +819,8 @@ OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024. Where it may open fewer, a half of what OTHER_FILES_MAX leaves."""
 
-OTHER_FILES_MAX = 32
-"""Files that a forwarder opens beside slots: 14 where it waits, and more for a connection and
+OTHER_FILES_MAX = 36
+"""Files that a forwarder opens beside slots: 19 where it waits, and more for a connection and
 FORWARDER_HTTP_CONNECTIONS_MAX scrapers."""
 
 RETRY_RANGES_MAX = 16 * 1024
@@ -863,9 +864,5 @@ RETRY_PAUSE_US_MAX = 30_000_000
 """Longest pause between two attempts of the forwarder (back-off)."""
 
 FORWARDER_HTTP_CONNECTIONS_MAX = 16
-"""Concurrent HTTP connections of a forwarder with ``--http``, each with a thread; further ones are
-closed at once. The use is a scraper or two."""
-
-FORWARDER_HTTP_SECONDS_MAX = 10.0
-"""Time of an HTTP connection of a forwarder, from accept to the end of the reply: the default
-scrape timeout of Prometheus."""
+"""Concurrent HTTP connections of a forwarder with ``--http``; beyond it the one with the oldest
+request is closed. The use is a scraper or two."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import trio
 
+from fastjournal.http_server import HttpRequest, HttpResponse
 from fastjournal.protocol import Function, Request, ValueType, decode_reply
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config.options import Config
-from fastjournald.observability.http_app import PageRequest, PageResponse
-from fastjournald.observability.http_routes import pages_of
+from fastjournald.observability.http_routes import routes_of
 from fastjournald.recovery.open_archive import open_archive
 from fastjournald.recovery.recover import recover_engine
 from fastjournald.server import Server
@@ -65,6 +65,6 @@ class ObservedDaemon:
     def set(self, key: bytes, flags: int = 0) -> None:
         assert self.ask(Function.SET, key, flags, value=b"x") == ""
 
-    def page(self, path: str) -> PageResponse:
-        page = pages_of(self.server.runtime, self.server.unready)[path]
-        return trio.run(page, PageRequest({}, {}))
+    def page(self, path: str) -> HttpResponse:
+        route = routes_of(self.server.runtime, self.server.unready)[path]
+        return trio.run(route.handler, HttpRequest({}, {}))

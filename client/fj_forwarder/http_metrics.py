@@ -1,46 +1,36 @@
 """Metrics of a forwarder for Prometheus: ``--http HOST:PORT`` serves ``/metrics``.
 
-A thread serves the figures of the last status (``status.json``), with prometheus_client. It shares
-nothing else with the forwarder, so a slow client delays no record. Connections are bounded in
+A thread with an event loop of its own serves the figures of the last status (``status.json``), with
+prometheus_client. It shares nothing else with the forwarder, so a scrape delays no record, and a
+forwarder that waits for a disk answers. ``fastjournal.http_server`` bounds the connections in
 number and in time, so clients that hold them take no descriptors from slots.
 """
 
 from __future__ import annotations
 
-import io
 import ipaddress
 import logging
 import socket
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
-from socketserver import ThreadingMixIn
 from typing import Any, Final, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import trio
+from anyio.from_thread import start_blocking_portal
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fastjournal.errors import ConfigError
-from fastjournal.limits import (
-    FORWARDER_HTTP_CONNECTIONS_MAX,
-    FORWARDER_HTTP_SECONDS_MAX,
-    HTTP_HEAD_BYTES_MAX,
-)
+from fastjournal.http_server import Handler, HttpRequest, HttpResponse, HttpServer, Route, peer_of
+from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.stderr_queue import lines_dropped
 
 log = logging.getLogger("fj_forwarder")
 
 _PREFIX: Final = "fastjournal_forwarder_"
-
-_DISCARDED_BYTES_MAX: Final = 1024 * 1024
-"""Bytes behind a head that is too large which are read and discarded: a socket that is closed with
-unread bytes is reset, and the reset can overtake the answer."""
 
 GAUGES: Final = {
     "pending_records": ("Records that were read and are not done", "pending"),
@@ -137,115 +127,61 @@ def serving_metrics(
     registry = CollectorRegistry()
     registry.register(ForwarderMetrics(latest))
     ProcessCollector(registry=registry)
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
-        server = make_server(
-            place.host,
-            place.port,
-            make_wsgi_app(registry),
-            _server_class(place.host),
-            _Handler,
-        )
+        bound = socket.create_server(place, family=family)
     except OSError as error:
         raise ConfigError(
             f"--http {place.host}:{place.port}: {error.strerror}", hint="name another port"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
-    thread.start()
-    log.info("metrics: http://%s:%d/metrics", place.host, server.server_port)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """Server of metrics: a thread for each of few connections, for a limited time."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, *arguments: Any) -> None:
-        self._ends: dict[Any, float] = {}
-        self._lock = threading.Lock()
-        super().__init__(*arguments)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection, or close it if there are too many."""
-        with self._lock:
-            admitted = len(self._ends) < FORWARDER_HTTP_CONNECTIONS_MAX
-            if admitted:
-                self._ends[request] = time.monotonic() + FORWARDER_HTTP_SECONDS_MAX
-        if admitted:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections whose time is over; ``serve_forever`` calls it twice a second."""
-        super().service_actions()
-        now = time.monotonic()
-        with self._lock:
-            for request, end in self._ends.items():
-                if end <= now:
-                    with suppress(OSError):  # the client was faster
-                        request.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection, and make room for the next one."""
-        with self._lock:  # the descriptor is not another's while service_actions uses it
-            self._ends.pop(request, None)
-            super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a failure; a connection that ended early is a usual one."""
-        usual = isinstance(sys.exception(), OSError)
-        log.log(logging.DEBUG if usual else logging.ERROR, "metrics: request failed", exc_info=True)
-
-
-class _MetricsServer6(_MetricsServer):
-    address_family = socket.AF_INET6
-
-
-def _server_class(host: str) -> type[_MetricsServer]:
-    return _MetricsServer6 if ":" in host else _MetricsServer
-
-
-class _Handler(WSGIRequestHandler):
-    """Handler that bounds the head of a request, and logs at debug."""
-
-    def handle(self) -> None:
-        """Serve a request, or refuse one whose head is too large."""
-        received = self.rfile
-        head = self._read_head()
-        if len(head) > HTTP_HEAD_BYTES_MAX:
-            self.requestline = self.request_version = self.command = ""
-            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-            self.connection.shutdown(socket.SHUT_WR)
-            left = _DISCARDED_BYTES_MAX
-            while left > 0 and (data := received.read1(_DISCARDED_BYTES_MAX)):
-                left -= len(data)
-            return
-        self.rfile = io.BufferedReader(io.BytesIO(head))
+    port: int = bound.getsockname()[1]
+    route = Route(_handler(make_wsgi_app(registry)), methods=None)
+    server = HttpServer(
+        lambda _path: route, _host_of, connections_max=FORWARDER_HTTP_CONNECTIONS_MAX
+    )
+    with bound, start_blocking_portal("trio") as portal:
+        serving = portal.start_task_soon(_serve, server, bound)
+        log.info("metrics: http://%s:%d/metrics", place.host, port)
         try:
-            super().handle()
+            yield port
         finally:
-            self.rfile = received
+            if not serving.cancel():
+                serving.result()  # it ended before: raise why
 
-    def _read_head(self) -> bytes:
-        """Return a head up to its end, or one byte more than the bound."""
-        head = b""
-        while len(head) <= HTTP_HEAD_BYTES_MAX:
-            line = self.rfile.readline(HTTP_HEAD_BYTES_MAX - len(head) + 1)
-            head += line
-            if line in (b"\r\n", b"\n", b""):
-                break
-        return head
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log a request."""
-        log.debug(format, *args)
+async def _serve(server: HttpServer, bound: socket.socket) -> None:
+    await server.run([trio.SocketListener(trio.socket.from_stdlib_socket(bound))])
+
+
+def _handler(app: Callable[..., Any]) -> Handler:
+    """Return the WSGI application of prometheus_client as a handler.
+
+    It answers each path, with the format and the compression that the header fields ask for.
+    """
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        answered: list[tuple[str, list[tuple[str, str]]]] = []
+        environ = {
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path,
+            "QUERY_STRING": request.query.decode("ascii", "replace"),
+        }
+        for name in ("accept", "accept-encoding"):
+            if (value := request.headers.get(name.encode())) is not None:
+                environ[f"HTTP_{name.upper().replace('-', '_')}"] = value.decode("latin-1")
+        body = b"".join(app(environ, lambda *given: answered.append(given)))
+        [(status, fields)] = answered
+        named = {name.lower(): value for name, value in fields}
+        content_type = named.pop("content-type", "text/plain")
+        headers = tuple((name.encode(), value.encode()) for name, value in named.items())
+        return HttpResponse(HTTPStatus(int(status[:3])), body, content_type, headers)
+
+    return answer
+
+
+def _host_of(stream: trio.SocketStream) -> str:
+    host, _, _ = peer_of(stream).rpartition(":")
+    return host
 
 
 def _is_loopback(host: str) -> bool:

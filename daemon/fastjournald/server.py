@@ -175,16 +175,14 @@ class Server:
 
     def _serve_http(self, listeners: list[trio.SocketListener], nursery: trio.Nursery) -> None:
         if listeners:
-            # hypercorn, Jinja2 and prometheus_client take time and memory
+            # h11, Jinja2 and prometheus_client take time and memory
+            from fastjournal.http_server import HttpServer  # noqa: PLC0415 - slow to load
             from fastjournald.observability.http_routes import (  # noqa: PLC0415 - slow to load
-                pages_of,
-            )
-            from fastjournald.observability.http_server import (  # noqa: PLC0415 - slow to load
-                HttpServer,
+                routes_of,
             )
 
             self.http_addresses = [address_of(listener) for listener in listeners]
-            server = HttpServer(pages_of(self.runtime, self.unready), origin_of)
+            server = HttpServer(routes_of(self.runtime, self.unready).get, origin_of)
             nursery.start_soon(server.run, listeners)
 
     def _start_tasks(self, nursery: trio.Nursery) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
 import os
 import socket
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX, HTTP_HEAD_BYTES_MAX
@@ -83,7 +86,7 @@ def answer_to(port: int, *parts: bytes) -> bytes:
 
 def test_http_head_has_one_bound_however_it_is_cut(tmp_path: Path) -> None:
     spool = tmp_path / "s"
-    begin = b"GET /metrics HTTP/1.1\r\nHost: here\r\nx: "
+    begin = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx: "
     with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"):
         wait_for(spool, lambda status: status.pid)
         port = port_of(tmp_path)
@@ -100,6 +103,53 @@ def test_http_head_has_one_bound_however_it_is_cut(tmp_path: Path) -> None:
             b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 150_000,
             b"GET /metrics HTTP/1.1\r\nx: " + b"y" * 60_000 + b"\r\n\r\n",
         ):
-            assert answer_to(port, large).startswith(b"HTTP/1.0 431 Request Header Fields")
+            assert answer_to(port, large).startswith(b"HTTP/1.1 431 Request Header Fields")
             assert served(spool)["fastjournal_log_lines_dropped_total", ""] == 0
     assert "Traceback" not in (tmp_path / "forwarder.err").read_text()
+
+
+def test_metrics_have_the_format_and_the_compression_that_a_scraper_asks_for(
+    tmp_path: Path,
+) -> None:
+    spool = tmp_path / "s"
+    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"), ExitStack() as end:
+        wait_for(spool, lambda status: status.pid)
+        scraper = http.client.HTTPConnection("127.0.0.1", port_of(tmp_path), timeout=PATIENCE_S)
+        end.enter_context(closing(scraper))
+
+        def ask(method: str, path: str, **fields: str) -> tuple[int, dict[str, str], bytes]:
+            # all on one connection
+            scraper.request(method, path, headers=fields)
+            response = scraper.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+
+        status, fields, plain = ask("GET", "/metrics")
+        assert (status, fields["content-type"].partition(";")[0]) == (200, "text/plain")
+        assert b"fastjournal_log_lines_dropped_total 0.0\n" in plain
+        status, fields, packed = ask("GET", "/any", **{"Accept-Encoding": "gzip"})
+        assert (status, fields["content-encoding"]) == (200, "gzip")
+        assert b"fastjournal_log_lines_dropped_total 0.0\n" in gzip.decompress(packed)
+        accept = "application/openmetrics-text;version=1.0.0"
+        _, fields, text = ask("GET", "/metrics?name[]=none", Accept=accept)
+        assert fields["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert text == b"# EOF\n"
+        for method in ("POST", "HEAD", "DELETE"):
+            status, fields, text = ask(method, "/metrics")
+            assert (status, fields["allow"]) == (405, "OPTIONS,GET")
+            assert text.startswith(b"# HTTP 405") == (method != "HEAD")
+        assert ask("OPTIONS", "/metrics")[::2] == (200, b"")
+        assert ask("GET", "/favicon.ico")[::2] == (200, b"")
+
+
+def test_scraper_that_asked_longest_ago_makes_room_for_the_next_one(tmp_path: Path) -> None:
+    spool = tmp_path / "s"
+    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"), ExitStack() as end:
+        wait_for(spool, lambda status: status.pid)
+        port = port_of(tmp_path)
+        silent = [
+            end.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE_S))
+            for _ in range(FORWARDER_HTTP_CONNECTIONS_MAX + 3)
+        ]
+        for client in silent[:3]:
+            assert client.recv(1) == b""
+        assert served(spool)["fastjournal_log_lines_dropped_total", ""] == 0

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from fastjournald.admission.memory_budget import EvictionQueue
+from fastjournal.eviction_queue import EvictionQueue
 from fastjournald.net.listeners import origin_of_host
 
 

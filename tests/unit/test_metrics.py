@@ -24,14 +24,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from fastjournal.build_info import build_info
 from fastjournal.disk import DiskSpace
 from fastjournal.errors import ConfigError
+from fastjournal.http_server import HttpResponse
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request
 from fastjournald.config.load import load_config
 from fastjournald.engine.context import UNKNOWN
 from fastjournald.histogram import Histogram
-from fastjournald.observability.http_app import PageResponse
-from fastjournald.observability.metric_values import histogram
-from fastjournald.observability.metrics import Metrics
+from fastjournald.observability.metrics import Metrics, histogram
 from fastjournald.observability.page_text import shown
 from tests.functions import NO_FUNCTIONS
 from tests.observed_daemon import START, ObservedDaemon
@@ -220,7 +219,7 @@ def test_domains_of_any_names_have_distinct_series(names: set[bytes]) -> None:
 def test_metrics_of_many_domains_let_others_have_their_turn(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.observability.time_slices.SLICE_SECONDS", 0)
+    monkeypatch.setattr("fastjournald.observability.domain_totals.SLICE_SECONDS", 0)
     for number in range(50):
         s.set(b"d%d:1:0:x" % number)
 
@@ -504,5 +503,5 @@ def test_health_is_lost_with_the_log(
 
 
 def test_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
-    assert s.page("/readyz") == PageResponse(s.page("/readyz").status, b"starting\n")
+    assert s.page("/readyz") == HttpResponse(s.page("/readyz").status, b"starting\n")
     assert s.page("/readyz").status == 503

@@ -8,13 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.http_server import HttpRequest
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournal.protocol import Function
-from fastjournald.observability.http_app import PageRequest
-from fastjournald.observability.http_routes import pages_of
+from fastjournald.observability.domain_totals import PART_MAX, SharedTotals, TimeSlices
+from fastjournald.observability.http_routes import routes_of
 from fastjournald.observability.page_figures import Overview
-from fastjournald.observability.shared_totals import PART_MAX, SharedTotals
-from fastjournald.observability.time_slices import TimeSlices
 from tests.observed_daemon import ObservedDaemon
 
 DOMAINS = 10_000
@@ -50,15 +49,15 @@ def subject() -> ObservedDaemon:
 
 @pytest.mark.parametrize("path", ["/", "/domains", "/domains?q=host1", "/metrics"])
 def test_page_of_ten_thousand_domains_takes_short_turns(subject: ObservedDaemon, path: str) -> None:
-    pages = pages_of(subject.server.runtime, subject.server.unready)
+    pages = routes_of(subject.server.runtime, subject.server.unready)
     name, _, query = path.partition("?q=")
-    question = PageRequest({b"q": query.encode()}, {b"host": b"localhost"})
+    question = HttpRequest({b"q": query.encode()}, {b"host": b"localhost"})
     # the quietest of several: other programs share the processor's caches
     best = LongestStep()
     best.seconds = 1e9
     for _ in range(3):
         step = LongestStep()
-        answer = trio.run(pages[name], question, instruments=[step])
+        answer = trio.run(pages[name].handler, question, instruments=[step])
         assert answer.status == 200
         best = min(best, step, key=lambda one: one.seconds)
     assert best.seconds < TURN_SECONDS_MAX
@@ -97,13 +96,13 @@ def hostile() -> ObservedDaemon:
 def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
     hostile: ObservedDaemon, path: str, fields: dict[bytes, bytes]
 ) -> None:
-    pages = pages_of(hostile.server.runtime, hostile.server.unready)
-    question = PageRequest(fields, {b"host": b"localhost"})
+    pages = routes_of(hostile.server.runtime, hostile.server.unready)
+    question = HttpRequest(fields, {b"host": b"localhost"})
     best = LongestStep()
     best.seconds = 1e9
     for _ in range(3):
         step = LongestStep()
-        answer = trio.run(pages[path], question, instruments=[step])
+        answer = trio.run(pages[path].handler, question, instruments=[step])
         assert answer.status == 200
         assert b"x00" in answer.body
         best = min(best, step, key=lambda one: one.seconds)
@@ -113,8 +112,8 @@ def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
 def test_pages_and_metrics_are_made_one_at_a_time(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages = pages_of(subject.server.runtime, subject.server.unready)
-    question = PageRequest({}, {b"host": b"localhost"})
+    pages = routes_of(subject.server.runtime, subject.server.unready)
+    question = HttpRequest({}, {b"host": b"localhost"})
     step = LongestStep()
     makers: list[trio.lowlevel.Task] = []
     give_way = TimeSlices.give_way
@@ -128,8 +127,8 @@ def test_pages_and_metrics_are_made_one_at_a_time(
     async def many() -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(8):
-                nursery.start_soon(pages["/"], question)
-                nursery.start_soon(pages["/metrics"], question)
+                nursery.start_soon(pages["/"].handler, question)
+                nursery.start_soon(pages["/metrics"].handler, question)
 
     monkeypatch.setattr(TimeSlices, "give_way", noted)
     trio.run(many, instruments=[step])
@@ -169,10 +168,10 @@ async def test_look_at_all_domains_is_shared_for_twenty_times_as_long_as_it_took
 async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages = pages_of(subject.server.runtime, subject.server.unready)
-    question = PageRequest({}, {b"host": b"localhost"})
+    pages = routes_of(subject.server.runtime, subject.server.unready)
+    question = HttpRequest({}, {b"host": b"localhost"})
     monkeypatch.setattr(TimeSlices, "seconds", 4.0)
-    answer = await pages["/"](question)
+    answer = await pages["/"].handler(question)
     assert b'<meta http-equiv="refresh" content="80">' in answer.body
 
 
@@ -180,16 +179,16 @@ async def test_metrics_share_their_look_at_all_domains_where_it_costs_much(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = ObservedDaemon()
-    pages = pages_of(daemon.server.runtime, daemon.server.unready)
-    question = PageRequest({}, {b"host": b"localhost"})
+    pages = routes_of(daemon.server.runtime, daemon.server.unready)
+    question = HttpRequest({}, {b"host": b"localhost"})
     waiting = b'fastjournal_domain_waiting_entries{domain="a"}'
     daemon.set(b"a:1:0:1")
     monkeypatch.setattr(TimeSlices, "seconds", 4.0)
-    assert waiting + b" 1.0" in (await pages["/metrics"](question)).body
+    assert waiting + b" 1.0" in (await pages["/metrics"].handler(question)).body
     # which domains have most entries is of the look before; their figures are of this moment
     daemon.set(b"a:1:0:2")
     daemon.set(b"b:1:0:1")
-    body = (await pages["/metrics"](question)).body
+    body = (await pages["/metrics"].handler(question)).body
     assert waiting + b" 2.0" in body
     assert b'domain="b"' not in body
     assert b'fastjournal_entries{state="due"} 3.0' in body
@@ -208,9 +207,9 @@ async def test_metrics_share_their_look_at_all_domains_where_it_costs_much(
 async def test_page_of_an_entry_lists_those_whose_keys_begin_so(
     subject: ObservedDaemon, query: bytes, first: bytes | None, rows: int, more: bool
 ) -> None:
-    pages = pages_of(subject.server.runtime, subject.server.unready)
-    question = PageRequest({b"key": query}, {b"host": b"localhost"})
-    answer = await pages["/entry"](question)
+    pages = routes_of(subject.server.runtime, subject.server.unready)
+    question = HttpRequest({b"key": query}, {b"host": b"localhost"})
+    answer = await pages["/entry"].handler(question)
     is_whole = query.startswith(b"host9999")
     assert answer.status == (200 if rows or is_whole else 404)
     assert answer.body.count(b"<tr><td") == rows
@@ -228,9 +227,9 @@ def test_page_of_a_search_takes_short_turns_and_looks_at_few_keys_that_are_gone(
     list(daemon.engine.store.keys.sorted_keys())
     for number in range(3000):
         assert daemon.ask(Function.DELETE, b"gone:1:0:%04d" % number) == ""
-    pages = pages_of(daemon.server.runtime, daemon.server.unready)
+    pages = routes_of(daemon.server.runtime, daemon.server.unready)
     step = LongestStep()
-    question = PageRequest({b"key": b"gone:"}, {b"host": b"localhost"})
-    answer = trio.run(pages["/entry"], question, instruments=[step])
+    question = HttpRequest({b"key": b"gone:"}, {b"host": b"localhost"})
+    answer = trio.run(pages["/entry"].handler, question, instruments=[step])
     assert step.seconds < TURN_SECONDS_MAX
     assert answer.body.count(b"<tr><td") <= 1

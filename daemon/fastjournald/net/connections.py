@@ -9,8 +9,9 @@ from collections.abc import Hashable
 import trio
 
 from fastjournal import limits
+from fastjournal.eviction_queue import EvictionQueue
 from fastjournal.loglines import LogEvent, Sentence
-from fastjournald.admission.memory_budget import CloseReason, EvictionQueue
+from fastjournald.admission.memory_budget import CloseReason
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.net.listeners import (
     Peer,

@@ -9,8 +9,8 @@ from typing import Any, cast
 import trio
 
 from fastjournal import limits
+from fastjournal.eviction_queue import EvictionQueue
 from fastjournal.protocol import encode_error
-from fastjournald.admission.memory_budget import EvictionQueue
 
 GOODBYE_SECONDS = 1.0
 """How long closing waits for a peer that takes no bytes."""

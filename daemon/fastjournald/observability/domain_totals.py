@@ -1,16 +1,83 @@
-"""Domain totals: figures of metrics over all domains, computed in time slices."""
+"""Totals over all domains for pages and metrics, computed in time slices and shared.
+
+A walk over all domains takes time in proportion to their number. It yields to other clients every
+2 ms (``TimeSlices``), and requests of many browsers and scrapes share one walk: it is repeated no
+sooner than so many times its own duration (``SharedTotals``). So its part of the event loop has a
+bound, whatever the number of domains and of requests is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from heapq import heappush, heappushpop
+from time import perf_counter
+from typing import Generic, TypeVar
 
 import msgspec
+import trio
 
 from fastjournal.limits import METRICS_DOMAINS_MAX, PAGE_DOMAINS_MAX
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.handlers.stats import oldest_due
-from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import Domain
+
+SLICE_SECONDS = 0.002
+"""So long is a slice: then others have their turn."""
+
+
+class TimeSlices:
+    """Time slices of one piece of work; the first begins at once."""
+
+    def __init__(self) -> None:
+        self._over = perf_counter() + SLICE_SECONDS
+        self.earlier = 0.0
+        """Time of the slices before this one."""
+
+    @property
+    def seconds(self) -> float:
+        """Time that all slices took, without the turns of others."""
+        return self.earlier + perf_counter() - (self._over - SLICE_SECONDS)
+
+    async def give_way(self) -> None:
+        """Let others have their turn if the slice is over. To be called after each small step."""
+        if perf_counter() > self._over:
+            self.earlier = self.seconds
+            await trio.lowlevel.checkpoint()
+            self._over = perf_counter() + SLICE_SECONDS
+
+
+T = TypeVar("T")
+
+PART_MAX = 0.05
+"""Part of the event loop's time that walks over all domains take at most."""
+
+CHEAP_SECONDS = 0.02
+"""A shorter walk is made for each request: nobody waits for it, and it is of this moment."""
+
+
+class SharedTotals(Generic[T]):
+    """Totals of the last walk over all domains, for as long as they are shared.
+
+    Args:
+        walk: Computes the totals, in slices.
+    """
+
+    def __init__(self, walk: Callable[[TimeSlices], Awaitable[T]]) -> None:
+        self._walk = walk
+        self._totals: T | None = None
+        self._until = 0.0
+        self.shared_seconds = 0.0
+        """Time for which the last totals are shared, from the end of their walk on."""
+
+    async def get(self) -> T:
+        """Return the last totals, or those of another walk where their time is over."""
+        if self._totals is None or trio.current_time() >= self._until:
+            slices = TimeSlices()
+            self._totals = await self._walk(slices)
+            cost = slices.seconds
+            self.shared_seconds = cost / PART_MAX if cost > CHEAP_SECONDS else 0.0
+            self._until = trio.current_time() + self.shared_seconds
+        return self._totals
 
 
 class Top(msgspec.Struct):

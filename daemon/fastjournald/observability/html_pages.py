@@ -1,12 +1,18 @@
 """HTML pages: overview of the daemon, list of domains, one domain, one entry; only read.
 
+--http listens on loopback. A browser reaches loopback for any site that makes its own name resolve
+to it (DNS rebinding), so the pages and ``/metrics``, which show names, answer to local names alone.
+Where clients of the daemon need a token, the pages need one as the password.
+
 No page shows a value, a token of a lease or a secret. Everything that clients sent is escaped
 twice: what could disturb a terminal or feign other text (``page_text``), then HTML (Jinja2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -18,17 +24,34 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fastjournal.client.core.delivery_reasons import order_text, reasons_of
 from fastjournal.client.core.stats import EntryExplanation
-from fastjournal.limits import KEY_BYTES_MAX, PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
+from fastjournal.http_server import Handler, HttpRequest, HttpResponse, plain
+from fastjournal.limits import (
+    AUTH_FAILURE_SECONDS,
+    AUTH_TOKEN_BYTES_MAX,
+    KEY_BYTES_MAX,
+    PAGE_DOMAINS_MAX,
+    PAGE_ENTRIES_MAX,
+)
+from fastjournal.loglines import LogEvent
+from fastjournal.protocol.declaration import Right
+from fastjournald.config.addresses import Tcp
+from fastjournald.engine.authorization import Grants
 from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry
 from fastjournald.observability import page_figures, page_text
-from fastjournald.observability.http_app import HTML, Page, PageRequest, PageResponse
-from fastjournald.observability.page_access import refusal
+from fastjournald.observability.domain_totals import SharedTotals, TimeSlices
 from fastjournald.observability.page_figures import Overview
-from fastjournald.observability.shared_totals import SharedTotals
-from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import Domain
+
+LOG = logging.getLogger("fastjournald")
+
+HTML = "text/html; charset=utf-8"
+
+NOT_LOCAL = "this page is for local names: open it as http://localhost:PORT/ or 127.0.0.1:PORT"
+NEEDS_TOKEN = "this page needs a token with the right read and the prefix '', as the password"
+
+_CHALLENGE = ((b"www-authenticate", b'Basic realm="fastjournald: token as password"'),)
 
 REFRESH_SECONDS = 10
 """Time after which a browser asks for the overview again, or longer where it costs much."""
@@ -59,7 +82,7 @@ class HtmlPages:
         self._version = version("fastjournal")
         self._templates = _templates()
 
-    def by_path(self) -> Mapping[str, Page]:
+    def by_path(self) -> Mapping[str, Handler]:
         """Return the pages."""
         pages = {
             "/": self._overview,
@@ -69,9 +92,7 @@ class HtmlPages:
         }
         return {path: partial(self._allowed, page) for path, page in pages.items()}
 
-    async def _allowed(
-        self, page: Callable[[PageRequest], Awaitable[PageResponse]], request: PageRequest
-    ) -> PageResponse:
+    async def _allowed(self, page: Handler, request: HttpRequest) -> HttpResponse:
         refused = await refusal(self._context.grants, request)
         if refused is not None:
             return refused
@@ -81,7 +102,7 @@ class HtmlPages:
 
     async def _rendered(
         self, name: str, values: Mapping[str, object], status: HTTPStatus = HTTPStatus.OK
-    ) -> PageResponse:
+    ) -> HttpResponse:
         common = {
             "now": self._now(),
             "version": self._version,
@@ -93,12 +114,12 @@ class HtmlPages:
         for part in self._templates[name].generate({**common, **values}):
             parts.append(part)
             await slices.give_way()
-        return PageResponse(status, "".join(parts).encode(), HTML)
+        return HttpResponse(status, "".join(parts).encode(), HTML)
 
     def _now(self) -> int:
         return self._runtime.clock.now_us()
 
-    async def _overview(self, request: PageRequest) -> PageResponse:
+    async def _overview(self, request: HttpRequest) -> HttpResponse:
         now, context = self._now(), self._context
         found = await self._overviews.get()
         tables = {
@@ -126,7 +147,7 @@ class HtmlPages:
     def _refresh_seconds(self) -> int:
         return max(REFRESH_SECONDS, ceil(self._overviews.shared_seconds))
 
-    async def _domains(self, request: PageRequest) -> PageResponse:
+    async def _domains(self, request: HttpRequest) -> HttpResponse:
         prefix = request.fields.get(b"q", b"")[:KEY_BYTES_MAX]
         start = request.fields.get(b"from", b"")[:KEY_BYTES_MAX]
         names, following = page_figures.page_of_names(self._context, prefix, start)
@@ -139,7 +160,7 @@ class HtmlPages:
         }
         return await self._rendered("domains", values)
 
-    async def _domain(self, request: PageRequest) -> PageResponse:
+    async def _domain(self, request: HttpRequest) -> HttpResponse:
         name = request.fields.get(b"name", b"")
         store = self._context.store
         domain = store.scheduler.domains.get(name, Domain(name))
@@ -154,7 +175,7 @@ class HtmlPages:
         }
         return await self._rendered("domain", values)
 
-    async def _entry(self, request: PageRequest) -> PageResponse:
+    async def _entry(self, request: HttpRequest) -> HttpResponse:
         key = request.fields.get(b"key", b"")
         store, now = self._context.store, self._now()
         entry = store.find(key) if key else None
@@ -183,7 +204,7 @@ class HtmlPages:
         }
         return await self._rendered("entry", values)
 
-    async def _entries_that_begin(self, key: bytes) -> PageResponse:
+    async def _entries_that_begin(self, key: bytes) -> HttpResponse:
         store = self._context.store
         found, more = page_figures.entries_that_begin(store, key) if key else ([], False)
         status = HTTPStatus.OK if found or not key else HTTPStatus.NOT_FOUND
@@ -209,3 +230,61 @@ def _templates() -> dict[str, Template]:
     for name in PARTS:
         environment.get_template(f"{name}.html")
     return {name: environment.get_template(f"{name}.html") for name in NAMES}
+
+
+async def refusal(grants: Grants | None, request: HttpRequest) -> HttpResponse | None:
+    """Return why a page is not shown; None: it is.
+
+    A wrong token is answered after a second, as AUTH is, and its connection is closed.
+
+    Args:
+        grants: Tokens of the daemon; None: clients need none.
+        request: Request, with its header fields.
+    """
+    refused = refusal_of_name(request)
+    if refused is not None or grants is None:
+        return refused
+    token = token_of(request.headers.get(b"authorization", b""))
+    if token is not None:
+        grant = grants.find(token)
+        if grant is not None and grant.covers_everything and grant.rights & Right.READ:
+            return None
+        LOG.info(
+            LogEvent(
+                "auth-failed",
+                peer=request.peer,
+                http="wrong token, or one without read and the prefix ''",
+            )
+        )
+        await trio.sleep(AUTH_FAILURE_SECONDS)
+        return _unauthorized((b"connection", b"close"))
+    return _unauthorized()
+
+
+def refusal_of_name(request: HttpRequest) -> HttpResponse | None:
+    """Return why a path with names of domains is not shown to this Host; None: it is."""
+    if is_local(request.headers.get(b"host", b"")):
+        return None
+    return plain(HTTPStatus.MISDIRECTED_REQUEST, NOT_LOCAL)
+
+
+def _unauthorized(*headers: tuple[bytes, bytes]) -> HttpResponse:
+    return plain(HTTPStatus.UNAUTHORIZED, NEEDS_TOKEN)._replace(headers=(*_CHALLENGE, *headers))
+
+
+def token_of(field: bytes) -> bytes | None:
+    """Return the password of the header field Authorization, whatever the user name is."""
+    scheme, _, coded = field.partition(b" ")
+    if scheme.lower() != b"basic" or len(coded) > 2 * AUTH_TOKEN_BYTES_MAX:
+        return None
+    try:
+        return b64decode(coded, validate=True).partition(b":")[2]
+    except ValueError:
+        return None
+
+
+def is_local(host: bytes) -> bool:
+    """Whether the header field Host names this machine: localhost or a loopback address."""
+    name = host.decode("ascii", "replace").lower()
+    name = name.partition("]")[0].strip("[") if name.startswith("[") else name.partition(":")[0]
+    return Tcp(name, 0).is_loopback

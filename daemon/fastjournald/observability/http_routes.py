@@ -8,16 +8,15 @@ from http import HTTPStatus
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from fastjournal.http_server import HttpRequest, HttpResponse, Route
 from fastjournal.limits import CLOCK_STEP_US_MIN
-from fastjournald.observability.html_pages import HtmlPages
-from fastjournald.observability.http_app import Page, PageRequest, PageResponse
+from fastjournald.observability.html_pages import HtmlPages, refusal_of_name
 from fastjournald.observability.metrics import Metrics
-from fastjournald.observability.page_access import refusal_of_name
 from fastjournald.runtime import Runtime
 
 
-def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]:
-    """Return the pages of a daemon, by path.
+def routes_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Route]:
+    """Return the routes of a daemon, by path.
 
     Args:
         runtime: The daemon's parts.
@@ -26,32 +25,33 @@ def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]
     one_at_a_time = trio.Lock()
     figures = Metrics(runtime, one_at_a_time)
 
-    async def metrics(request: PageRequest) -> PageResponse:
+    async def metrics(request: HttpRequest) -> HttpResponse:
         refused = refusal_of_name(request)
         if refused is not None:
             return refused
-        return PageResponse(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
+        return HttpResponse(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
 
-    async def healthz(_: PageRequest) -> PageResponse:
+    async def healthz(_: HttpRequest) -> HttpResponse:
         return _state("the log has failed" if runtime.writer.failed else "")
 
-    async def readyz(_: PageRequest) -> PageResponse:
+    async def readyz(_: HttpRequest) -> HttpResponse:
         behind_us = runtime.engine.context.behind_us(runtime.clock.now_us())
         note = ""
         if behind_us > CLOCK_STEP_US_MIN:
             note = f", but the clock is {behind_us // 1_000_000} s behind the newest record"
         return _state(unready(), note)
 
-    return {
+    handlers = {
         "/metrics": metrics,
         "/healthz": healthz,
         "/readyz": readyz,
         **HtmlPages(runtime, unready, one_at_a_time).by_path(),
     }
+    return {path: Route(handler) for path, handler in handlers.items()}
 
 
-def _state(trouble: str, note: str = "") -> PageResponse:
+def _state(trouble: str, note: str = "") -> HttpResponse:
     """Return the answer to whether all is well; ``note``: what is to be known where it is."""
     if trouble:
-        return PageResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
-    return PageResponse(HTTPStatus.OK, f"ok{note}\n".encode())
+        return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+    return HttpResponse(HTTPStatus.OK, f"ok{note}\n".encode())

@@ -1,13 +1,14 @@
 """Metrics: the daemon's counters in the form that Prometheus reads.
 
 Everything is counted where it happens, as plain integers; here they are only read. Figures over
-all domains are computed in slices, so that a million domains do not hold up requests.
-Requests, memory and event loop are here; entries, log and process have modules of their own.
+all domains are computed in slices, so that a million domains do not hold up requests. Functions
+yield the metrics by subject: requests, connections, entries, log, archive, values, memory, event
+loop. Those of the process are in ``process_metrics``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -15,29 +16,26 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
 from fastjournal.build_info import BuildInfo, build_info
+from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.protocol import Function
 from fastjournal.stderr_queue import bytes_waiting, lines_dropped
-from fastjournald.observability.domain_totals import Totals, total
-from fastjournald.observability.entry_metrics import entry_metrics, value_metrics
-from fastjournald.observability.log_metrics import archive_metrics, log_metrics
-from fastjournald.observability.metric_values import (
-    function_name,
-    histogram,
-    labelled_counter,
-    latency_histogram,
-)
+from fastjournald.compaction.policy import excess
+from fastjournald.engine.handlers.stats import oldest_due
+from fastjournald.engine.value_memory import memory_bytes
+from fastjournald.histogram import Histogram, Latencies
+from fastjournald.observability.domain_totals import SharedTotals, TimeSlices, Totals, total
 from fastjournald.observability.page_text import shown
 from fastjournald.observability.process_metrics import (
     ProcessFigures,
     process_figures,
     start_seconds,
 )
-from fastjournald.observability.shared_totals import SharedTotals
-from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
 
@@ -251,3 +249,284 @@ async def _labels(names: list[bytes]) -> dict[bytes, str]:
         labels[name] = shown(name)
         await slices.give_way()
     return labels
+
+
+# --- by subject ---------------------------------------------------------------------------------
+
+
+def entry_metrics(
+    runtime: Runtime, totals: Totals, labels: Mapping[bytes, str]
+) -> Iterator[Metric]:
+    """Yield metrics of entries, domains and leases.
+
+    Args:
+        runtime: The daemon's parts.
+        totals: Figures of all domains.
+        labels: Names of the largest domains as text.
+    """
+    store = runtime.engine.store
+    entries = GaugeMetricFamily(
+        "fastjournal_entries",
+        "Entries by state; due and delayed ones wait, plain ones are in no queue.",
+        labels=["state"],
+    )
+    counts = store.counts()
+    entries.add_metric(["due"], counts.due)
+    entries.add_metric(["delayed"], counts.delayed)
+    entries.add_metric(["worked_on"], counts.leased)
+    entries.add_metric(["buried"], counts.buried)
+    entries.add_metric(["plain"], counts.plain)
+    yield entries
+    yield GaugeMetricFamily(
+        "fastjournal_domains", "Domains with entries.", len(store.scheduler.domains)
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_paused_domains",
+        "Paused domains, with entries or without.",
+        len(store.rules.pauses),
+    )
+    now = runtime.clock.now_us()
+    yield GaugeMetricFamily(
+        "fastjournal_oldest_due_seconds",
+        "Time since the oldest unleased entry became due; 0: none is due.",
+        _age(totals.oldest_due_us, now),
+    )
+    yield from _domain_metrics(runtime, totals, labels, now)
+    yield CounterMetricFamily(
+        "fastjournal_leases_lost",
+        "Leases that ended by time, without completion or release.",
+        store.leases.lost,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
+    )
+
+
+def _domain_metrics(
+    runtime: Runtime, totals: Totals, labels: Mapping[bytes, str], now: int
+) -> Iterator[Metric]:
+    """Yield gauges of the domains with most entries: each is a time series in a database."""
+    domains = runtime.engine.store.scheduler.domains
+    gauges = [
+        GaugeMetricFamily(
+            f"fastjournal_domain_{name}",
+            f"{text}, of the {METRICS_DOMAINS_MAX} domains with most entries.",
+            labels=["domain"],
+        )
+        for name, text in (
+            ("waiting_entries", "Entries due or delayed"),
+            ("worked_on_entries", "Leased entries"),
+            ("buried_entries", "Dead letters"),
+            ("oldest_due_seconds", "Time since the oldest entry became due; 0: none is due"),
+        )
+    ]
+    for name in totals.largest.names():
+        domain = domains.get(name)
+        # one that has gone since is empty
+        figures: tuple[float, ...] = (0, 0, 0, 0)
+        if domain is not None:
+            waiting = len(domain.ready) + len(domain.delayed)
+            age = _age(oldest_due(domain), now)
+            figures = (waiting, domain.worked_on, domain.buried, age)
+        for gauge, figure in zip(gauges, figures, strict=True):
+            gauge.add_metric([labels[name]], figure)
+    yield from gauges
+
+
+def value_metrics(runtime: Runtime) -> Iterator[Metric]:
+    """Yield metrics of the value cache; none without ``--memory-limit``."""
+    store, counters = runtime.engine.store, runtime.counters
+    values = store.values
+    if values is None:
+        return
+    yield GaugeMetricFamily(
+        "fastjournal_entries_memory_bytes",
+        "Estimated memory of entries.",
+        memory_bytes(store),
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_entries_memory_limit_bytes",
+        "Limit of the memory of entries: memory-limit without the program itself.",
+        values.bytes_max,
+    )
+    yield GaugeMetricFamily("fastjournal_cold_values", "Evicted values: on disk only.", values.cold)
+    for name, text, count in (
+        ("evicted", "Values that left memory.", values.evicted),
+        ("read", "Values that were read from the disk.", counters.values_read),
+        ("not_readable", "Reads of a value that failed.", counters.values_unreadable),
+    ):
+        yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
+    yield histogram(
+        "fastjournal_value_read_seconds",
+        "Histogram of the time that requests waited for values from disk.",
+        counters.value_read_us,
+        1e-6,
+    )
+
+
+def _age(instant: int | None, now: int) -> float:
+    return 0.0 if instant is None else max(0, now - instant) / 1e6
+
+
+def log_metrics(runtime: Runtime, gauges: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield metrics of group commit, segments, disk and compaction.
+
+    Args:
+        runtime: The daemon's parts.
+        gauges: Gauges of the daemon by name, as STATS gives them.
+    """
+    commit, counters = runtime.commit, runtime.counters
+    yield histogram(
+        "fastjournal_commit_bytes",
+        "Histogram of bytes per write to the log (group commit).",
+        commit.batch_bytes,
+        1,
+    )
+    yield histogram(
+        "fastjournal_sync_seconds",
+        "Histogram of the duration of a sync of the log.",
+        commit.sync_us,
+        1e-6,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_sync_in_thread",
+        "1 while syncs run in a thread because the disk is slow, 0 while in the event loop.",
+        int(commit.estimate.in_thread),
+    )
+    for name, text in (
+        ("log_bytes", "Bytes of all segments of the log."),
+        ("log_live_bytes", "Bytes of the live records in the log: those that compaction keeps."),
+        ("log_segments", "Segments of the log."),
+        ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
+    ):
+        yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+    yield from _disk_space(runtime)
+    yield GaugeMetricFamily(
+        "fastjournal_compaction_debt",
+        "Part by which the log is larger than compaction leaves it; 0: it keeps up.",
+        max(0.0, excess(runtime.engine.store, runtime.writer)),
+    )
+    yield from _write_stalls(runtime)
+    yield labelled_counter(
+        "fastjournal_log_cleaned",
+        "Segments that compaction examined, by outcome.",
+        ["outcome"],
+        (((outcome,), count) for outcome, count in counters.compaction_outcomes.items()),
+    )
+    yield CounterMetricFamily(
+        "fastjournal_log_freed_bytes",
+        "Bytes that compaction freed.",
+        counters.compaction_freed_bytes,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_snapshot_entries",
+        "Live entries of the last snapshot; 0: none was taken since the start.",
+        counters.snapshot_entries,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_snapshot_seconds",
+        "Duration of the last snapshot, from its request on.",
+        counters.snapshot_seconds,
+    )
+
+
+def _disk_space(runtime: Runtime) -> Iterator[Metric]:
+    space = runtime.counters.disk_space
+    if space is None:
+        return
+    yield GaugeMetricFamily(
+        "fastjournal_disk_free_bytes",
+        "Free bytes of the file system of the log, at the last look.",
+        space.bytes,
+    )
+    if space.inodes is not None:
+        yield GaugeMetricFamily(
+            "fastjournal_disk_free_inodes",
+            "Free inodes of the file system of the log, at the last look.",
+            space.inodes,
+        )
+
+
+def _write_stalls(runtime: Runtime) -> Iterator[Metric]:
+    pressure = runtime.backpressure
+    yield GaugeMetricFamily(
+        "fastjournal_writers_waiting",
+        "Clients whose requests wait because the log is far larger than its live bytes.",
+        pressure.waiting,
+    )
+    yield CounterMetricFamily(
+        "fastjournal_writers_waits",
+        "Number of waits of clients because of the size of the log.",
+        pressure.waited,
+    )
+    yield CounterMetricFamily(
+        "fastjournal_writers_waited_seconds",
+        "Duration of these waits, in sum.",
+        pressure.waited_seconds,
+    )
+
+
+def archive_metrics(runtime: Runtime) -> Iterator[Metric]:
+    """Yield metrics of the archive of sealed segments; none without one."""
+    archive = runtime.archive
+    if archive is None:
+        return
+    waiting = archive.waiting(runtime.writer.sealed)
+    for name, text, value in (
+        ("segments", "Files in the archive of sealed segments.", archive.segments),
+        ("bytes", "Bytes of these files.", archive.bytes),
+        ("waiting_segments", "Sealed segments without a link so far.", len(waiting)),
+    ):
+        yield GaugeMetricFamily(f"fastjournal_archive_{name}", text, value)
+    for name, text, value in (
+        ("dropped_segments", "Segments that the bound removed.", archive.dropped),
+        ("missed_segments", "Segments that were never archived.", archive.missed),
+        ("failures", "Attempts to link or remove that failed.", archive.failures),
+    ):
+        yield CounterMetricFamily(f"fastjournal_archive_{name}", text, value)
+
+
+# --- labels and histograms ----------------------------------------------------------------------
+
+
+def function_name(function: int) -> str:
+    """Return the label of a function; ``unknown`` where it has no name."""
+    return Function(function).name.lower() if function >= 0 else "unknown"
+
+
+def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
+    """Return a histogram; its values are multiples of ``unit``."""
+    return HistogramMetricFamily(name, text, _buckets(values, unit), values.total * unit)
+
+
+def latency_histogram(name: str, text: str, latencies: Latencies) -> Metric:
+    """Return a histogram for each function that was asked for: others would be series of zeros."""
+    family = HistogramMetricFamily(name, text, labels=["function"])
+    for function, values in sorted(latencies.by_function.items()):
+        buckets = _buckets(values, 1e-6)
+        if buckets[-1][1]:
+            family.add_metric([function_name(function)], buckets, values.total * 1e-6)
+    return family
+
+
+def _buckets(values: Histogram, unit: float) -> list[tuple[str, float]]:
+    """Return the cumulative counts of a histogram with their bounds."""
+    *bounded, count = values.cumulative()
+    buckets = [
+        (f"{2**exponent * unit:.9g}", float(number))
+        for exponent, number in enumerate(bounded, values.exponent_min)
+    ]
+    return [*buckets, ("+Inf", float(count))]
+
+
+def labelled_counter(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    counts: Iterable[tuple[tuple[str, ...], int]],
+) -> Metric:
+    """Return a counter; ``counts`` has the values of its labels, with the count of each."""
+    counter = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counts:
+        counter.add_metric(values, count)
+    return counter

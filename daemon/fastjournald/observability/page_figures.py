@@ -16,9 +16,8 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.stats import about_domain, oldest_due
 from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
-from fastjournald.observability.domain_totals import Top
+from fastjournald.observability.domain_totals import TimeSlices, Top
 from fastjournald.observability.page_text import SECOND_US
-from fastjournald.observability.time_slices import TimeSlices
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import STATE_NAMES, Entry
 

@@ -1,0 +1,75 @@
+"""Eviction queue of connections: where a new one has no room, one that has shown nothing is closed.
+
+Connecting costs a client nothing, so silent sockets could keep out everybody else. New connections
+are taken all the same: in turn the oldest one is closed of the address that has most of them, so a
+flood evicts its own connections first. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Client = TypeVar("Client", bound=Hashable)
+
+
+class EvictionQueue(Generic[Client]):
+    """Queue of connections that have shown nothing so far, by address; oldest first."""
+
+    def __init__(self) -> None:
+        self._by_origin: dict[str, dict[Client, None]] = {}
+        self._origins: dict[int, dict[str, None]] = {}
+        """Addresses by how many clients they have."""
+        self._most = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def number_of(self, origin: str) -> int:
+        """Return how many an address has. O(1)."""
+        return len(self._by_origin.get(origin, ()))
+
+    def add(self, origin: str, client: Client) -> None:
+        """Add a client that just connected. O(1)."""
+        clients = self._by_origin.setdefault(origin, {})
+        clients[client] = None
+        self._count += 1
+        self._move(origin, len(clients) - 1, len(clients))
+
+    def discard(self, origin: str, client: Client) -> bool:
+        """Take out a client that has gone or shown something; whether it was there. O(1)."""
+        clients = self._by_origin.get(origin)
+        if clients is None or client not in clients:
+            return False
+        del clients[client]
+        self._count -= 1
+        self._move(origin, len(clients) + 1, len(clients))
+        if not clients:
+            del self._by_origin[origin]
+        return True
+
+    def _move(self, origin: str, before: int, after: int) -> None:
+        if before:
+            origins = self._origins[before]
+            del origins[origin]
+            if not origins:
+                del self._origins[before]
+        if after:
+            self._origins.setdefault(after, {})[origin] = None
+        if self._most == before and before not in self._origins:
+            # one fewer than before, or one more
+            self._most = after
+        self._most = max(self._most, after)
+
+    def pop_oldest_of(self, origin: str) -> Client:
+        """Take out the oldest client of an address, which has some. O(1)."""
+        client = next(iter(self._by_origin[origin]))
+        self.discard(origin, client)
+        return client
+
+    def pop(self) -> Client | None:
+        """Take out the oldest client of an address that has most; None: there is none. O(1)."""
+        if not self._count:
+            return None
+        return self.pop_oldest_of(next(iter(self._origins[self._most])))
