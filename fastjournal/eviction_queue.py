@@ -1,8 +1,8 @@
-"""Eviction queue of connections: where a new one has no room, one that has shown nothing is closed.
+"""Eviction queue of connections: if there are too many, close the oldest idle one of a flood.
 
-Connecting costs a client nothing, so silent sockets could keep out everybody else. New connections
-are taken all the same: in turn the oldest one is closed of the address that has most of them, so a
-flood evicts its own connections first. Pure.
+To connect costs a client nothing, so silent sockets could keep out all others. A new connection is
+always accepted: the one evicted for it is the oldest one of the address that has most of them, so
+clients of one address evict each other first. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Client = TypeVar("Client", bound=Hashable)
 
 
 class EvictionQueue(Generic[Client]):
-    """Queue of connections that have shown nothing so far, by address; oldest first."""
+    """Queue of connections that may be evicted, by address; oldest first."""
 
     def __init__(self) -> None:
         self._by_origin: dict[str, dict[Client, None]] = {}
@@ -38,7 +38,7 @@ class EvictionQueue(Generic[Client]):
         self._move(origin, len(clients) - 1, len(clients))
 
     def discard(self, origin: str, client: Client) -> bool:
-        """Take out a client that has gone or shown something; whether it was there. O(1)."""
+        """Remove a client that has gone or may not be evicted now; whether it was there. O(1)."""
         clients = self._by_origin.get(origin)
         if clients is None or client not in clients:
             return False

@@ -22,7 +22,7 @@ from fastjournald.engine.handlers.stats import oldest_due
 from fastjournald.tables.domain import Domain
 
 SLICE_SECONDS = 0.002
-"""So long is a slice: then others have their turn."""
+"""Length of a slice; after it the work yields to other clients."""
 
 
 class TimeSlices:
@@ -35,11 +35,11 @@ class TimeSlices:
 
     @property
     def seconds(self) -> float:
-        """Time that all slices took, without the turns of others."""
+        """Time of all slices, without the turns of others."""
         return self.earlier + perf_counter() - (self._over - SLICE_SECONDS)
 
     async def give_way(self) -> None:
-        """Let others have their turn if the slice is over. To be called after each small step."""
+        """Yield to other clients if the slice is over. Called after each small step."""
         if perf_counter() > self._over:
             self.earlier = self.seconds
             await trio.lowlevel.checkpoint()
@@ -49,14 +49,14 @@ class TimeSlices:
 T = TypeVar("T")
 
 PART_MAX = 0.05
-"""Part of the event loop's time that walks over all domains take at most."""
+"""Largest part of the event loop's time for walks over all domains."""
 
 CHEAP_SECONDS = 0.02
-"""A shorter walk is made for each request: nobody waits for it, and it is of this moment."""
+"""A shorter walk is made for each request, so its totals are current."""
 
 
 class SharedTotals(Generic[T]):
-    """Totals of the last walk over all domains, for as long as they are shared.
+    """Totals of the last walk over all domains, while they are shared.
 
     Args:
         walk: Computes the totals, in slices.
@@ -67,10 +67,10 @@ class SharedTotals(Generic[T]):
         self._totals: T | None = None
         self._until = 0.0
         self.shared_seconds = 0.0
-        """Time for which the last totals are shared, from the end of their walk on."""
+        """Time for which the last totals are shared, from the end of their walk."""
 
     async def get(self) -> T:
-        """Return the last totals, or those of another walk where their time is over."""
+        """Return the last totals, or those of a new walk if their time is over."""
         if self._totals is None or trio.current_time() >= self._until:
             slices = TimeSlices()
             self._totals = await self._walk(slices)
@@ -87,7 +87,7 @@ class Top(msgspec.Struct):
     heap: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
 
     def add(self, figure: int, name: bytes) -> None:
-        """Add a domain; one whose figure is 0 is none. O(log number_max)."""
+        """Add a domain, unless its figure is 0. O(log number_max)."""
         if figure > 0:
             push = heappush if len(self.heap) < self.number_max else heappushpop
             push(self.heap, (figure, name))
@@ -101,19 +101,19 @@ class Totals(msgspec.Struct):
     """Figures over all domains."""
 
     oldest_due_us: int | None = None
-    """Instant since which the oldest entry is due; None: none is."""
+    """Instant at which the oldest due entry became due; None: none is due."""
     largest: Top = msgspec.field(default_factory=lambda: Top(METRICS_DOMAINS_MAX))
-    """Those with most entries."""
+    """Domains with most entries."""
 
     def add(self, domain: Domain, oldest: int | None) -> None:
-        """Add one domain, and since when its oldest entry is due."""
+        """Add one domain, and the instant at which its oldest due entry became due."""
         if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
             self.oldest_due_us = oldest
         self.largest.add(domain.entries, domain.name)
 
 
 async def total(engine: Engine, slices: TimeSlices) -> Totals:
-    """Return the figures over all domains; it gives way to others every few milliseconds."""
+    """Return the figures over all domains, computed in time slices."""
     totals = Totals()
     for domain in list(engine.store.scheduler.domains.values()):
         totals.add(domain, oldest_due(domain))

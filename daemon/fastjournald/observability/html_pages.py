@@ -4,8 +4,8 @@
 to it (DNS rebinding), so the pages and ``/metrics``, which show names, answer to local names alone.
 Where clients of the daemon need a token, the pages need one as the password.
 
-No page shows a value, a token of a lease or a secret. Everything that clients sent is escaped
-twice: what could disturb a terminal or feign other text (``page_text``), then HTML (Jinja2).
+No page shows a value, a token of a lease or a secret. Texts of clients are escaped twice: control
+characters and ambiguous text (``page_text``), then HTML (Jinja2).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ NEEDS_TOKEN = "this page needs a token with the right read and the prefix '', as
 _CHALLENGE = ((b"www-authenticate", b'Basic realm="fastjournald: token as password"'),)
 
 REFRESH_SECONDS = 10
-"""Time after which a browser asks for the overview again, or longer where it costs much."""
+"""Interval at which a browser reloads the overview; longer if its walk takes long."""
 
 NAMES = ("overview", "domains", "domain", "entry")
-"""Pages. Their tables are includes and no macros: a macro's text is one part, whatever it costs."""
+"""Pages. Their tables are includes, not macros: a macro is rendered in one part, without yields."""
 
 PARTS = ("cells", "domains_table", "entries_table")
 
@@ -68,7 +68,7 @@ class HtmlPages:
     Args:
         runtime: The daemon's parts.
         unready: Returns why the daemon does not take all requests; empty: it does.
-        one_at_a_time: Lock that everything shares which is made in slices, `/metrics` too.
+        one_at_a_time: Lock of all work in time slices: the pages and `/metrics`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class HtmlPages:
         refused = await refusal(self._context.grants, request)
         if refused is not None:
             return refused
-        # so all pages and metrics together have one slice of a turn
+        # one slice of each turn of the event loop for all pages and metrics together
         async with self._one_at_a_time:
             return await page(request)
 
@@ -180,7 +180,7 @@ class HtmlPages:
         store, now = self._context.store, self._now()
         entry = store.find(key) if key else None
         if entry is None and key != key.strip():
-            # people paste spaces; the links of the pages hold whole keys, which may end with one
+            # people paste spaces; links of the pages have whole keys, which may end with a space
             key = key.strip()
             entry = store.find(key) if key else None
         if entry is None:

@@ -1,9 +1,9 @@
 """Metrics: the daemon's counters in the form that Prometheus reads.
 
-Everything is counted where it happens, as plain integers; here they are only read. Figures over
-all domains are computed in slices, so that a million domains do not hold up requests. Functions
-yield the metrics by subject: requests, connections, entries, log, archive, values, memory, event
-loop. Those of the process are in ``process_metrics``.
+The parts of the daemon count, in plain integers; this module only reads. Figures over all domains
+are computed in time slices, so a million domains delay no request. Functions yield the metrics by
+subject: requests, connections, entries, log, archive, values, memory, event loop. Those of the
+process are in ``process_metrics``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Metrics(Collector):
 
     Args:
         runtime: The daemon's parts.
-        one_at_a_time: Lock that everything shares which is made in slices; None: nothing else is.
+        one_at_a_time: Lock of all work in time slices; None: there is no other.
     """
 
     def __init__(self, runtime: Runtime, one_at_a_time: trio.Lock | None = None) -> None:
@@ -305,7 +305,7 @@ def entry_metrics(
 def _domain_metrics(
     runtime: Runtime, totals: Totals, labels: Mapping[bytes, str], now: int
 ) -> Iterator[Metric]:
-    """Yield gauges of the domains with most entries: each is a time series in a database."""
+    """Yield gauges of the domains with most entries only: each is a time series of Prometheus."""
     domains = runtime.engine.store.scheduler.domains
     gauges = [
         GaugeMetricFamily(
@@ -322,7 +322,7 @@ def _domain_metrics(
     ]
     for name in totals.largest.names():
         domain = domains.get(name)
-        # one that has gone since is empty
+        # a domain that was removed since then is empty
         figures: tuple[float, ...] = (0, 0, 0, 0)
         if domain is not None:
             waiting = len(domain.ready) + len(domain.delayed)
@@ -500,7 +500,7 @@ def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
 
 
 def latency_histogram(name: str, text: str, latencies: Latencies) -> Metric:
-    """Return a histogram for each function that was asked for: others would be series of zeros."""
+    """Return a histogram for each requested function: others would be series of zeros."""
     family = HistogramMetricFamily(name, text, labels=["function"])
     for function, values in sorted(latencies.by_function.items()):
         buckets = _buckets(values, 1e-6)

@@ -1,7 +1,7 @@
 """Page figures: the domains that matter most on the page, found in time slices.
 
-A look at all domains takes as long as there are domains, and never more than a slice of the event
-loop. Figures of the daemon and of one domain are those of STATS, by the same functions.
+A walk over all domains takes time in proportion to their number, in slices of the event loop.
+Figures of the daemon and of one domain are those of STATS, by the same functions.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def entries_that_begin(store: Store, prefix: bytes) -> tuple[list[EntryRow], boo
     """Return entries that have a key, URI or link with this prefix, in the order of these.
 
     Returns:
-        As many as a page shows, and whether there may be more. Some keys of the index may not stand
-        any more: so many keys are looked at, and no more.
+        As many as a page shows, and whether there may be more. Keys of the index may be deleted
+        already, so the number of keys looked at has a bound.
     """
     index = store.keys.sorted_keys()
     keys = list(islice(index.between(prefix, prefix_stop(prefix)), PAGE_LOOKS_MAX))
@@ -172,14 +172,14 @@ async def entries_of(context: Context, names: list[bytes], *, leased: bool) -> l
     found: list[EntryRow] = []
     slices = TimeSlices()
     share = max(1, PAGE_ENTRIES_MAX // max(1, len(names)))
-    for domain in _standing(context, names):
+    for domain in _existing(context, names):
         found += (first_leased if leased else first_buried)(context.store, domain, share)
         await slices.give_way()
     return found
 
 
-def _standing(context: Context, names: list[bytes]) -> Iterator[Domain]:
-    """Yield the domains that are still there when their turn comes."""
+def _existing(context: Context, names: list[bytes]) -> Iterator[Domain]:
+    """Yield the domains that still exist when their turn comes."""
     domains = context.store.scheduler.domains
     for name in names:
         domain = domains.get(name)

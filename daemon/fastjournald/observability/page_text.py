@@ -15,7 +15,7 @@ _UNSEEN_BLANK = re.compile(r"^ | (?= )| $")
 SECOND_US = 1_000_000
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
-"""Bytes that show that a text is too long: a character has four at most."""
+"""Bytes that are enough to see that a text is too long: a character has at most four."""
 _YEAR_9999_US = 253_402_300_799 * SECOND_US
 
 
@@ -32,7 +32,7 @@ def shown(data: bytes | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that may have texts of clients in it."""
+    """Return a text that may contain texts of clients, escaped."""
     return safe_text(text)
 
 

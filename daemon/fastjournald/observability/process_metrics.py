@@ -1,7 +1,7 @@
 """Process metrics: processor time, memory, descriptors and start of the daemon, by /proc/self.
 
-prometheus_client's collector needs /proc/stat, which ``ProcSubset=pid`` of the systemd unit hides:
-it then has no figures at all, and says nothing. The names are those that it gives.
+The collector of prometheus_client needs /proc/stat, which ``ProcSubset=pid`` of the systemd unit
+hides: it then silently has no figures. The names of the metrics are those of that collector.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 class ProcessFigures(msgspec.Struct, frozen=True):
-    """Figures of the process at one moment; None: the system did not tell."""
+    """Figures of the process at one moment; None: unknown."""
 
     cpu_seconds: float
     files_max: float
@@ -60,10 +60,10 @@ def process_figures() -> ProcessFigures:
 
 
 def start_seconds() -> float | None:
-    """Return when this process began, in seconds since 1970; None: the system does not tell."""
+    """Return when this process began, in seconds since 1970; None: unknown."""
     try:
         with open("/proc/self/stat", "rb") as file:
-            # behind the name, which may hold anything; proc(5) counts from 1, and 22 is starttime
+            # after the name, which may contain anything; proc(5) counts from 1, and 22 is starttime
             ticks = int(file.read().rpartition(b")")[2].split()[19])
     except OSError:
         return None
@@ -76,14 +76,14 @@ def _memory_bytes() -> tuple[int, int] | None:
         with open("/proc/self/statm", "rb") as file:
             virtual, resident, *_ = file.read().split()
     except OSError:
-        # no file can be opened: a figure less, and no reason to stop
+        # no file can be opened: leave out one figure
         return None
     return int(virtual) * _PAGE_BYTES, int(resident) * _PAGE_BYTES
 
 
 def _files() -> int | None:
     try:
-        # without the one that the look itself takes
+        # without the descriptor of this listing
         return len(os.listdir("/proc/self/fd")) - 1
     except OSError:
         return None
