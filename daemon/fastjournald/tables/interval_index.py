@@ -1,7 +1,12 @@
 """Interval index: which ranges of keys contain a key. A balanced tree (AVL) by the bounds. Pure.
 
 Each node knows how far the ranges of its subtree reach, so a search leaves out what ends before the
-key, and what begins behind it. n is the number of different ranges.
+key, and what begins after it. n is the number of different ranges.
+
+It is here instead of a library (``tests.bench.bench_pubsub --indexes``): a SET beside 100,000
+ranges takes 11 us; 19 us with intervaltree of PyPI, which returns all ranges that contain a key at
+once and in no order; 4,200 us with a sorted list of the bounds, which reads all that begin before
+the key.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Sorted list of entries by bytes, in chunks with ranks in arrays. Pure.
 
-Entries of a domain stand in such lists by:
+It is here instead of ``SortedKeyList`` of sortedcontainers, which compares keys that are anywhere
+in memory: with a million waiting entries a whole SET at a random place takes 13.0 us with this list
+and 16.3 us with that one. Other requests, and those beside ten thousand entries, take 2 to 8 % less
+(``tests.bench.bench_growth --lists``).
+
+The lists of a domain are sorted by:
 
     ready    the facts of the entry: priority, not before, arrival; the buried have the same
     delayed  its ``delay_key``: instant u64, arrival u64
 
-The key of an entry must not change while it stands in such a list: ``Scheduler.facts_change`` takes
-it out and puts it back. n is the number of entries.
-
-``SortedKeyList`` of sortedcontainers compares keys that lie anywhere in memory: with a million
-waiting entries a SET at a random place takes far longer with it (tests.bench.bench_growth).
+The key of an entry must not change while the entry is in such a list: ``Scheduler.facts_change``
+takes it out and puts it back. n is the number of entries.
 """
 
 from __future__ import annotations
