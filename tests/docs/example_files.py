@@ -11,16 +11,13 @@ import textwrap
 from pathlib import Path
 
 import click
-import msgspec
 
 from fastjournal.options import ENVIRONMENT, HELP
 from fastjournal.spark.nightly import command as nightly
-from fastjournald.config.command_line import UNITS
-from fastjournald.config.options import Config
-from fastjournald.main import new_command
+from fastjournald.config.options import DECLARED
 from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
-from tests.docs.reference_pages import allowed
+from tests.docs.reference_pages import allowed, meaning
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "systemd"
@@ -58,32 +55,22 @@ def daemon_example() -> str:
         " the command line has"
         " precedence. fastjournald --config FILE --check-config examines a file."
     )
-    fields = {field.name: field for field in msgspec.inspect.type_info(Config).fields}
-    for option in new_command().params:
-        field = fields.get(str(option.name))
-        if field is None:
-            continue
-        assert isinstance(option, click.Option)
-        text, _, _ = (option.help or "").partition("  [")
-        unit = UNITS.get(str(option.metavar))
-        notes = [f"{unit.capitalize()}."] if unit else []
-        if not isinstance(field.type, msgspec.inspect.StrType | msgspec.inspect.ListType):
-            values = re.sub(r"(?<=\d),(?=\d)", "_", allowed(field.type).replace("`", ""))
-            notes.append(f"Allowed: {values}.")
-        lines += ["", *comment(" ".join([text.replace("  Required.", ""), *notes]))]
-        default = field.default
-        if default is msgspec.NODEFAULT:
-            default = field.default_factory()
-        value = NEEDED_BY_THE_UNIT.get(field.name)
+    for option in DECLARED.values():
+        text = meaning(option)
+        if option.choices or option.kind not in (str, list):
+            values = re.sub(r"(?<=\d),(?=\d)", "_", allowed(option).replace("`", ""))
+            text += f" Allowed: {values}."
+        lines += ["", *comment(text)]
+        value = NEEDED_BY_THE_UNIT.get(option.name)
         mark = "" if value else "# "
-        if field.name in USUAL:
-            value = USUAL[field.name]
+        if option.name in USUAL:
+            value = USUAL[option.name]
             lines += comment(
                 "Default: off. The nightly report needs it for its history: throughput, times,"
                 " failures. Set FASTJOURNAL_ARCHIVE in fastjournal-nightly.env then, or the archive"
                 " grows without a reader."
             )
-        lines.append(f"{mark}{field.name} = {json.dumps(value or default)}")
+        lines.append(f"{mark}{option.name} = {json.dumps(value or option.default)}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,37 +9,30 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import click
-
-from fastjournald.main import new_command
+from fastjournal.options import flag
+from fastjournald.config.options import DECLARED, DeclaredOption
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 HEAD = "| option | default | meaning |\n| --- | --- | --- |\n"
 MIB = 2**20
 
 
-def options() -> dict[str, click.Option]:
-    """Return the options of the daemon, by their names on the command line."""
-    return {o.opts[0]: o for o in new_command().params if isinstance(o, click.Option)}
-
-
-def default_of(option: click.Option) -> str:
+def default_of(option: DeclaredOption) -> str:
     """Return the default that the help names, bytes in MiB where there are that many."""
-    found = re.search(r"\[(.+)\]$", option.help or "")
-    if found is None:
-        return "off" if option.is_flag else ""
-    is_many = option.metavar == "BYTES" and int(found[1]) >= MIB
-    if is_many:
-        return f"{int(found[1]) // MIB} MiB"
-    return f"`{found[1]}`" if "<" in found[1] else found[1]
+    if option.kind is bool:
+        return "off"
+    if option.unit == "BYTES" and option.default >= MIB:
+        return f"{option.default // MIB} MiB"
+    found = option.shown.strip("[]") if option.shown.startswith("[") else ""
+    return f"`{found}`" if "<" in found else found
 
 
 def row(line: str) -> str:
     """Return a row of the table with names and defaults as the daemon has them."""
     first, _, meaning = line.strip("| ").split(" | ", 2)
-    known = options()
+    known = {flag(option.name): option for option in DECLARED.values()}
     found = [known[name] for name in re.findall(r"--[\w-]+", first)]
-    names = [f"`{o.opts[0]} {o.metavar or ''}".rstrip() + "`" for o in found]
+    names = [f"`{flag(o.name)} {o.unit}".rstrip() + "`" for o in found]
     defaults = [text for option in found if (text := default_of(option))]
     shown = defaults[:1] if len(set(defaults)) == 1 else defaults
     cells = ", ".join(names).replace("|", "\\|"), ", ".join(shown) or "none", meaning

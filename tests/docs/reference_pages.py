@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -19,9 +18,7 @@ import fastjournal
 from fastjournal import errors, limits
 from fastjournal.disk import DiskSpace
 from fastjournal.spool.forwarder_status import ForwarderStatus
-from fastjournald.config.command_line import UNITS
-from fastjournald.config.options import Config
-from fastjournald.main import new_command
+from fastjournald.config.options import DECLARED, UNITS, DeclaredOption
 from fastjournald.observability.metrics import Metrics
 from fj_forwarder.http_metrics import ForwarderMetrics
 from tests.docs import protocol_rules
@@ -106,18 +103,10 @@ def errors_page() -> str:
 
 def options_page() -> str:
     """Return the options of the daemon's configuration file, with their bounds."""
-    options = {str(o.name): o for o in new_command().params if isinstance(o, click.Option)}
     rows = []
-    for field in msgspec.inspect.type_info(Config).fields:
-        default = field.default
-        if default is msgspec.NODEFAULT:
-            default = field.default_factory()
-        name = field.encode_name
-        text, _, _ = (options[name].help or "").partition("  [")
-        unit = UNITS.get(str(options[name].metavar))
-        text = f"{text} {unit.capitalize()}." if unit else text
-        shown = msgspec.json.encode(default).decode()
-        rows.append((f"`{name}`", f"`{shown}`", allowed(field.type), cell(text)))
+    for option in DECLARED.values():
+        shown = msgspec.json.encode(option.default).decode()
+        rows.append((f"`{option.name}`", f"`{shown}`", allowed(option), cell(meaning(option))))
     return "\n".join(
         [
             "# Configuration of the daemon",
@@ -131,18 +120,25 @@ def options_page() -> str:
     )
 
 
-def allowed(kind: Any) -> str:
-    """Return the values that a type allows, in words."""
-    if isinstance(kind, msgspec.inspect.LiteralType):
-        return ", ".join(f"`{value}`" for value in kind.values)
-    if isinstance(kind, msgspec.inspect.BoolType):
+def meaning(option: DeclaredOption) -> str:
+    """Return the help of an option and its unit."""
+    unit = UNITS.get(option.unit)
+    return f"{option.help} {unit.capitalize()}." if unit else option.help
+
+
+def allowed(option: DeclaredOption) -> str:
+    """Return the values that an option allows, in words."""
+    if option.choices:
+        return ", ".join(f"`{value}`" for value in sorted(option.choices))
+    if option.kind is bool:
         return "`true`, `false`"
-    if isinstance(kind, msgspec.inspect.ListType):
+    if option.kind is list:
         return "list of texts"
-    if isinstance(kind, msgspec.inspect.StrType):
-        return f"text of the form `{cell(kind.pattern)}`" if kind.pattern else "text"
-    whole = "" if isinstance(kind, msgspec.inspect.IntType) else ", also fractions"
-    return f"{kind.ge:,} to {kind.le:,}{whole}"
+    bounds = option.bounds
+    if option.kind is str:
+        return f"text of the form `{cell(bounds.pattern)}`" if bounds.pattern else "text"
+    whole = "" if option.kind is int else ", also fractions"
+    return f"{bounds.ge:,} to {bounds.le:,}{whole}"
 
 
 def metrics_page() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fastjournald.config.options import Config
-from tests.docs.operating_pages import MIB, operating_page, options
+from fastjournald.config.options import DECLARED
+from tests.docs.operating_pages import MIB, operating_page
 
 TESTS = Path(__file__).resolve().parents[1]
 OPERATING = TESTS.parent / "docs/operating.md"
@@ -38,7 +38,7 @@ def test_limits_of_the_page_have_the_defaults_of_their_options() -> None:
     checked = 0
     for bound, shown, names, *_ in rows:
         for name in re.findall(r"`(--[\w-]+)`(?! of )", names):
-            value = getattr(Config(), str(options()[name].name))
+            value = DECLARED[name.strip("-").replace("-", "_")].default
             forms = (f"{value:,}", f"{value} s", f"{value // MIB} MiB", f"{value / 3600:g} h")
             wanted = forms if value else ("no limit",)
             assert any(re.search(rf"(?<![\d,]){form}\b", shown) for form in wanted), bound

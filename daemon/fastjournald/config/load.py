@@ -16,15 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from fastjournal.errors import ConfigError
+from fastjournal.options import flag
 from fastjournald.config.addresses import Tcp, address_text, parse_place
-from fastjournald.config.command_line import OPTIONS, Number
-from fastjournald.config.options import Config
+from fastjournald.config.options import DECLARED, Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
-
-HINTS = {
-    str(option.name): option.type.hint for option in OPTIONS if isinstance(option.type, Number)
-}
-"""Advice for options that are numbers."""
 
 
 class Loaded(NamedTuple):
@@ -151,8 +146,8 @@ def _convert(values: dict[str, object], file: str | None) -> Loaded:
             name = re.split(r"[`\[]", where)[0]  # of one in a list: ``listen[0]``
             assert name in valid, "each round takes one away"
             shown = where.rstrip("`")
-            shown = shown if file is not None else "--" + shown.replace("_", "-")
-            errors.append(ConfigError(f"{shown}: {text}", path=file, hint=HINTS.get(name)))
+            shown = shown if file is not None else flag(shown)
+            errors.append(ConfigError(f"{shown}: {text}", path=file, hint=DECLARED[name].hint))
             wrong.add(name)
 
 

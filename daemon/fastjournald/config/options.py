@@ -1,12 +1,14 @@
 """Options of the daemon: one struct, filled from a TOML file and from the command line.
 
-Names in the file equal the attributes here; on the command line ``_`` is ``-``, and flags win.
+An attribute is the one declaration of an option: name, type, bounds, default, unit and help. Flags,
+checks, the example file and the reference follow from it. Names in the file equal the attributes;
+on the command line ``_`` is ``-``, and flags win.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -29,77 +31,165 @@ PROGRAM_BYTES = 56 * 1024 * 1024
 """Part of memory-limit for the program itself: 37 MiB without any entry, and a usual load in
 flight."""
 
-Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
-SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
-Bytes = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+UNITS: Final = {"MS": "milliseconds", "BYTES": "bytes", "S": "seconds"}
+"""Units of numbers, by the word that stands for the value in the help."""
+
+
+def about(help: str, *, shown: str | None = None) -> Meta:
+    """Return the help of an option for its type.
+
+    Args:
+        help: It.
+        shown: End of the help; None: the default in brackets, or ``[off]`` for an empty one.
+    """
+    return Meta(description=help, extra={"shown": shown})
+
+
+def _of(unit: str, **bounds: Any) -> Meta:
+    """Return bounds and the word that stands for the value in the help."""
+    return Meta(extra={"unit": unit}, **bounds)
+
+
+Seconds = Annotated[int, _of("S", ge=0, le=SECONDS_MAX)]
+SecondsNotNone = Annotated[int, _of("S", ge=1, le=SECONDS_MAX)]
+Bytes = Annotated[int, _of("BYTES", ge=0, le=BYTES_MAX)]
+File = Annotated[str, _of("FILE")]
+Directory = Annotated[str, _of("DIR")]
 
 
 class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Options of an administrator. Sizes are bytes; other units are in the descriptions."""
+    """Options of an administrator, in the order of the help."""
 
-    cmdlog_path: str = ""
-    listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
-    ready_file: str = ""
-    socket_mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "0660"
-    """Permissions of unix sockets, octal."""
-    tls_cert: str = ""
-    """With ``tls_key``: TCP connections speak TLS. PEM files."""
-    tls_key: str = ""
-    tls_client_ca: str = ""
-    """Clients need a certificate that one of these authorities has signed."""
-    auth_tokens: str = ""
-    """File of tokens; empty: clients need none."""
-    auth_timeout: SecondsNotNone = limits.AUTH_SECONDS
-    """Seconds until AUTH."""
-    insecure: bool = False
-    cmdlog_sync: Literal["always", "interval", "os"] = "always"
-    cmdlog_sync_int: Annotated[int, Meta(ge=1, le=MILLISECONDS_MAX)] = 1000
-    """Milliseconds."""
-    cmdlog_clean_int: Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)] = 300_000
-    """Milliseconds."""
-    cmdlog_seg_size: Annotated[int, Meta(ge=4096, le=SEGMENT_BYTES_MAX)] = limits.SEGMENT_BYTES_MAX
-    max_value: Annotated[int, Meta(ge=1, le=limits.VALUE_BYTES_LIMIT)] = limits.VALUE_BYTES_MAX
-    max_reply: Annotated[int, Meta(ge=4096, le=2**30)] = limits.REPLY_BYTES_MAX
-    max_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = limits.CONNECTIONS_MAX
-    max_inflight: Annotated[int, Meta(ge=65_536, le=BYTES_MAX)] = limits.INFLIGHT_BYTES_MAX
-    request_timeout: SecondsNotNone = limits.REQUEST_SECONDS_MAX
-    """Seconds."""
-    send_timeout: SecondsNotNone = limits.SEND_SECONDS_MAX
-    """Seconds."""
-    idle_timeout: Seconds = limits.IDLE_SECONDS_MAX
-    """Seconds; 0: without end."""
-    memory_limit: Bytes = 0
-    """0: none."""
-    min_free_bytes: Bytes = limits.MIN_FREE_BYTES
-    default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
-    """Seconds."""
-    max_attempts: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
-    retry_delay: Seconds = limits.RETRY_DELAY_US // 1_000_000
-    """Seconds."""
-    retry_delay_max: Seconds = limits.RETRY_DELAY_US_MAX // 1_000_000
-    """Seconds."""
-    default_interval: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 0
-    """Seconds, also fractions, between two deliveries of a domain without LIMIT; 0: none."""
-    default_jobs: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
-    """Leased entries of a domain without LIMIT; 0: any number."""
-    tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
-    """Seconds."""
-    tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
-    tombstones_bytes_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_BYTES_MAX
-    max_clock_skew: Seconds = limits.CLOCK_SKEW_US_MAX // 1_000_000
-    """Seconds."""
-    max_postpone: Seconds = limits.POSTPONE_US_MAX // 1_000_000
-    """Seconds."""
-    snapshot_dir: str = ""
-    archive_dir: str = ""
-    """Empty: off."""
-    archive_bytes_max: Bytes = 0
-    """0: any size."""
-    repair: bool = False
-    http: str = ""
-    """Empty: off."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: LogFormat = "text"
+    listen: Annotated[
+        list[str],
+        _of("HOST:PORT|unix:PATH"),
+        about("Address to listen on, repeatable; port 0 picks one."),
+    ] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
+    ready_file: Annotated[
+        str,
+        _of("PATH"),
+        about("File written when requests are accepted: one bound address a line.", shown=""),
+    ] = ""
+    cmdlog_path: Annotated[Directory, about("Directory of the command log.", shown="Required.")] = (
+        ""
+    )
+    cmdlog_sync: Annotated[
+        Literal["always", "interval", "os"],
+        about("Sync of the log: before each OK, each interval, or by the system."),
+    ] = "always"
+    cmdlog_sync_int: Annotated[
+        int, _of("MS", ge=1, le=MILLISECONDS_MAX), about("Interval of the sync policy interval.")
+    ] = 1000
+    cmdlog_clean_int: Annotated[
+        int, _of("MS", ge=0, le=MILLISECONDS_MAX), about("Interval of log compaction; 0: none.")
+    ] = 300_000
+    cmdlog_seg_size: Annotated[
+        int, _of("BYTES", ge=4096, le=SEGMENT_BYTES_MAX), about("Size of a log segment.")
+    ] = limits.SEGMENT_BYTES_MAX
+    max_value: Annotated[
+        int, _of("BYTES", ge=1, le=limits.VALUE_BYTES_LIMIT), about("Largest value.")
+    ] = limits.VALUE_BYTES_MAX
+    max_reply: Annotated[
+        int, _of("BYTES", ge=4096, le=2**30), about("Largest reply of several entries.")
+    ] = limits.REPLY_BYTES_MAX
+    socket_mode: Annotated[
+        str, _of("OCTAL", pattern="^0?[0-7]{3}$"), about("Mode of unix sockets.")
+    ] = "0660"
+    tls_cert: Annotated[File, about("Certificate chain (PEM); TCP connections use TLS.")] = ""
+    tls_key: Annotated[File, about("Key of the certificate, mode 0600 or 0640.", shown="")] = ""
+    tls_client_ca: Annotated[
+        File, about("Authorities whose certificates clients need (mutual TLS).")
+    ] = ""
+    auth_tokens: Annotated[
+        File, about("Tokens and their rights, mode 0600: clients need AUTH.")
+    ] = ""
+    auth_timeout: Annotated[SecondsNotNone, about("Longest time of a client until AUTH.")] = (
+        limits.AUTH_SECONDS
+    )
+    insecure: Annotated[
+        bool, about("Allow --listen addresses of other machines without TLS and tokens.")
+    ] = False
+    max_connections: Annotated[
+        int, _of("N", ge=1, le=1_000_000), about("Connections at once; more get busy.")
+    ] = limits.CONNECTIONS_MAX
+    max_inflight: Annotated[
+        int, _of("BYTES", ge=65_536, le=BYTES_MAX), about("Memory of all connections.")
+    ] = limits.INFLIGHT_BYTES_MAX
+    request_timeout: Annotated[
+        SecondsNotNone, about("Time from first to last byte of a request.")
+    ] = limits.REQUEST_SECONDS_MAX
+    send_timeout: Annotated[SecondsNotNone, about("Time until a client reads of its replies.")] = (
+        limits.SEND_SECONDS_MAX
+    )
+    idle_timeout: Annotated[Seconds, about("Time without requests; 0: no limit.")] = (
+        limits.IDLE_SECONDS_MAX
+    )
+    memory_limit: Annotated[
+        Bytes, about("Memory limit: more values are on the disk only; 0: no limit.")
+    ] = 0
+    min_free_bytes: Annotated[Bytes, about("Free space; read-only with less.")] = (
+        limits.MIN_FREE_BYTES
+    )
+    default_lease: Annotated[SecondsNotNone, about("Lease of a NEXT without a timeout.")] = (
+        limits.LEASE_US_DEFAULT // 1_000_000
+    )
+    max_attempts: Annotated[
+        int, _of("N", ge=0, le=0xFFFF), about("Failed attempts until buried; 0: no limit.")
+    ] = 0
+    retry_delay: Annotated[Seconds, about("Delay after a first failed attempt; doubles.")] = (
+        limits.RETRY_DELAY_US // 1_000_000
+    )
+    retry_delay_max: Annotated[Seconds, about("Longest delay after a failed attempt.")] = (
+        limits.RETRY_DELAY_US_MAX // 1_000_000
+    )
+    default_interval: Annotated[
+        float,
+        _of("S", ge=0, le=SECONDS_MAX),
+        about("Least time between two deliveries of a domain without LIMIT; 0: none."),
+    ] = 0
+    default_jobs: Annotated[
+        int,
+        _of("N", ge=0, le=NUMBER_MAX),
+        about("Most leased entries of a domain without LIMIT; 0: no limit."),
+    ] = 0
+    tombstone_ttl: Annotated[Seconds, about("Time that tombstones of deletions stay.")] = (
+        limits.TOMBSTONE_TTL_US // 1_000_000
+    )
+    tombstones_max: Annotated[
+        int, _of("N", ge=1, le=NUMBER_MAX), about("Number of tombstones at most.")
+    ] = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: Annotated[
+        int, _of("BYTES", ge=1, le=NUMBER_MAX), about("Memory of tombstones at most.")
+    ] = limits.TOMBSTONES_BYTES_MAX
+    max_clock_skew: Annotated[Seconds, about("Most time a client's clock is ahead.")] = (
+        limits.CLOCK_SKEW_US_MAX // 1_000_000
+    )
+    max_postpone: Annotated[Seconds, about("Most delay that SETs add to a URI; 0: any.")] = (
+        limits.POSTPONE_US_MAX // 1_000_000
+    )
+    snapshot_dir: Annotated[
+        Directory, about("Directory of snapshots.", shown="[<cmdlog-path>/snapshots]")
+    ] = ""
+    archive_dir: Annotated[
+        Directory, about("Sealed segments are linked there before the log is cleaned.")
+    ] = ""
+    archive_bytes_max: Annotated[Bytes, about("Beyond it, the oldest go; 0: any size.")] = 0
+    repair: Annotated[
+        bool,
+        about("Repair damage in the log: keep the bytes aside, list the losses, and start."),
+    ] = False
+    http: Annotated[
+        str,
+        _of("HOST:PORT"),
+        about("HTTP address of the page, metrics and health, loopback only."),
+    ] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        about("Lowest level of log lines on standard error."),
+    ] = "info"
+    log_format: Annotated[
+        LogFormat, about("Form of log lines: text, or one JSON object a line.")
+    ] = "text"
 
     @property
     def snapshot_directory(self) -> str:
@@ -124,3 +214,55 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             postpone_us_max=self.max_postpone * 1_000_000,
             memory_bytes_max=self.memory_limit and max(1, self.memory_limit - PROGRAM_BYTES),
         )
+
+
+class DeclaredOption(NamedTuple):
+    """Declaration of an option."""
+
+    name: str
+    kind: type
+    """int, float, bool, str or list."""
+    choices: tuple[str, ...]
+    """Values of an option of words."""
+    bounds: Meta
+    """Its ``ge``, ``le`` and ``pattern``."""
+    default: Any
+    help: str
+    unit: str
+    shown: str
+    """End of the help."""
+
+    @property
+    def hint(self) -> str | None:
+        """Advice for a value that should be a number, and is none."""
+        if self.kind not in (int, float):
+            return None
+        of_what = f" of {UNITS[self.unit]}, without a unit" if self.unit in UNITS else ""
+        return f"give a {'whole ' if self.kind is int else ''}number{of_what}"
+
+
+def _declared(field: msgspec.structs.FieldInfo) -> DeclaredOption:
+    kind, *metas = get_args(field.type)
+    default = field.default
+    if default is msgspec.NODEFAULT:
+        default = field.default_factory()
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    kind = str if choices else get_origin(kind) or kind
+    shown = metas[-1].extra["shown"]
+    if shown is None and kind is not bool:
+        text = ", ".join(default) if kind is list else default
+        shown = f"[{'off' if text == '' else text}]"
+    return DeclaredOption(
+        name=field.name,
+        kind=kind,
+        choices=choices,
+        bounds=metas[0],
+        default=default,
+        help=metas[-1].description,
+        unit=metas[0].extra.get("unit", ""),
+        shown=shown or "",
+    )
+
+
+DECLARED: Final = {field.name: _declared(field) for field in msgspec.structs.fields(Config)}
+"""Declaration of each option, by its name."""
