@@ -6,7 +6,8 @@ receiver treats bit 12 as bit 9 and a sender sets bit 9 only.
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag, StrEnum
+from enum import Enum, IntEnum, IntFlag, StrEnum
+from typing import Literal, Self
 
 from fastjournal.protocol.functions import Function
 
@@ -18,6 +19,7 @@ __all__ = [
     "VALUE_MASK",
     "VALUE_SHIFT",
     "VERSION",
+    "Effect",
     "ErrorCode",
     "Flag",
     "Function",
@@ -92,60 +94,90 @@ class State(IntFlag):
     PAUSED = 1 << 4
 
 
-class ErrorCode(StrEnum):
-    """Error codes: the word that an error starts with, and what it means."""
+class Effect(Enum):
+    """Effect of an error on a kept request, such as a record of a spool, in words."""
 
-    NOT_FOUND = "not-found"
+    DONE = "no repeat: done"
+    """Newer work stands for it."""
+    DEAD = "no repeat"
+    """No daemon will ever take it."""
+    LATER = "repeat it later"
+    """It alone is sent again after a pause."""
+    SKEWED = "repeat it for an hour"
+    """As LATER, then DEAD: clocks are set right within an hour, or never."""
+    HOLD = "repeat all later"
+    """The daemon takes nothing at the moment."""
+
+
+class ErrorCode(StrEnum):
+    """Error codes: the word that an error starts with, its effect, and what it means."""
+
+    effect: Effect
+    passes: bool
+    """The same request may succeed in a while, though nobody has changed anything."""
+    closes: bool
+    """The daemon may close the connection after it, for what the reply says: requests that follow
+    are not to blame."""
+
+    def __new__(cls, word: str, effect: Effect, *marks: Literal["passes", "closes"]) -> Self:
+        """Make a code of its declaration."""
+        code = str.__new__(cls, word)
+        code._value_ = word
+        code.effect = effect
+        code.passes, code.closes = "passes" in marks, "closes" in marks
+        return code
+
+    NOT_FOUND = "not-found", Effect.DEAD
     """No entry has that key."""
-    EXISTS = "exists"
+    EXISTS = "exists", Effect.DEAD
     """An entry has that key already."""
-    STALE = "stale"
+    STALE = "stale", Effect.DONE
     """The entry under that key, or a tombstone, is newer; for a repeated request: already
     delivered."""
-    WORKED_ON = "worked-on"
+    WORKED_ON = "worked-on", Effect.LATER
     """The entry is leased."""
-    LEASE_LOST = "lease-lost"
+    LEASE_LOST = "lease-lost", Effect.DEAD
     """The token is not that of the entry's lease."""
-    LOCKED = "locked"
+    LOCKED = "locked", Effect.LATER, "passes"
     """Another connection has locked the entry."""
-    NOT_OWNER = "not-owner"
+    NOT_OWNER = "not-owner", Effect.DEAD
     """UNLOCK by another connection than the one that locked."""
-    TYPE_MISMATCH = "type-mismatch"
+    TYPE_MISMATCH = "type-mismatch", Effect.DEAD
     """The stored value has another type than the function needs."""
-    OVERFLOW = "overflow"
+    OVERFLOW = "overflow", Effect.DEAD
     """The number does not fit its stored width."""
-    BAD_KEY = "bad-key"
+    BAD_KEY = "bad-key", Effect.DEAD
     """A key is empty or has over 4,096 bytes, or is not the required kind of key."""
-    BAD_VALUE = "bad-value"
+    BAD_VALUE = "bad-value", Effect.DEAD
     """A value is missing, or does not have the form of its type."""
-    BAD_REGEX = "bad-regex"
+    BAD_REGEX = "bad-regex", Effect.DEAD
     """The expression is not RE2 syntax."""
-    BAD_CURSOR = "bad-cursor"
+    BAD_CURSOR = "bad-cursor", Effect.DEAD
     """The cursor (continuation token) does not come from this daemon."""
-    BAD_REQUEST = "bad-request"
+    BAD_REQUEST = "bad-request", Effect.DEAD, "closes"
     """The message cannot be framed, or an argument is missing."""
-    TOO_LARGE = "too-large"
+    TOO_LARGE = "too-large", Effect.DEAD, "closes"
     """A size is over the daemon's limit."""
-    UNKNOWN_FUNCTION = "unknown-function"
+    UNKNOWN_FUNCTION = "unknown-function", Effect.DEAD
     """This version has no function of that number."""
-    UNSUPPORTED_VERSION = "unsupported-version"
+    UNSUPPORTED_VERSION = "unsupported-version", Effect.HOLD, "closes"
     """The message's version is not 1."""
-    CLOCK_SKEW = "clock-skew"
+    CLOCK_SKEW = "clock-skew", Effect.SKEWED
     """The timestamp is too far ahead of the daemon's clock."""
-    READ_ONLY = "read-only"
+    READ_ONLY = "read-only", Effect.HOLD, "passes"
     """The daemon accepts no changes now: its disk is nearly full."""
-    NOT_PERSISTED = "not-persisted"
+    NOT_PERSISTED = "not-persisted", Effect.HOLD, "passes"
     """The change could not be written."""
-    NOT_READABLE = "not-readable"
+    NOT_READABLE = "not-readable", Effect.LATER
     """The value is on disk only, and cannot be read; the request had no effect. Also in
     notifications."""
-    AUTH_REQUIRED = "auth-required"
+    AUTH_REQUIRED = "auth-required", Effect.HOLD, "closes"
     """AUTH has to come first."""
-    AUTH_FAILED = "auth-failed"
+    AUTH_FAILED = "auth-failed", Effect.HOLD, "closes"
     """The token of AUTH is wrong."""
-    FORBIDDEN = "forbidden"
+    FORBIDDEN = "forbidden", Effect.LATER
     """The rights or the prefixes of this connection's token do not allow it."""
-    BUSY = "busy"
+    BUSY = "busy", Effect.HOLD, "passes", "closes"
     """A bound is reached; try again later."""
-    SHUTTING_DOWN = "shutting-down"
+    SHUTTING_DOWN = "shutting-down", Effect.HOLD, "passes", "closes"
     """The daemon is stopping."""

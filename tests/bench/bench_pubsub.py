@@ -156,7 +156,7 @@ def compare_indexes(many: int) -> dict[str, dict[str, float]]:
     for number in (EACH, many):
         engines = []
         for kind in kinds:
-            with patch("fastjournald.engine.pubsub.subscription_index.Intervals", kind):
+            with patch("fastjournald.engine.pubsub.subscription.Intervals", kind):
                 engine = Engine()
             started = time.thread_time()
             for at in range(number):

@@ -64,8 +64,9 @@ def errors_table() -> list[str]:
         first = text.partition(" ")[0]
         if len(first) == 1 or not first.isupper():
             text = text[0].lower() + text[1:]
-        rows.append(f"| `{code}` | {text} |")
-    return ["| code | meaning |", "| --- | --- |", *rows]
+        ends = "; may close the connection" if code.closes else ""
+        rows.append(f"| `{code}` | {text} | {code.effect.value}{ends} |")
+    return ["| code | meaning | for a kept request |", "| --- | --- | --- |", *rows]
 
 
 def rights_text(access: RequiredRights) -> str:

@@ -11,7 +11,7 @@ from fastjournal.errors import ProtocolError
 from fastjournal.keys import looks_like_journal_key
 from fastjournal.limits import PRIORITY_MAX
 from fastjournal.protocol import Reply, Request, decode_request
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import ErrorCode, Flag, Function
 from fastjournal.spool.appending.spool_writer import WRITES
 from fj_forwarder.storage.slot_file import SpoolRecord, Verdict
 
@@ -40,44 +40,8 @@ class Disposition(Enum):
     """Delayed and not sent: skipped in search of records at which connections do not end."""
 
 
-_BY_CODE: Final = {
-    "": Disposition.DONE,
-    "stale": Disposition.DONE,
-    "too-large": Disposition.DEAD,
-    "type-mismatch": Disposition.DEAD,
-    "unknown-function": Disposition.DEAD,
-    "overflow": Disposition.DEAD,
-    "lease-lost": Disposition.DEAD,
-    "not-owner": Disposition.DEAD,
-    "not-found": Disposition.DEAD,
-    "exists": Disposition.DEAD,
-    "clock-skew": Disposition.SKEWED,
-    "locked": Disposition.LATER,
-    "worked-on": Disposition.LATER,
-    "forbidden": Disposition.LATER,
-    "read-only": Disposition.HOLD,
-    "not-persisted": Disposition.HOLD,
-    "busy": Disposition.HOLD,
-    "shutting-down": Disposition.HOLD,
-    "auth-required": Disposition.HOLD,
-    "auth-failed": Disposition.HOLD,
-    "unsupported-version": Disposition.HOLD,
-}
-
-
-CLOSING: Final = frozenset(
-    {
-        "bad-request",
-        "too-large",
-        "unsupported-version",
-        "busy",
-        "shutting-down",
-        "auth-required",
-        "auth-failed",
-    }
-)
-"""A daemon may close the connection after these: the reply gives the reason, so no record that was
-sent later is to blame."""
+_BY_CODE: Final = {str(code): Disposition[code.effect.name] for code in ErrorCode}
+CLOSING: Final = frozenset(code for code in ErrorCode if code.closes)
 
 
 def disposition_of(code: str, function: int, flags: int) -> Disposition:
@@ -86,6 +50,8 @@ def disposition_of(code: str, function: int, flags: int) -> Disposition:
     A code that this version does not know delays the record, and not the others.
     """
     found = _BY_CODE.get(code)
+    if not code:
+        return Disposition.DONE
     if code == "exists" and function == Function.SET and not flags & OVERWRITE:
         return Disposition.DONE
     if code == "not-found" and function == Function.DELETE:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.errors import CannotConnectError, FastjournalError, ProtocolError, RefusedError
+from fastjournal.protocol.constants import Effect, ErrorCode
 
-LATER = frozenset({"busy", "shutting-down"})
-"""Refusals that another try may not get."""
-
-NOT_NOW = LATER | {"locked", "not-persisted", "read-only"}
+NOT_NOW: frozenset[str] = frozenset(code for code in ErrorCode if code.passes)
 """Refusals of a request of a worker that the same request may not get in a while."""
+
+LATER = frozenset(code for code in ErrorCode if code.passes and code.closes)
+"""Refusals of a connection that another try may not get."""
 
 TLS_FAILED = "tls-failed"
 
@@ -29,7 +30,10 @@ _FOR_OPTIONS = {
     TOKEN_HINT: "give the token that the daemon knows: --auth-file",
 }
 
-IN_VAIN = frozenset({"bad-request", "too-large", "unsupported-version", TLS_FAILED})
+IN_VAIN = frozenset(
+    {TLS_FAILED, ErrorCode.UNSUPPORTED_VERSION}
+    | {code for code in ErrorCode if code.closes and code.effect is Effect.DEAD}
+)
 """Codes of a connection that failed for what another one would fail for too."""
 
 _TLS_REFUSALS = (
