@@ -1,11 +1,17 @@
-"""Numeric arguments: checked before anything is sent, so that none is cut or misread silently."""
+"""Numbers: checks of numeric arguments before anything is sent, and exponential back-off."""
 
 from __future__ import annotations
 
 import operator
+from typing import TypeVar
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX
+
+Number = TypeVar("Number", int, float)
+
+_DOUBLINGS_MAX = 64
+"""More would give numbers that are slow to make, or too large for a float."""
 
 
 def check_integer(
@@ -41,3 +47,8 @@ def integer_of(name: str, value: object) -> int:
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         return operator.index(value)
     raise TypeError(f"{name} is an int, not {type(value).__name__}")
+
+
+def exponential_backoff(first: Number, longest: Number, tries_before: int) -> Number:
+    """Return the delay after a failed try: doubled for each earlier one, up to a bound."""
+    return min(first * (1 << min(tries_before, _DOUBLINGS_MAX)), longest)

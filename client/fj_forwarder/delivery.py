@@ -19,6 +19,7 @@ from fastjournal.limits import (
     SUSPECT_GAP_US,
     SUSPECT_LOSSES,
 )
+from fastjournal.numeric import exponential_backoff
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Reply
 from fastjournal.spool.dead import DeadReason
@@ -323,7 +324,7 @@ class Delivery:
 
     def _delay_verdict(self, record: SpoolRecord, verdict: Verdict) -> None:
         """Delay a record whose verdict could not be carried out."""
-        due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
+        due_us = self._now_us + exponential_backoff(RESCAN_US, RETRY_PAUSE_US_MAX, record.tries)
         record.tries += 1
         record.losses = 0
         self.store.delay(record, due_us, verdict=verdict, code=verdict.code)

@@ -15,7 +15,6 @@ from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, reply_readers
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
     decide_retry,
-    exponential_backoff_us,
     learn_burial,
 )
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
@@ -36,6 +35,7 @@ from fastjournal.limits import (
     JOBS_WAIT_US_MAX,
     REASON_BYTES_MAX,
 )
+from fastjournal.numeric import exponential_backoff
 from fastjournal.protocol import Reply
 
 PATIENCE_S = 300.0
@@ -57,9 +57,9 @@ def lost(*, maybe_done: bool = True) -> CannotConnectError:
 
 
 def test_backoff_doubles_with_each_failure_up_to_its_bound() -> None:
-    delays = [exponential_backoff_us(10, 100, before) for before in range(6)]
+    delays = [exponential_backoff(10, 100, before) for before in range(6)]
     assert delays == [10, 20, 40, 80, 100, 100]
-    assert exponential_backoff_us(10, 100, 1_000_000) == 100
+    assert exponential_backoff(10, 100, 1_000_000) == 100
 
 
 def test_burial_comes_with_the_last_attempt_that_is_allowed() -> None:

@@ -36,6 +36,7 @@ from typing import Final
 
 import msgspec
 
+from fastjournal.client.core.backoff import jittered_pause
 from fastjournal.limits import (
     IDENTIFIER_MAX,
     NO_PROGRESS_US_MAX,
@@ -402,8 +403,9 @@ class DeliveryEngine:
         return RecordOutcome(record, result, error, due_us)
 
     def _pause(self, tries: int) -> int:
-        longest = min(PAUSE_US_MIN << min(tries, 20), RETRY_PAUSE_US_MAX)
-        return int(longest * (0.5 + 0.5 * self._random.random()))
+        return int(
+            jittered_pause(PAUSE_US_MIN, RETRY_PAUSE_US_MAX, tries, self._random, least_share=0.5)
+        )
 
     def _next_identifier(self) -> int:
         """Return one that no request in flight has; never 0, which a daemon uses for "unknown"."""

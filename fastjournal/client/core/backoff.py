@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
-from fastjournal.numeric import check_integer
+from fastjournal.numeric import check_integer, exponential_backoff
 from fastjournal.times import Duration, duration_s
 
 if TYPE_CHECKING:
     from random import Random
-
-_GROWTH = 2.0
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +59,22 @@ def check_limits(connect: Duration, reply: Duration | None, reply_bytes_max: int
     return ClientTimeouts(duration_s("connect_timeout", connect, above_zero=True), reply_s)
 
 
+def jittered_pause(
+    first: float, longest: float, tries_before: int, rng: Random, *, least_share: float = 0.0
+) -> float:
+    """Return a pause of exponential back-off with jitter, in the unit of its bounds.
+
+    Args:
+        first: Bound of the pause after the first try; each further one is twice as long.
+        longest: Bound of all pauses.
+        tries_before: Number of earlier pauses.
+        rng: Draws the pause, evenly up to its bound.
+        least_share: Part of the bound that is the shortest pause.
+    """
+    bound = exponential_backoff(first, longest, tries_before)
+    return bound * (least_share + (1.0 - least_share) * rng.random())
+
+
 class Backoff:
     """The pauses of one effort to connect again.
 
@@ -78,14 +92,14 @@ class Backoff:
         self._first_s = duration_s("first_pause", plan.first_pause)
         self._longest_s = duration_s("longest_pause", plan.longest_pause)
         self._give_up_at_s = now_s + duration_s("patience", plan.patience)
-        self._bound_s = 0.0
+        self._tries = 0
 
     def pause_s(self, now_s: float) -> float | None:
         """Return the seconds to wait before the next try; None: no more tries."""
-        if self._bound_s and now_s >= self._give_up_at_s:
+        if self._tries and now_s >= self._give_up_at_s:
             return None
-        self._bound_s = min(_GROWTH * self._bound_s or self._first_s, self._longest_s)
-        pause_s = self._rng.uniform(0, self._bound_s)
+        pause_s = jittered_pause(self._first_s, self._longest_s, self._tries, self._rng)
+        self._tries += 1
         return min(pause_s, max(self._give_up_at_s - now_s, 0.0))
 
     def try_s(self, connect_timeout_s: float, now_s: float) -> float:

@@ -16,8 +16,6 @@ from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.times import to_timedelta_or_none
 
-_DOUBLINGS_MAX = 62
-
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a failed attempt of a job: a delay, or burial by the daemon."""
@@ -36,11 +34,6 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     def delay(self) -> timedelta | None:
         """Length of time after which it is due again; None as for ``delay_us``."""
         return to_timedelta_or_none(self.delay_us)
-
-
-def exponential_backoff_us(first_us: int, longest_us: int, failures_before: int) -> int:
-    """Return the delay after a failure: doubled for each earlier one, up to a bound."""
-    return min(first_us << min(failures_before, _DOUBLINGS_MAX), longest_us)
 
 
 def decide_retry(

@@ -15,13 +15,13 @@ from fastjournal.client.core.calls.base import duration
 from fastjournal.client.core.failed_attempts import (
     FailedAttempt,
     decide_retry,
-    exponential_backoff_us,
 )
 from fastjournal.client.core.held_lease import HeldLease
 from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Written
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import LeaseLostError, RefusedError
+from fastjournal.numeric import exponential_backoff
 from fastjournal.protocol import Meta
 from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
 
@@ -196,7 +196,7 @@ class LeasedJob(Decodable, HeldLease):
         delay_us = duration("retry_delay", options.retry_delay)
         if delay_us is None or options.retry_delay_us_max is None:
             return delay_us
-        return exponential_backoff_us(delay_us, options.retry_delay_us_max, self.attempts)
+        return exponential_backoff(delay_us, options.retry_delay_us_max, self.attempts)
 
 
 class JobMethods(ABC):

@@ -11,8 +11,9 @@ from fastjournal.limits import (
     REASON_BYTES_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
+from fastjournal.numeric import exponential_backoff
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.engine.context import Context, Settings
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     HALF_TOKEN,
     READ_ONLY,
@@ -50,7 +51,10 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         if is_last:
             delay = None
         elif delay is None:
-            delay = _back_off(context.settings, entry.extra.attempts)
+            settings = context.settings
+            delay = exponential_backoff(
+                settings.retry_delay_us, settings.retry_delay_us_max, entry.extra.attempts
+            )
     parts = None if delay is None else parse_journal_key(entry.key)
     if delay is not None and parts is not None:
         # below its timestamp where max-postpone has brought it forward: that holds on
@@ -63,11 +67,6 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         context.store.work += ENTRY_WORK + len(error) // WRITTEN_BYTES_A_UNIT
         context.jobs.fail(entry, error, now, delayed=parts is not None, is_last=is_last)
     return ""
-
-
-def _back_off(settings: Settings, attempts: int) -> int:
-    """Return the delay after a failed attempt: doubled for each one before it."""
-    return min(settings.retry_delay_us << min(attempts, 64), settings.retry_delay_us_max)
 
 
 def touch(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
