@@ -36,16 +36,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECOND_US: Final = 1_000_000
-DURATION_UNITS_US: Final = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "w": 7 * 86_400_000_000,
-}
-"""Units of durations as people write and read them."""
 _INSTANT_UNITS: Final = (
     ("seconds", 1),
     ("milliseconds", 1_000),
@@ -254,19 +244,3 @@ def _microseconds(name: str, value: float | timedelta | datetime, kind: str) -> 
 
 def _hint(kind: str) -> str:
     return DURATION_HINT if kind == "a duration" else INSTANT_HINT
-
-
-def format_duration(us: int) -> str:
-    """Return a duration for people: its two largest units, ``1h 30m``, ``2.5s``, ``12ms``."""
-    if us < 1_000:
-        return f"{us}us"
-    if us < 999_500:  # which three digits show as 1,000
-        return f"{us / 1_000:.3g}ms"
-    if us < 60_000_000:
-        return f"{us / 1_000_000:.3g}s"
-    parts = []
-    for unit in ("w", "d", "h", "m", "s"):
-        count, us = divmod(us, DURATION_UNITS_US[unit])
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])

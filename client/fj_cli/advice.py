@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.keys import PLAIN_HINT
+from fastjournal.time_texts import WRITE_DURATION
 from fastjournal.times import DURATION_HINT, EARLIER_INSTANT_HINT, INSTANT_HINT, MICROSECONDS_HINT
-from fj_cli.times import WRITE_DURATION
 
 _FOR_OPTIONS = {
     DURATION_HINT: WRITE_DURATION,

@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from fastjournal.client import Job
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration
 from fj_cli.child import (
     NOT_FOUND,
     NOT_STARTED,

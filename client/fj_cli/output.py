@@ -30,9 +30,8 @@ from fastjournal.errors import BadRequestError, FastjournalError
 from fastjournal.keys import parse_journal_key
 from fastjournal.program import drop, holds_unicode
 from fastjournal.protocol.constants import State, ValueType
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration, format_when
 from fj_cli.text import json_text, lay_out, safe_text
-from fj_cli.times import show_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -256,7 +255,7 @@ def show_field(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     if name in INSTANTS:
-        return show_instant(value, SystemClock().now_us()) if value else ""
+        return format_when(value, SystemClock().now_us()) if value else ""
     if name in _AS_IS:
         return str(value)
     return format_duration(value) if name.endswith("_us") else f"{value:,}"
@@ -272,9 +271,9 @@ def state_words(entry: Entry, now_us: int | None = None) -> str:
         return "buried"
     words = "plain"
     if meta.worked_on_until_us > now:
-        words = f"leased until {show_instant(meta.worked_on_until_us, now)}"
+        words = f"leased until {format_when(meta.worked_on_until_us, now)}"
     elif meta.not_before_us > now:
-        words = f"delayed until {show_instant(meta.not_before_us, now)}"
+        words = f"delayed until {format_when(meta.not_before_us, now)}"
     elif meta.state & State.JOURNAL:
         words = "due"
     if meta.state & State.LOCKED:
@@ -329,7 +328,7 @@ def type_name(value_type: int) -> str:
 def note_nothing_due(next_at_us: int | None) -> None:
     """Write that nothing is due, and when something is."""
     now_us = SystemClock().now_us()
-    later = "" if next_at_us is None else f"; ask again at {show_instant(next_at_us, now_us)}"
+    later = "" if next_at_us is None else f"; ask again at {format_when(next_at_us, now_us)}"
     note(f"nothing is due{later}")
 
 

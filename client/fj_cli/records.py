@@ -15,8 +15,8 @@ from fastjournal.cmdlog.recovery.inspect_archive import archived_files, is_archi
 from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.time_texts import format_instant
 from fj_cli.output import put_bytes, show_bytes
-from fj_cli.times import format_instant
 
 
 def segments_in(disk: OsDisk, directory: str) -> list[int]:

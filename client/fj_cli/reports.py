@@ -15,7 +15,7 @@ import msgspec
 
 from fastjournal.client.core.results import Entry
 from fastjournal.stderr_queue import QueuedStderr, lines_dropped
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration
 from fj_cli.output import note, put_bytes, show_bytes
 from fj_cli.text import json_text, safe_text
 

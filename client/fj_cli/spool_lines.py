@@ -12,9 +12,9 @@ import msgspec
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
+from fastjournal.time_texts import parse_instant
 from fastjournal.times import check_instant, instant_us
 from fastjournal.versioned_json import json_fault
-from fj_cli.times import parse_instant
 
 CHUNK_BYTES = 256 * 1024
 """Lines that are spooled in one write, about."""

@@ -18,10 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fastjournal.client.core.stats import DaemonStats, DomainStats, WorkerStats
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration, format_relative
 from fj_cli.output import show_bytes
 from fj_cli.text import safe_text
-from fj_cli.times import show_relative
 
 FIRST_PART = 10_000
 """Domains of the first sample, which is to show the largest ones: half a second of a daemon."""
@@ -374,7 +373,7 @@ class Screen:
     def _hold_of(self, domain: DomainStats) -> str:
         assert self._sample is not None
         if domain.paused_until_us > self._sample.at_us:
-            left = show_relative(domain.paused_until_us, self._sample.at_us)
+            left = format_relative(domain.paused_until_us, self._sample.at_us)
             return f"paused {left.removeprefix('in ')}"
         if domain.jobs_max and domain.worked_on >= domain.jobs_max:
             return f"{domain.jobs_max} jobs"

@@ -19,8 +19,8 @@ import trio
 from fastjournal.client import Change, ChangeKind, Client, Entry
 from fastjournal.clock import SystemClock
 from fastjournal.errors import FastjournalError
+from fastjournal.time_texts import format_stamp
 from fj_cli.output import entry_fields, json_line, note, put_bytes, show_bytes, show_value
-from fj_cli.times import show_stamp
 
 
 async def watch(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
@@ -65,7 +65,7 @@ def change_json(change: Change, now_us: int) -> str:
 
 def change_line(change: Change, now_us: int) -> str:
     """Return a change as a line for people."""
-    words = f"{show_stamp(now_us)} {change.kind.value:6} {show_bytes(change.key)}"
+    words = f"{format_stamp(now_us)} {change.kind.value:6} {show_bytes(change.key)}"
     if change.kind is ChangeKind.SET:
         words += f"  {show_value(_entry(change))}"
     elif change.kind is ChangeKind.MISSED:

@@ -33,7 +33,7 @@ def test_job_goes_from_set_through_next_to_completion(cli: Cli) -> None:
     assert job["token"] > added["timestamp_us"]
     nothing = cli("next", "pages")
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
-    assert re.search(rb"ask again at .*\(in [45] m\)", nothing.stderr)
+    assert re.search(rb"ask again at .*\(in [45]m\)", nothing.stderr)
     lost = cli("delete", job["key"], "--token", str(job["token"] + 1))
     assert lost.returncode == REFUSED
     assert lost.stderr.startswith(b"fj-cli: lease-lost: ")

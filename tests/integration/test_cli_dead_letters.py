@@ -53,7 +53,7 @@ def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     assert cli("pause", "d", "1h").returncode == DONE
     nothing = cli("next", "d")
     assert nothing.returncode == NOTHING_TO_DO
-    assert b"(in 1 h)" in nothing.stderr
+    assert b"(in 1h)" in nothing.stderr
     assert cli.json("stats", "d")[0]["paused_until_us"] > 0
     daemon.kill()
     daemon.start()

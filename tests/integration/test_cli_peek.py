@@ -70,7 +70,7 @@ def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     nothing = cli("peek", "d")
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
     assert b"nothing is due; ask again at " in nothing.stderr
-    assert b"(in 1 h)" in nothing.stderr
+    assert b"(in 1h)" in nothing.stderr
 
 
 def test_peek_of_what_is_no_domain_is_refused(cli: Cli) -> None:

@@ -45,7 +45,7 @@ def test_screen_fits_and_cuts_no_figure(width: int, height: int) -> None:
     assert len(lines) == height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    for figure in ("123,456", "12,345", "1,234,567", "1w", "paused 1 h"):
+    for figure in ("123,456", "12,345", "1,234,567", "1w", "paused 1h"):
         assert figure in text
     assert lines[-1].startswith(f"{height - 6} of 101 domains")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
 from fj_cli.shared_options import DONE, DURATION, daemon_of, json_option, open_client, server_option
 

@@ -9,6 +9,7 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.limits import PAIRS_MAX
+from fastjournal.time_texts import format_relative
 from fj_cli.output import (
     confirm,
     limit_option,
@@ -34,7 +35,7 @@ from fj_cli.shared_options import (
     open_client,
     server_option,
 )
-from fj_cli.times import show_relative, to_duration_or_none
+from fj_cli.times import to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.client import DomainStats, SyncClient
@@ -89,7 +90,7 @@ def _row(stats: DomainStats) -> list[str]:
 
 def _show(name: str, number: int) -> str:
     if name == "paused_until_us":
-        return show_relative(number, SystemClock().now_us())
+        return format_relative(number, SystemClock().now_us())
     return show_field(name, number)
 
 

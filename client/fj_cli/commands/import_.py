@@ -30,7 +30,8 @@ from fastjournal.limits import (
     LIMIT_MAX,
 )
 from fastjournal.protocol import Function
-from fastjournal.times import format_duration, to_timedelta
+from fastjournal.time_texts import format_duration
+from fastjournal.times import to_timedelta
 from fj_cli.cli import LazyGroup
 from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar

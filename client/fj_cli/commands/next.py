@@ -9,6 +9,7 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, RefusedError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
+from fastjournal.time_texts import format_when
 from fj_cli.output import note, note_nothing_due, released_unless_written, write_jobs
 from fj_cli.shared_options import (
     DONE,
@@ -26,7 +27,7 @@ from fj_cli.shared_options import (
     refuse_options,
     server_option,
 )
-from fj_cli.times import FOREVER_US, show_instant, to_duration_or_none, to_wait
+from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient
@@ -195,7 +196,7 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
             if options["delete"]:
                 write_jobs([_completed(job) for job in jobs], None, options["as_json"])
             else:
-                until = show_instant(token, SystemClock().now_us())
+                until = format_when(token, SystemClock().now_us())
                 title = f"leased until {until}, token {token}"
                 write_jobs(jobs, title, options["as_json"])
         if options["delete"]:
@@ -295,7 +296,7 @@ def peek_command(
         jobs = client.peek(domain, count=count, lease=to_duration_or_none(lease or None), meta=True)
         paused_until = client.domain_stats(domain).paused_until_us if domain else 0
     if paused_until:
-        note(f"paused until {show_instant(paused_until, SystemClock().now_us())}")
+        note(f"paused until {format_when(paused_until, SystemClock().now_us())}")
     if not jobs.pairs:
         note_nothing_due(jobs.next_at_us)
         return NOTHING_TO_DO

@@ -18,6 +18,7 @@ import click
 from fastjournal.clock import SystemClock
 from fastjournal.errors import ConfigError
 from fastjournal.limits import PAIRS_MAX
+from fastjournal.time_texts import format_when
 from fj_cli.examples import with_examples
 from fj_cli.output import put_bytes, released_unless_written, wants_json, write_json, write_line
 from fj_cli.shared_options import (
@@ -30,7 +31,7 @@ from fj_cli.shared_options import (
     plain_option,
     server_option,
 )
-from fj_cli.times import show_instant, to_duration, to_duration_or_none
+from fj_cli.times import to_duration, to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -150,7 +151,7 @@ def touch_command(
     if renewed is None:
         return
     fields = _named(key, token=renewed, worked_on_until_us=renewed)
-    until = show_instant(renewed, SystemClock().now_us())
+    until = format_when(renewed, SystemClock().now_us())
     with released_unless_written(client, [(key, renewed)]):
         _Answer(as_json, fields, f"leased until {until}, token {renewed}").write()
 

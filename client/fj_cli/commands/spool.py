@@ -15,12 +15,11 @@ import msgspec
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import SpoolFailedError
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration, format_when
 from fj_cli.cli import LazyGroup
 from fj_cli.output import note, wants_json, write_fields, write_json, write_line, write_table
 from fj_cli.shared_options import DONE, DURATION, IO_FAILED, json_option
 from fj_cli.text import safe_text
-from fj_cli.times import show_instant
 
 if TYPE_CHECKING:
     from fastjournal.spool.forwarder_status import ForwarderStatus
@@ -82,7 +81,7 @@ def spool_status_command(
     else:
         _write_table(directory, status, now_us, age_us)
         if forwarder is not None:
-            written = show_instant(forwarder.written_us, now_us)
+            written = format_when(forwarder.written_us, now_us)
             when = "" if forwarder.is_fresh(now_us) else f", as it was at {written}"
             write_fields(f"forwarder{when}", _shown_fields(forwarder, now_us))
     for slot in status.unreadable:
@@ -152,7 +151,7 @@ def _live_lines(status: ForwarderStatus | None, now_us: int) -> list[str]:
         return ["no status.json: no forwarder of this release has run here"]
     lines = [f"{name:18}  {value}" for name, value in _shown_fields(status, now_us) if value]
     if not status.is_fresh(now_us):
-        lines.append(f"not running: this is from {show_instant(status.written_us, now_us)}")
+        lines.append(f"not running: this is from {format_when(status.written_us, now_us)}")
     return lines
 
 
@@ -227,7 +226,7 @@ def _row(slot: SlotStatus, now_us: int) -> tuple[str, ...]:
         f"{slot.erased:,}",
         f"{slot.damaged_bytes:,}",
         f"{slot.waiting_bytes:,}",
-        "" if slot.oldest_pending_us is None else show_instant(slot.oldest_pending_us, now_us),
+        "" if slot.oldest_pending_us is None else format_when(slot.oldest_pending_us, now_us),
     )
 
 
@@ -252,19 +251,19 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
     connected, oldest, error = status.connected_us, status.oldest_pending_us, status.last_error_us
     daemon = f"not connected ({', '.join(status.servers)})"
     if status.server is not None and connected is not None:
-        daemon = f"{status.server}, since {show_instant(connected, now_us)}"
+        daemon = f"{status.server}, since {format_when(connected, now_us)}"
     unread = f", and {status.unread_bytes:,} bytes that were not read" * bool(status.unread_bytes)
     suspects = [f"{suspect.slot} at {suspect.offset}" for suspect in status.suspects]
     delayed = [
         f"{record.slot} at {record.offset}: {record.code or 'no answer'}, {record.tries} tries,"
-        f" next {show_instant(record.due_us, now_us)}"
+        f" next {format_when(record.due_us, now_us)}"
         for record in status.delayed_records
     ]
     return [
         ("daemon", daemon),
         ("done", f"{status.done:,}, {status.done_per_second:,.1f} a second"),
         ("pending", f"{status.pending:,}{unread}"),
-        ("oldest", "" if oldest is None else show_instant(oldest, now_us)),
+        ("oldest", "" if oldest is None else format_when(oldest, now_us)),
         ("slots", f"{status.slots:,}"),
         ("in flight", f"{status.in_flight:,}"),
         ("delayed", _counted(status.delayed, delayed)),
@@ -274,7 +273,7 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
         ("nothing of a spool", _counted(status.ignored, status.ignored_names)),
         (
             "last error",
-            "" if error is None else f"{show_instant(error, now_us)}: {status.last_error}",
+            "" if error is None else f"{format_when(error, now_us)}: {status.last_error}",
         ),
     ]
 

@@ -13,6 +13,7 @@ import msgspec
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import ProtocolError, SpoolFailedError
+from fastjournal.time_texts import format_when
 from fj_cli.cli import LazyGroup
 from fj_cli.output import (
     confirm,
@@ -27,7 +28,6 @@ from fj_cli.output import (
     write_table,
 )
 from fj_cli.shared_options import DONE, NOTHING_TO_DO, REFUSED, json_option
-from fj_cli.times import show_instant
 
 if TYPE_CHECKING:
     from fastjournal.protocol import Request
@@ -176,7 +176,7 @@ def spool_dead_list_command(directory: str, reason: str | None, as_json: bool | 
         for piece in pieces:
             why, request = piece.reason, request_of(dead, piece)
             about = b"" if request is None else request.second_key or request.key
-            put = "" if why is None else show_instant(why.put_us, now_us)
+            put = "" if why is None else format_when(why.put_us, now_us)
             size = "" if why is None else f"{why.bytes:,}"
             sentence = "" if why is None else why.reason
             rows.append((piece.name, code_of(piece), size, put, show_bytes(about), sentence))
@@ -216,14 +216,14 @@ def spool_dead_show_command(directory: str, name: str, raw: bool, as_json: bool 
                 ("reason", why.reason),
                 ("kind", why.kind),
                 ("slot", f"{why.slot}, offset {why.offset}"),
-                ("since", show_instant(why.put_us, now_us)),
+                ("since", format_when(why.put_us, now_us)),
             ]
         if request is not None:
             shown += [
                 ("function", _name_of(request.function)),
                 ("key", show_bytes(request.key)),
                 ("uri", show_bytes(request.second_key or b"")),
-                ("written", show_instant(request.timestamp, now_us)),
+                ("written", format_when(request.timestamp, now_us)),
             ]
         write_fields(piece.name, shown)
         for at in range(0, min(len(data), _DUMPED_MAX), _LINE_BYTES):

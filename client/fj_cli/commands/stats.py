@@ -258,7 +258,7 @@ def _write_text(
     log_directory: str | None,
 ) -> None:
     from fastjournal.client.core.delivery_reasons import order_text, state_of
-    from fj_cli.times import show_instant
+    from fastjournal.time_texts import format_when
 
     write_line(show_bytes(key) if entry is None else entry.keys[0])
     for other in () if entry is None else entry.keys[1:]:
@@ -268,7 +268,7 @@ def _write_text(
         of = f" of {entry.attempts_max}" if entry.attempts_max else ""
         write_line(f"  attempts   {entry.attempts}{of} failed")
     if entry is not None and entry.expires_us:
-        write_line(f"  expires    {show_instant(entry.expires_us, now_us)}")
+        write_line(f"  expires    {format_when(entry.expires_us, now_us)}")
     if entry is not None and not reasons:
         write_line(order_text(entry))
     elif reasons:
@@ -280,11 +280,11 @@ def _write_text(
 
 
 def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> None:
-    from fj_cli.times import show_instant
+    from fastjournal.time_texts import format_when
 
     write_line(f"  {reason.text}")
     times = [
-        f"{word} {show_instant(instant, now_us)}"
+        f"{word} {format_when(instant, now_us)}"
         for word, instant in (("since", reason.since_us), ("until", reason.until_us))
         if instant is not None
     ]
@@ -297,7 +297,7 @@ def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> 
 
 
 def _write_history(events: list[HistoryEvent], now_us: int, log_directory: str) -> None:
-    from fj_cli.times import show_instant, show_local
+    from fastjournal.time_texts import format_local, format_when
 
     if not events:
         write_line(f"The log in {log_directory} has nothing about it (any more).")
@@ -305,10 +305,10 @@ def _write_history(events: list[HistoryEvent], now_us: int, log_directory: str) 
     write_line(f"History from {log_directory}:")
     before = b""
     for event in events:
-        time = "no time" if event.time_us is None else show_local(event.time_us, now_us)
+        time = "no time" if event.time_us is None else format_local(event.time_us, now_us)
         words = f"  {time:22}  {event.what}"
         if event.until_us is not None:
-            words += f" until {show_instant(event.until_us, now_us)}"
+            words += f" until {format_when(event.until_us, now_us)}"
         if event.text:
             words += f": {event.text}"
         write_line(words)

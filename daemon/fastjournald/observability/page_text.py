@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from base64 import b64encode
-from datetime import UTC, datetime
 from urllib.parse import quote_from_bytes
 
 from fastjournal.limits import PAGE_TEXT_MAX
 from fastjournal.printable import safe_text
+from fastjournal.time_texts import format_duration, format_instant, format_relative
 
 _UNSEEN_BLANK = re.compile(r"^ | (?= )| $")
 SECOND_US = 1_000_000
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _SHORT_BYTES = 4 * (PAGE_TEXT_MAX + 1)
 """Bytes that are enough to see that a text is too long: a character has at most four."""
-_YEAR_9999_US = 253_402_300_799 * SECOND_US
 
 
 def shown(data: bytes | None) -> str:
@@ -70,29 +68,15 @@ def number(figure: int) -> str:
 
 
 def duration(length_us: int) -> str:
-    """Return a duration in its two largest units, in whole seconds."""
-    seconds = max(0, length_us) // SECOND_US
-    for size, unit in _UNITS:
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            smaller = {"d": ("h", 3_600), "h": ("m", 60), "m": ("s", 1)}[unit]
-            return f"{whole} {unit} {rest // smaller[1]} {smaller[0]}"
-    return f"{seconds} s"
+    """Return a duration in whole seconds; a negative one, of a clock that was set back, as 0."""
+    return format_duration(max(0, length_us) // SECOND_US * SECOND_US)
 
 
 def relative(instant: int, now: int) -> str:
-    """Return an instant in words relative to now; 0: a dash."""
-    if not instant:
-        return "-"
-    away = instant - now
-    return f"in {duration(away)}" if away > 0 else f"{duration(-away)} ago"
+    """Return an instant relative to now; 0: a dash."""
+    return format_relative(instant, now) if instant else "-"
 
 
 def utc(instant: int) -> str:
     """Return an instant in UTC, to the second; 0: a dash."""
-    if not instant:
-        return "-"
-    if instant > _YEAR_9999_US:
-        return "after the year 9999"
-    moment = datetime.fromtimestamp(instant // SECOND_US, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return format_instant(instant // SECOND_US * SECOND_US) if instant else "-"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from fastjournal.client.core.stats import EntryExplanation
-from fastjournal.times import format_duration
+from fastjournal.time_texts import format_duration
 
 HIDDEN = "an entry that your token does not cover"
 _IF_GONE = "if the worker is gone:"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from fastjournal.printable import safe_text
+from fastjournal.time_texts import format_duration, format_instant, format_round_duration
 
 UNKNOWN = "-"
 """Text of a figure that is not known."""
 NAME_CHARACTERS = 90
 """A longer name is cut in the middle."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def count(number: float | None) -> str:
@@ -19,32 +19,13 @@ def count(number: float | None) -> str:
 
 
 def duration(us: float | None) -> str:
-    """Return microseconds as a person reads them, to two parts: ``3 d 4 h``."""
-    if us is None:
-        return UNKNOWN
-    if us < 1000:
-        return f"{us:.0f} us" if us else "0"
-    if us < 1_000_000:
-        return f"{us / 1000:.0f} ms"
-    if us < 10_000_000:
-        return f"{us / 1_000_000:.1f} s"
-    seconds = int(us // 1_000_000)
-    parts: list[str] = []
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, seconds = divmod(seconds, length)
-        if number or parts:
-            parts.append(f"{number} {unit}" if number else "")
-    return " ".join(part for part in parts[:2] if part)
+    """Return microseconds as a person reads them, to two parts: ``3d 4h``."""
+    return UNKNOWN if us is None else format_duration(us)
 
 
 def short(us: float | None) -> str:
-    """Return microseconds in one unit, for an axis: ``1.5 h``."""
-    if us is None:
-        return UNKNOWN
-    units = (("d", 86_400e6), ("h", 3_600e6), ("min", 60e6), ("s", 1e6), ("ms", 1e3), ("us", 1.0))
-    unit, length = next((one for one in units if us >= one[1]), units[-1])
-    number = us / length
-    return f"{f'{number:.3g}' if number < 999 else f'{number:,.0f}'} {unit}" if us else "0"
+    """Return microseconds in one unit, for an axis: ``1.5h``."""
+    return UNKNOWN if us is None else format_round_duration(us)
 
 
 def short_count(number: float) -> str:
@@ -79,12 +60,13 @@ def change(now: float | None, before: float | None) -> str:
 
 
 def instant(value: datetime | int | None) -> str:
-    """Return an instant (or microseconds since the Unix epoch) to the second."""
+    """Return an instant (or microseconds since the Unix epoch) in UTC, to the second."""
     if value is None:
         return UNKNOWN
-    if isinstance(value, int):
-        value = _EPOCH + timedelta(microseconds=value)
-    return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, datetime):
+        # one without a zone, of a stored table, is in UTC
+        value = int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()) * 1_000_000
+    return format_instant(value // 1_000_000 * 1_000_000)
 
 
 def name(value: str | bytes | None, characters: int = NAME_CHARACTERS) -> str:
