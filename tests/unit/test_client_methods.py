@@ -11,6 +11,7 @@ import pytest
 
 from fastjournal import Client, Job, SyncClient, SyncJob
 from fastjournal.client.core import calls
+from fastjournal.client.core.calls.described_methods import ClientMethods
 from fastjournal.client.core.leased_job import JobMethods
 from fastjournal.protocol import Function
 
@@ -84,14 +85,22 @@ def test_loop_over_jobs_describes_all_of_its_arguments_once_and_in_their_order(
     assert "\nRaises:\n    LeaseLostError: " in text
 
 
-@pytest.mark.parametrize("job", [SyncJob, Job])
-def test_job_has_the_same_methods_with_the_same_text_in_both_clients(job: type) -> None:
-    named = sorted(name for name in vars(JobMethods) if not name.startswith("_"))
-    assert len(named) == 6
+@pytest.mark.parametrize(
+    ("owner", "base"),
+    [
+        (SyncJob, JobMethods),
+        (Job, JobMethods),
+        (SyncClient, ClientMethods),
+        (Client, ClientMethods),
+    ],
+)
+def test_inherited_docstring_is_the_same_in_both_clients(owner: type, base: type) -> None:
+    named = sorted(name for name in vars(base) if not name.startswith("_"))
+    assert len(named) > 4
     for name in named:
-        assert inspect.getdoc(getattr(job, name)) == inspect.getdoc(getattr(JobMethods, name))
-    described = {name for name in vars(job) if not name.startswith("_")} - set(named)
-    assert [name for name in described if not getattr(job, name).__doc__] == []
+        assert inspect.getdoc(getattr(owner, name)) == inspect.getdoc(getattr(base, name))
+    public = {name for name in dir(owner) if not name.startswith("_")}
+    assert [name for name in public if not inspect.getdoc(getattr(owner, name))] == []
 
 
 def test_function_has_a_method() -> None:

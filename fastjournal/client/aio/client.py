@@ -99,14 +99,6 @@ class Client(AsyncMethods):
     # --- connection -----------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect, unless it is connected; try once.
-
-        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
-
-        Raises:
-            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
-            RefusedError: ``auth-failed``.
-        """
         await self.connection.connect()
 
     async def __aenter__(self) -> Client:
@@ -244,20 +236,13 @@ class Client(AsyncMethods):
     # --- many at once ---------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Reply:
-        """Send a request as it is; return the reply, which may be a refusal.
-
-        A timestamp of 0 is replaced by this machine's time; the identifier is set.
-        """
         return (await self.request_many([request]))[0]
 
     async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
-        """Send requests without waiting between them; return their replies in the same order."""
         return await self.connection.exchange(*raw(requests))
 
     async def call(self, call: Call[T]) -> T:
-        """Send one of ``fastjournal.client.core.calls``; return its result."""
         return await self.connection.call(call)
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
         return await self.connection.exchange(*several(many, self.address))

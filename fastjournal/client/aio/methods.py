@@ -78,28 +78,6 @@ class AsyncMethods(CallMethods, AsyncCaller):
         timeout: Duration | None = None,  # noqa: ASYNC109 - of the lock
         renew: bool = False,
     ) -> AsyncIterator[Lock]:
-        """Hold a lock on an entry while the block runs.
-
-        For the daemon the connection holds the lock. So blocks of tasks that share this client
-        exclude each other here, where they name the entry by the same key.
-
-        With ``renew`` the block may take longer than the lock: a task of this client renews it at a
-        third of its length. Where the lock is lost, the block is cancelled. ``async with
-        client.locked(key, renew=True) as lock``: ``lock.lost`` is set then (``anyio.Event``), and
-        ``lock.loss`` says why.
-
-        Args:
-            key: Any of its keys.
-            timeout: Length of time after which the lock ends by itself; None: 60 s.
-            renew: Renew the lock while the block runs.
-
-        Raises:
-            RefusedError: ``locked`` (another connection, or another block of this client, holds
-                it), ``not-found``.
-            LockLostError: At the end of the block: the lock ended before it, by its time or with
-                the connection: others may have written meanwhile. Its cause says why.
-            BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
-        """
         length_us = lock_length_us(timeout, renew=renew)
         with self._claims.hold(key):
             lock = await lock_for_block(self.connection, key, length_us)

@@ -96,14 +96,6 @@ class SyncClient(SyncMethods):
     # --- connection -----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect, unless it is connected; try once.
-
-        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
-
-        Raises:
-            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
-            RefusedError: ``auth-failed``.
-        """
         self.connection.connect()
 
     def close(self) -> None:
@@ -214,22 +206,12 @@ class SyncClient(SyncMethods):
     # --- many at once ---------------------------------------------------------------------------
 
     def request(self, request: Request) -> Reply:
-        """Send a request as it is; return the reply, which may be a refusal.
-
-        A timestamp of 0 is replaced by this machine's time; the identifier is set.
-        """
         return self.request_many([request])[0]
 
     def request_many(self, requests: Iterable[Request]) -> list[Reply]:
-        """Send requests without waiting between them; return their replies in the same order.
-
-        Raises:
-            CannotConnectError: The connection was lost; any of them may have been carried out.
-        """
         return self.connection.exchange(*raw(requests))
 
     def call(self, call: Call[T]) -> T:
-        """Send one of ``fastjournal.client.core.calls``; return its result."""
         return self.connection.call(call)
 
     def call_until(self, call: Call[T], stop: StopSignal) -> T:
@@ -241,5 +223,4 @@ class SyncClient(SyncMethods):
         return self.connection.call(call, stop)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
         return self.connection.exchange(*several(many, self.address))

@@ -79,29 +79,6 @@ class SyncMethods(CallMethods, Caller):
     def locked(
         self, key: str | bytes, *, timeout: Duration | None = None, renew: bool = False
     ) -> Iterator[SyncLock]:
-        """Hold a lock on an entry while the block runs.
-
-        For the daemon the connection holds the lock. So blocks of threads that share this client
-        exclude each other here, where they name the entry by the same key.
-
-        With ``renew`` the block may take longer than the lock: a thread renews it at a third of its
-        length. ``with client.locked(key, renew=True) as lock``: ``lock.lost`` is set
-        (``threading.Event``) once a renewal finds that the lock is lost, and ``lock.loss`` says
-        why; the block better ends then. A renewal waits for its turn as any request: a request of
-        this client that waits (``next_``) must be shorter than the lock.
-
-        Args:
-            key: Any of its keys.
-            timeout: Length of time after which the lock ends by itself; None: 60 s.
-            renew: Renew the lock while the block runs.
-
-        Raises:
-            RefusedError: ``locked`` (another connection, or another block of this client, holds
-                it), ``not-found``.
-            LockLostError: At the end of the block: the lock ended before it, by its time or with
-                the connection: others may have written meanwhile. Its cause says why.
-            BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
-        """
         length_us = lock_length_us(timeout, renew=renew)
         from fastjournal.client.sync.locks import SyncLock  # noqa: PLC0415 - not for a request
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from fastjournal.client.core.calls.base import Call, PagedCall
+from fastjournal.protocol import Request
+from fastjournal.times import Duration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,7 +30,70 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
-class Caller(ABC):
+class ClientMethods(ABC):
+    """Methods of either client, which inherits their text: ``await`` those of ``Client``."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Connect, unless it is connected; try once.
+
+        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
+            RefusedError: ``auth-failed``.
+        """
+
+    @abstractmethod
+    def locked(
+        self, key: str | bytes, *, timeout: Duration | None = None, renew: bool = False
+    ) -> Any:
+        """Hold a lock on an entry while the block runs.
+
+        For the daemon the connection holds the lock. So blocks of threads or tasks that share this
+        client exclude each other here, where they name the entry by the same key.
+
+        With ``renew`` the block may take longer than the lock: a thread, or a task of ``Client``,
+        renews it at a third of its length. ``with client.locked(key, renew=True) as lock``:
+        ``lock.lost`` is set (``threading.Event``; with ``Client`` ``anyio.Event``) once a renewal
+        finds that the lock is lost, and ``lock.loss`` says why. ``Client`` cancels the block then;
+        with ``SyncClient`` the block better ends. There a renewal waits for its turn as any
+        request: a request of the client that waits (``next_``) must be shorter than the lock.
+
+        Args:
+            key: Any of its keys.
+            timeout: Length of time after which the lock ends by itself; None: 60 s.
+            renew: Renew the lock while the block runs.
+
+        Raises:
+            RefusedError: ``locked`` (another connection, or another block of this client, holds
+                it), ``not-found``.
+            LockLostError: At the end of the block: the lock ended before it, by its time or with
+                the connection: others may have written meanwhile. Its cause says why.
+            BadRequestError: ``timeout`` is no duration; with ``renew``, less than 1 s.
+        """
+
+    @abstractmethod
+    def request(self, request: Request) -> Any:
+        """Send a request as it is; return the reply, which may be a refusal.
+
+        A timestamp of 0 is replaced by this machine's time; the identifier is set.
+        """
+
+    @abstractmethod
+    def request_many(self, requests: Iterable[Request]) -> Any:
+        """Send requests without waiting between them; return their replies in the same order.
+
+        Raises:
+            CannotConnectError: The connection was lost; any of them may have been carried out.
+        """
+
+    @abstractmethod
+    def call_many(self, many: Iterable[Call[T]]) -> Any:
+        """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
+
+
+class Caller(ClientMethods):
     """Sender of calls that waits for their results."""
 
     @abstractmethod
@@ -36,7 +101,7 @@ class Caller(ABC):
         """Send one of ``fastjournal.client.core.calls``; return its result."""
 
 
-class AsyncCaller(ABC):
+class AsyncCaller(ClientMethods):
     """Sender of calls that does other work until the results are there."""
 
     @abstractmethod
