@@ -29,6 +29,7 @@ from fastjournal import limits
 from fastjournal.eviction_queue import EvictionQueue
 from fastjournal.loglines import LogEvent, Sentence
 from fastjournal.printable import safe_text
+from fastjournal.sockets import linger, socket_address
 
 LOG = logging.getLogger("fastjournal.http")
 
@@ -48,10 +49,6 @@ SAFE_HEADERS = (
     ),
 )
 """Header fields of every answer of a handler: a browser runs, loads and embeds nothing."""
-
-LINGER_SECONDS = 1.0
-"""Time for which a connection that closes reads and discards: a socket that is closed with unread
-bytes is reset, and the reset can overtake the answer."""
 
 LINGER_BYTES_MAX = 1024 * 1024
 """Bytes that it discards at most: to read them takes time of the event loop."""
@@ -156,7 +153,8 @@ class HttpServer:
             with client, suppress(trio.BrokenResourceError):
                 connection = _Connection(await self._encrypted(stream), peer_of(stream))
                 await connection.serve(self._find, on_request)
-                await _linger(stream)
+                await stream.send_eof()
+                await linger(stream, RECEIVE_BYTES, LINGER_BYTES_MAX)
         finally:
             clients.discard(origin, client)
             await trio.aclose_forcefully(stream)
@@ -335,15 +333,6 @@ def _time_to_send() -> Iterator[None]:
         raise trio.BrokenResourceError("the client did not take it in time")
 
 
-async def _linger(stream: trio.SocketStream) -> None:
-    """Give the client time to take the last answer."""
-    with trio.move_on_after(LINGER_SECONDS):
-        await stream.send_eof()
-        left = LINGER_BYTES_MAX
-        while left > 0 and (data := await stream.receive_some(RECEIVE_BYTES)):
-            left -= len(data)
-
-
 def _is_too_large(came: bytes) -> bool:
     bound = limits.HTTP_HEAD_BYTES_MAX
     return len(came) > bound and came[0] >= _PRINTABLE_MIN and not _HEAD_END.search(came, 0, bound)
@@ -355,10 +344,7 @@ def peer_of(stream: trio.SocketStream) -> str:
         name = stream.socket.getpeername()
     except OSError:
         return ""
-    if not isinstance(name, tuple):
-        return ""
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return socket_address(name) if isinstance(name, tuple) else ""
 
 
 def plain(status: HTTPStatus, text: str = "") -> HttpResponse:

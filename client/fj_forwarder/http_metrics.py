@@ -8,13 +8,12 @@ number and in time, so clients that hold them take no descriptors from slots.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import trio
 from anyio.from_thread import start_blocking_portal
@@ -25,6 +24,7 @@ from prometheus_client.registry import Collector
 from fastjournal.errors import ConfigError
 from fastjournal.http_server import Handler, HttpRequest, HttpResponse, HttpServer, Route, peer_of
 from fastjournal.limits import FORWARDER_HTTP_CONNECTIONS_MAX
+from fastjournal.sockets import Tcp
 from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.stderr_queue import lines_dropped
 
@@ -44,29 +44,6 @@ GAUGES: Final = {
     "ignored_files": ("Files in the directory that are nothing of a spool", "ignored"),
 }
 """Name of a metric to its help text and its field of the status."""
-
-
-class HttpPlace(NamedTuple):
-    """Address of ``--http``."""
-
-    host: str
-    port: int
-
-
-def parse_http_place(text: str) -> HttpPlace:
-    """Return the address that ``--http`` names.
-
-    Raises:
-        ConfigError: It is no loopback address with a port.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if _is_loopback(host) and port.isascii() and port.isdecimal() and int(port) < 65536:
-        return HttpPlace(host, int(port))
-    raise ConfigError(
-        f"--http {text}: not HOST:PORT with localhost or a loopback address",
-        hint="metrics need no token; a reverse proxy on this machine can ask for one",
-    )
 
 
 class ForwarderMetrics(Collector):
@@ -116,9 +93,7 @@ class ForwarderMetrics(Collector):
 
 
 @contextmanager
-def serving_metrics(
-    place: HttpPlace, latest: Callable[[], ForwarderStatus | None]
-) -> Iterator[int]:
+def serving_metrics(place: Tcp, latest: Callable[[], ForwarderStatus | None]) -> Iterator[int]:
     """Serve the metrics until the end of the block; gives the port.
 
     Raises:
@@ -182,10 +157,3 @@ def _handler(app: Callable[..., Any]) -> Handler:
 def _host_of(stream: trio.SocketStream) -> str:
     host, _, _ = peer_of(stream).rpartition(":")
     return host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import click
 import trio
@@ -28,6 +28,7 @@ from fastjournal.options import ENVIRONMENT as ACCESS_FILES
 from fastjournal.options import access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.program import drop_what_fails, prepare_stdio, stops_noted
+from fastjournal.sockets import Tcp, parse_http_place
 from fastjournal.spool.slots import (
     FILE_MODE,
     LOCK_NAME,
@@ -39,9 +40,6 @@ from fastjournal.spool.slots import (
 )
 from fastjournal.stderr_queue import queue_stderr
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, ForwarderSettings
-
-if TYPE_CHECKING:
-    from fj_forwarder.http_metrics import HttpPlace
 
 EXIT_USAGE: Final = 64
 EXIT_IO: Final = 74
@@ -167,14 +165,14 @@ def command(**values: Any) -> int:
     try:
         load_credentials(**options.files)
         shared_by = group_id(options.group)
-        place = None if options.http is None else _http_place(options.http)
+        place = None if options.http is None else parse_http_place(options.http)
     except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
     return _run(options.settings(), shared_by, place)
 
 
-def _run(settings: ForwarderSettings, shared_by: int | None, place: HttpPlace | None) -> int:
+def _run(settings: ForwarderSettings, shared_by: int | None, place: Tcp | None) -> int:
     """Forward until that is over; return the exit code."""
     status = 0
     try:
@@ -211,13 +209,7 @@ def main() -> None:
     sys.exit(status)
 
 
-def _http_place(text: str) -> HttpPlace:
-    from fj_forwarder.http_metrics import parse_http_place  # noqa: PLC0415 - slow to load
-
-    return parse_http_place(text)
-
-
-def _serving(place: HttpPlace | None, forwarder: Forwarder) -> AbstractContextManager[object]:
+def _serving(place: Tcp | None, forwarder: Forwarder) -> AbstractContextManager[object]:
     """Serve metrics while the forwarder works, if there is an address for them."""
     if place is None:
         return nullcontext()

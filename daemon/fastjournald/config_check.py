@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from fastjournal.errors import ConfigError
-from fastjournald.config.addresses import Unix, parse_place
+from fastjournal.sockets import Unix, parse_place
 from fastjournald.config.options import Config
 from fastjournald.net.credentials import load_grants, load_tls
 

@@ -10,8 +10,8 @@ from hashlib import sha256
 import click
 import pytest
 
+from fastjournal.sockets import parse_place
 from fastjournal.spark.nightly import command as nightly
-from fastjournald.config.addresses import parse_place
 from fastjournald.config.options import Config
 from fastjournald.engine.authorization import Grant, Grants
 from fastjournald.main import new_command

@@ -17,7 +17,7 @@ import msgspec
 
 from fastjournal.errors import ConfigError
 from fastjournal.options import flag
-from fastjournald.config.addresses import Tcp, address_text, parse_place
+from fastjournal.sockets import Tcp, address_text, parse_http_place, parse_place
 from fastjournald.config.options import DECLARED, Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 
@@ -233,12 +233,10 @@ def _check_archive(config: Config) -> Iterator[ConfigError]:
 
 def _check_http(config: Config) -> Iterator[ConfigError]:
     if config.http:
-        place = parse_place(config.http, "--http")
-        if not isinstance(place, Tcp) or not place.is_loopback:
-            yield ConfigError(
-                f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
-                hint="metrics need no token; a reverse proxy on this machine can ask for one",
-            )
+        try:
+            parse_http_place(config.http)
+        except ConfigError as error:
+            yield error
 
 
 def _check_tls(config: Config) -> Iterator[ConfigError]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fastjournal.errors import ConfigError
 from fastjournal.program import positive_variable
-from fastjournald.config.addresses import Place, parse_place, socket_address
+from fastjournal.sockets import Place, parse_place, socket_address
 
 FIRST_DESCRIPTOR = 3
 SOCKETS_MAX = 1000

@@ -16,7 +16,7 @@ import trio
 
 from fastjournal.errors import ConfigError
 from fastjournal.loglines import LogEvent, Sentence
-from fastjournald.config.addresses import Place, Unix, parse_place, socket_address
+from fastjournal.sockets import Place, Unix, parse_place, socket_address
 
 LOG = logging.getLogger("fastjournald")
 

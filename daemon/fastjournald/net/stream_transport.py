@@ -23,6 +23,7 @@ import trio
 from fastjournal import limits
 from fastjournal.loglines import LogEvent
 from fastjournal.protocol import Request
+from fastjournal.sockets import LINGER_SECONDS, linger
 from fastjournald.admission.memory_budget import NEVER
 from fastjournald.admission.turn_budget import QueuedClient, Share
 from fastjournald.engine.engine import Missing, Scan
@@ -48,10 +49,6 @@ from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Unreadable
 
 LOG = logging.getLogger("fastjournald")
-
-LINGER_SECONDS = 1.0
-"""How long a closing connection goes on reading and discarding: a socket that is closed with
-unread data is reset, and the reset can overtake the last replies."""
 
 STOP_SECONDS = 0.25
 """How long a stopping daemon goes on taking requests that are on their way already."""
@@ -192,9 +189,7 @@ class StepRunner:
             await self.stream.send_eof()
         finally:
             self._end_sending()
-        with trio.move_on_after(LINGER_SECONDS):
-            while await self.stream.receive_some(limits.RECEIVE_BYTES_MAX):
-                pass
+        await linger(self.stream, limits.RECEIVE_BYTES_MAX)
 
     # --- sending --------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from fastjournal.limits import (
 )
 from fastjournal.loglines import LogEvent
 from fastjournal.protocol.declaration import Right
-from fastjournald.config.addresses import Tcp
+from fastjournal.sockets import Tcp
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry

@@ -1,10 +1,13 @@
-"""Addresses of ``--listen`` and ``--http``: ``HOST:PORT``, ``[HOST]:PORT``, ``unix:PATH``."""
+"""Sockets: addresses of options (``HOST:PORT``, ``unix:PATH``), and the lingering close."""
 
 from __future__ import annotations
 
+import math
 import os
 from ipaddress import ip_address
 from typing import Any, NamedTuple, TypeAlias
+
+import trio
 
 from fastjournal.errors import ConfigError
 
@@ -12,6 +15,10 @@ UNIX = "unix:"
 PORT_MAX = 0xFFFF
 UNIX_PATH_BYTES_MAX = 107
 """Linux keeps the path of a unix socket in 108 bytes, a zero at the end."""
+
+LINGER_SECONDS = 1.0
+"""Time for which a connection that closes reads and discards: a socket that is closed with unread
+bytes is reset, and the reset can overtake the last replies."""
 
 
 class Tcp(NamedTuple):
@@ -63,6 +70,24 @@ def parse_place(text: str, option: str = "--listen") -> Place:
     return Tcp(host.strip("[]"), int(number))
 
 
+def parse_http_place(text: str) -> Tcp:
+    """Return the place that ``--http`` names.
+
+    Raises:
+        ConfigError: It is no loopback address with a port: what is served there needs no token.
+    """
+    try:
+        place: Place | None = parse_place(text, "--http")
+    except ConfigError:
+        place = None
+    if isinstance(place, Tcp) and place.is_loopback:
+        return place
+    raise ConfigError(
+        f"--http {text}: not HOST:PORT with localhost or a loopback address",
+        hint="metrics need no token; a reverse proxy on this machine can ask for one",
+    )
+
+
 def address_text(place: Place) -> str:
     """Return a place as an option takes it."""
     if isinstance(place, Unix):
@@ -74,6 +99,21 @@ def address_text(place: Place) -> str:
 def socket_address(name: Any) -> str:
     """Return the name of a bound socket (``getsockname``) as an option takes it."""
     return address_text(Tcp(*name[:2]) if isinstance(name, tuple) else Unix(os.fsdecode(name)))
+
+
+async def linger(
+    stream: trio.abc.ReceiveStream, receive_bytes: int, bytes_max: float = math.inf
+) -> None:
+    """Give the client, which got the end of the stream, time to take what was sent.
+
+    Args:
+        stream: It is read until the client closes it, for ``LINGER_SECONDS`` at most.
+        receive_bytes: Bytes of one read.
+        bytes_max: Bytes that are discarded at most.
+    """
+    with trio.move_on_after(LINGER_SECONDS):
+        while bytes_max > 0 and (data := await stream.receive_some(receive_bytes)):
+            bytes_max -= len(data)
 
 
 def _no_address(text: str, option: str, hint: str) -> ConfigError:
