@@ -35,8 +35,8 @@ HEAD = """\
 This page lists the tests of each rule of [protocol.md](../protocol.md), by section. A rule is a row
 of a table, a sentence that is marked **Decided**, or a rule of the text. All tests of semantics run
 on the engine and on a naive model of it (`tests/property/model.py`), which is written from the
-protocol alone. `test_engine_model.py` and `test_random_sessions.py` compare the two with random
-sessions, `test_random_sessions_daemon.py` does so over sockets.
+protocol alone. `test_random_sessions.py` compares the two with random sessions, and
+`test_random_sessions_daemon.py` does so over sockets.
 
 Each test names its rules: `@pytest.mark.rule("NEXT: Round robin")`. This page is made from these
 marks.

@@ -18,8 +18,11 @@ from tests.property.side_by_side import PAGES_MAX, SideBySide
 from tests.property.subject import SECOND
 
 SESSIONS = ("one", "two")
-RESTART = -1
-"""Stands for a function: the subject is killed, and recovers what is persistent."""
+RESTART, STEP_CLOCK, END = -1, -2, -3
+"""Stand for functions: the subject is killed, and recovers what is persistent; its clock is set by
+``ttl``; a connection ends. The clock of one that is killed is set meanwhile."""
+
+EVENTS = {RESTART: "RESTART", STEP_CLOCK: "STEP_CLOCK", END: "END"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Step:
     def __repr__(self) -> str:
         given = [f.name for f in fields(self)[1:] if getattr(self, f.name) != f.default]
         told = {name: getattr(self, name) for name in given}
-        name = "RESTART" if self.function == RESTART else f"Function.{Function(self.function).name}"
+        name = EVENTS.get(self.function) or f"Function.{Function(self.function).name}"
         code = [f"{k}={int(v) if isinstance(v, int) else v!r}" for k, v in told.items()]
         return f"Step({', '.join([name, *code])})"
 
@@ -91,6 +94,8 @@ class Choices:
     listens: bool = True
     restarts: bool = False
     """And all requests are persistent."""
+    events: bool = False
+    """Whether the clock is set, connections end, and NEXTs wait."""
     functions: tuple[Function, ...] = tuple(f for f in Function if f is not Function.SNAPSHOT)
 
     def keys(self) -> list[bytes]:
@@ -118,6 +123,12 @@ VALUES: tuple[tuple[int, bytes], ...] = (
     *((ValueType.BOOLEAN, b"\1"), (ValueType.BOOLEAN, b"\0"), (ValueType.BOOLEAN, b"\1")),
     *((ValueType.FLOAT, struct.pack(">d", 1e308)), (ValueType.FLOAT, struct.pack(">f", 0.5))),
 )
+ODD_VALUES: tuple[tuple[int, bytes], ...] = (
+    *((ValueType.INTEGER, number.to_bytes(8, signed=True)) for number in (2**63 - 1, -128)),
+    *((ValueType.FLOAT, struct.pack(">d", float(name))) for name in ("inf", "-inf", "nan")),
+    *((ValueType.INTEGER, b""), (ValueType.INTEGER, b"abc"), (ValueType.FLOAT, b"ab")),
+    *((ValueType.BOOLEAN, b"\7"), (ValueType.VOID, b"x"), (6, b"x")),
+)
 NEXT_OPTIONS = (b'{"attempts":1}', b'{"attempts":2}', b'{"attempts":3}', b"{}", b'{"x":1}')
 """Values of NEXT."""
 
@@ -138,6 +149,10 @@ def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
     if choices.restarts:
         functions.append(RESTART)
         weights.append(3)
+    if choices.events:
+        functions += [STEP_CLOCK, END]
+        weights += [3, 3]
+        keys += [b"", b"k" * 4097]
     return [
         draw_step(draw, draw.choices(functions, weights)[0], keys, choices) for _ in range(length)
     ]
@@ -149,17 +164,22 @@ DATA, UPDATE_TIMEOUT = int(Flag.DATA), int(Flag.UPDATE_TIMEOUT)
 OVERWRITES = (0, 0, 0, int(Flag.OVERWRITE))
 SHOWS = (0, DATA, DATA | int(Flag.META), int(Flag.META))
 LEASES = (0, 0, WORKED_ON, UPDATE_TIMEOUT)
+SET_BACK = (0, 0, 0, 2 * SECOND, 10 * SECOND, 100 * SECOND)
+"""By how much the clock of a daemon is set back while it does not run."""
+CLOCK_STEPS = tuple(seconds * SECOND for seconds in (2, 10, 100, -2, -2, -10, -100))
 
 
 def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Choices) -> Step:
-    if function == RESTART:
-        return Step(RESTART, wait=draw.choice(choices.waits))
+    if function in EVENTS:
+        step = {RESTART: -draw.choice(SET_BACK), STEP_CLOCK: draw.choice(CLOCK_STEPS)}.get(function)
+        session, wait = draw.choice(SESSIONS), draw.choice(choices.waits)
+        return Step(function, session=session, ttl=step, wait=wait)
     key = draw.choice(keys[:3] + keys)
     if function != Function.SET and draw.random() < 0.25:
         key = draw.choice(FURTHER)
     flags = draw.choice(OVERWRITES) | draw.choice((choices.restarts, 1)) * PERSIST
     flags |= draw.choice(SHOWS)
-    kind, value = draw.choice(VALUES)
+    kind, value = draw.choice(VALUES + ODD_VALUES if choices.events else VALUES)
     duration = draw.choice((None, 0, *choices.durations))
     ttl = draw.choice((None, None, *choices.durations))
     second = timeout = token = count = None
@@ -187,6 +207,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             count, timeout = draw.choice((None, 1, 3)), duration
             kind, value = ValueType.STRING, draw.choice(NEXT_OPTIONS)
             is_valued = draw.random() < 0.3
+            if choices.events and draw.random() < 0.3:
+                flags |= LISTEN
         case Function.DELETE | Function.RELEASE | Function.TOUCH | Function.BURY:
             if function == Function.RELEASE or draw.random() < 0.6:
                 flags |= WORKED_ON
@@ -199,7 +221,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
         case Function.RENAME | Function.LINK:
             second = draw.choice((*keys, *FURTHER))
         case Function.ADD:
-            kind, value = draw.choice(VALUES[3:5] * 3 + VALUES)
+            kind, value = draw.choice(VALUES[3:5] * 3 + VALUES + ODD_VALUES * choices.events)
         case Function.TRUNCATE:
             kind, value = ValueType.INTEGER, draw.choice((b"\0", b"\3", b"\1\0", b"\xff"))
         case Function.KICK:
@@ -234,21 +256,28 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
     )
 
 
-def play(steps: Sequence[Step], both: SideBySide, clock: Callable[[int], int]) -> None:
+def play(
+    steps: Sequence[Step],
+    both: SideBySide,
+    clock: Callable[[int], int],
+    happens: Callable[[Step], None] | None = None,
+) -> None:
     """Ask both for each step, and compare.
 
     Args:
         steps: In order.
         both: Fresh.
         clock: Lets so much time pass and returns the instant.
+        happens: Lets an event happen to both that is no request.
 
     Raises:
         AssertionError: They differ.
     """
     for step in steps:
         now = clock(step.wait)
-        if step.function == RESTART:
-            both.restart(now)
+        if step.function in EVENTS:
+            assert happens is not None
+            happens(step)
             continue
         request = step.request(now, both.leases)
         if request.function == Function.GET and request.query != Query.KEY:

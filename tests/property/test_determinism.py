@@ -15,10 +15,9 @@ from pathlib import Path
 
 from tests.property.crashing_daemon import LOG, CrashingDaemon
 from tests.property.model_parts import Rules
-from tests.property.random_sessions import draw_session
+from tests.property.random_sessions import Choices, draw_session
 from tests.property.subject import SECOND, START, EngineSubject
 from tests.property.test_crash_simulation import LIVES, live_and_crash, options
-from tests.property.test_random_sessions import CHOICES
 
 SEEDS = 8
 HASH_SEEDS = ("1", "2", "3")
@@ -43,7 +42,7 @@ def session_run(seed: int) -> str:
     rules = Rules(lease_us_default=5 * SECOND, attempts_max=seed % 3, postpone_us_max=SECOND)
     engine, now, leases = EngineSubject(rules, checks=False), START, []
     digest = hashlib.sha256()
-    for step in draw_session(seed, 200, CHOICES):
+    for step in draw_session(seed, 200, Choices(START)):
         now += step.wait
         engine.advance(now)
         reply = engine.handle(step.session, step.request(now, leases), now)
