@@ -19,14 +19,13 @@ from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
-from fastjournal.protocol import Flag, Function, Query, Request, ValueType, decode_reply
-from fastjournal.protocol.constants import QUERY_SHIFT
+from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqJobState, assert_workq_accepts
 from fastjournald.engine.engine import Scan, Settings
 from fastjournald.recovery.recover import load_engine
-from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
-from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
+from tests.property.crash_requests import draw_request
+from tests.property.subject import request
 
 START = 1_795_165_389_000_000
 SECOND = 1_000_000
@@ -41,8 +40,6 @@ KEYS = [
     b"plain",
     b"other",
 ]
-LOCKS = (Function.LOCK, Function.UNLOCK)
-URIS = [b"u", b"v", None]
 
 
 class RecordRun:
@@ -88,9 +85,9 @@ class RecordRun:
             self.writer.flush()
             self.disk = self.disk.kill()
             self.start()
-        request = self.request()
+        asked = self.request()
         session = chance.choice(("session", "other"))
-        data = self.engine.handle(session, request, self.now)
+        data = self.engine.handle(session, asked, self.now)
         if isinstance(data, Scan):
             data = self.scanned(data)
         if data is None:
@@ -99,7 +96,7 @@ class RecordRun:
         if (
             reply.timeout is not None
             and reply.pairs
-            and Function(request.function)
+            and Function(asked.function)
             in {
                 Function.NEXT,
                 Function.GET,
@@ -116,61 +113,11 @@ class RecordRun:
 
     def request(self) -> Request:
         chance = self.random
-        function = chance.choices(
-            (
-                Function.SET,
-                Function.GET,
-                Function.DELETE,
-                Function.NEXT,
-                Function.RELEASE,
-                Function.TOUCH,
-                *(*DEAD_LETTER, *CHANGES, *LOCKS),
-            ),
-            (12, 4, 4, 6, 3, 1, 2, 2, 1, 1, *CHANGE_WEIGHTS, 1, 1),
-        )[0]
-        key, token = chance.choice(KEYS), None
-        flags = 0 if chance.random() < 0.1 else Flag.PERSIST
-        if self.tokens and function != Function.SET and chance.random() < 0.7:
-            key, token = chance.choice(self.tokens[-4:])
-        if function in DEAD_LETTER:
-            return dead_letter_request(chance, function, key, token, self.now)
-        if chance.random() < 0.3:
-            flags |= Flag.OVERWRITE
-        if function in CHANGES:
-            return change_request(chance, function, key, KEYS, flags, self.now)
-        request = Request(function, 1, flags, timestamp=self.now - chance.choice((0, 0, 5, SECOND)))
-        request.key = key
-        if function == Function.SET:
-            request.value_type, request.value = any_value(chance)
-            request.second_key = chance.choice(URIS)
-            if request.second_key is not None:
-                request.flags |= Query.RANGE << QUERY_SHIFT
-            if chance.random() < 0.2:
-                request.timeout = self.now + chance.choice((1, SECOND, 60 * SECOND))
-        elif function == Function.NEXT:
-            request.key = chance.choice((b"", b"", b"a"))
-            request.count = chance.choice((None, 1, 3))
-            request.timeout = chance.choice((None, SECOND, 20 * SECOND))
-        elif function == Function.GET:
-            if chance.random() < 0.7:
-                request.flags |= Flag.WORKED_ON
-                request.timeout = chance.choice((None, SECOND))
-            if chance.random() < 0.3:
-                request.key = request.second_key = b""
-                request.flags |= Query.RANGE << QUERY_SHIFT
-        elif function in LOCKS:
-            request.timeout = chance.choice((None, SECOND, 20 * SECOND))
-        else:
-            request.timeout = token
-            if token is not None:
-                request.flags |= Flag.WORKED_ON
-            if function == Function.RELEASE and chance.random() < 0.5:
-                request.ttl = chance.choice((0, SECOND))
-            if function == Function.RELEASE and chance.random() < 0.5:
-                request.value_type, request.value = ValueType.STRING, b"boom"
-            if function == Function.TOUCH:
-                request.ttl = chance.choice((SECOND, 40 * SECOND))
-        return request
+        if chance.random() < 0.1:
+            fields = {"uri": b"", "timeout": chance.choice((None, SECOND))}
+            return request(Function.GET, flags=Flag.WORKED_ON, at=self.now, **fields)
+        exact = chance.random() < 0.9
+        return draw_request(chance, self.now, self.tokens[-4:], exact=exact, keys=KEYS)
 
 
 def segments_of(seed: int, attempts_max: int) -> list[bytes]:

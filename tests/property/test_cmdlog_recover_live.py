@@ -11,21 +11,19 @@ from msgspec.structs import astuple
 from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
-from fastjournal.protocol import Flag, Function, decode_reply
-from fastjournal.protocol.messages import Request
+from fastjournal.protocol import Function, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine.engine import Engine, Settings
 from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry, EntryState
-from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
-from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
+from tests.property.crash_requests import draw_request
 from tests.property.packer import packing
-from tests.property.subject import SECOND, START, request
+from tests.property.subject import SECOND, START
 
 LOG = "/log"
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
-URIS = [b"u", b"v", None]
 BY_ALL = [
     *("key", "value_type", "value", "timestamp", "created", "modified", "arrival"),
     *("not_before", "job_id", "position", "record_bytes", "priority"),
@@ -71,60 +69,13 @@ class Daemon:
     def step(self) -> None:
         draw = self.draw
         self.now += draw.choice((0, 1, 1000, SECOND, 9 * SECOND))
-        asked = self.request()
+        asked = draw_request(draw, self.now, self.tokens, exact=True, keys=KEYS)
         data = self.engine.handle("session", asked, self.now)
         assert data is not None
         reply = decode_reply(data)
         if asked.function in (Function.NEXT, Function.GET) and reply.timeout and reply.pairs:
             self.tokens += [(pair.key, reply.timeout) for pair in reply.pairs]
             del self.tokens[:-10]
-
-    def request(self) -> Request:
-        draw = self.draw
-        function = draw.choices(
-            [
-                *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
-                *(Function.RELEASE, Function.TOUCH),
-                *(*DEAD_LETTER, *CHANGES),
-            ],
-            (16, 2, 4, 8, 4, 3, 3, 2, 1, 1, *CHANGE_WEIGHTS),
-        )[0]
-        flags = Flag.PERSIST | draw.choice((0, 0, Flag.OVERWRITE))
-        at = self.now - draw.choice((0, 0, 5, SECOND))
-        key, token = draw.choice(KEYS), None
-        if self.tokens and function != Function.SET and draw.random() < 0.7:
-            key, token = draw.choice(self.tokens)
-            flags |= Flag.WORKED_ON
-        if function == Function.SET:
-            kind, value = any_value(draw)
-            return request(
-                function,
-                key,
-                value,
-                kind=kind,
-                uri=draw.choice(URIS),
-                flags=flags,
-                at=at,
-                timeout=draw.choice((None, None, self.now + 30 * SECOND)),
-                ttl=draw.choice((None, None, 15 * SECOND)),
-            )
-        if function == Function.NEXT:
-            return request(
-                function,
-                draw.choice((b"", b"a")),
-                flags=flags,
-                at=at,
-                count=draw.choice((None, 2, 5)),
-                timeout=draw.choice((None, 3 * SECOND)),
-            )
-        if function in CHANGES:
-            return change_request(draw, function, key, KEYS, flags, at)
-        if function in DEAD_LETTER:
-            return dead_letter_request(draw, function, key, token, at)
-        ttl = draw.choice((None, SECOND, 20 * SECOND))
-        if function == Function.GET:
-            token = draw.choice((None, 4 * SECOND))
-        return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
 
 
 def live(engine: Engine) -> dict[bytes, dict[str, object]]:
