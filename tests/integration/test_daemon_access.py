@@ -282,11 +282,12 @@ def test_client_without_auth_is_disconnected_in_time_and_one_with_it_is_not(tmp_
             # at once: it has a second
             half.socket.sendall(encode_request(build(Function.NOP))[:5])
             silent = stack.enter_context(RawClient(daemon.address))
-            stays = stack.enter_context(SyncClient(daemon.address, auth=ALL))
-            stays.nop()
+            stays = stack.enter_context(RawClient(daemon.address))
+            assert stays.ask(build(Function.AUTH, value=ALL.encode())).error == ""
             assert codes(silent.rest()) == ["auth-required"]
             assert codes(half.rest()) == ["auth-required"]
-            stays.nop()
+            # on the same connection: a client would connect again
+            assert stays.ask(build(Function.NOP)).error == ""
         assert "event=auth-timeout" in daemon.said()
 
 

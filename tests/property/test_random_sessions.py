@@ -37,8 +37,8 @@ REQUESTS = 200
 PARTS = 20
 CHOICES = Choices(START, events=True)
 BOTH = Flag.DATA | Flag.META
-LATE = 2
-"""Wait before a step that the daemon sleeps through."""
+LATE = 2 * SECOND
+"""Longest wait before a step that the daemon sleeps through, but for one thing that happens."""
 RESTARTING = replace(CHOICES, restarts=True)
 
 

@@ -94,6 +94,18 @@ def test_fencing_holds_where_both_leases_end_in_the_same_millisecond(s: Subject,
     assert ask(s, JOB, quick) == ""
 
 
+def test_fencing_holds_where_a_set_came_between_and_the_counter_comes_round(
+    engine: Subject, ask: By
+) -> None:
+    slow = leased(engine)
+    assert engine.set(JOB, b"new", flags=Flag.OVERWRITE, at=START + 1) == ""
+    assert isinstance(engine.target, EngineSubject)
+    engine.target.engine.context.tokens.count = slow % 1000
+    quick = lease(engine)
+    assert_lost(engine, ask, slow)
+    assert ask(engine, JOB, quick) == ""
+
+
 def test_token_of_another_entry_is_none_of_this_one(s: Subject, ask: By) -> None:
     s.set(JOB)
     s.set(OTHER)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
+from fastjournal import limits
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
+from fastjournald.admission.memory_budget import MemoryAccount, MemoryBudget
 from fastjournald.net import connections
+from fastjournald.net.outbox import Outbox
 from tests.property.subject import request
 from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_bounds import Room, codes
@@ -107,3 +111,17 @@ async def test_push_that_waits_ends_with_a_client_that_is_lost_during_a_reply(
         # the pushed entry was not sent, and is released
         assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
         room.engine.check()
+
+
+def test_outbox_gives_about_as_many_bytes_to_send_as_the_bound() -> None:
+    budget = MemoryBudget(1 << 30, lambda _scarce: None)
+    log = SimpleNamespace(appended=0)
+    outbox = Outbox(log, MemoryAccount(budget), lambda _work: None)
+    size = limits.REPLIES_BYTES_MAX // 4 + 1
+    for _ in range(6):
+        outbox.put(bytes(size))
+    sent = []
+    while outbox.pieces:
+        sent.append(len(outbox.data_to_send(0, lambda: False)))
+        outbox.data_sent()
+    assert sent == [4 * size, 2 * size]
