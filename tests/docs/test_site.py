@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import fastjournal
-from fastjournal import Client, Job, SyncClient, SyncJob, errors
+from fastjournal import errors
 from fastjournal.protocol.constants import ErrorCode
 from fastjournald.config.options import Config
 from tests.docs import protocol_rules

@@ -241,26 +241,6 @@ def test_export_leaves_values_on_the_disk_and_rotates_files(
     assert done.bytes == sum(disk.size(f"/out/{name}") for name in disk.listdir("/out"))
 
 
-@each_target
-def test_export_that_fails_leaves_nothing(to: Target) -> None:
-    for count in range(1, 4):
-        disk = SimulatedDisk()
-        log = SegmentBuilder(0)
-        for name in (b"a", b"b", b"c"):
-            log.entry(name + b":128:0:1")
-        snapshot = snapshot_of(disk, log)
-        disk.fail_at(
-            count, "write" if to.format is Format.KESTREL else "sync" if count == 1 else "rename"
-        )
-        try:
-            export(disk, snapshot, to)
-        except LogFailedError:
-            assert not disk.exists("/out")
-            assert disk.listdir("/") == ["log", "snapshots"]
-        else:
-            assert count > 1
-
-
 def test_export_refuses_a_destination_that_exists_and_a_log_that_is_no_snapshot() -> None:
     disk = SimulatedDisk()
     log = SegmentBuilder(0)

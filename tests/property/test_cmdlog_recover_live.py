@@ -16,8 +16,7 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine.engine import Engine, Settings
 from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.entry import Entry, EntryState
 from tests.property.crash_requests import draw_request
 from tests.property.packer import packing
 from tests.property.subject import SECOND, START

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,13 +20,6 @@ from tests.property.test_event_files import over_midnight
 
 CHANGES = ("create", "mkdir", "rename", "rmdir", "sync_directory", "unlink")
 BEFORE, BEHIND, IN_PART = "before", "behind", "in part"
-TAKE = """
-import sys
-from fastjournal.disk import OsDisk
-from fastjournal.spark.history.archive_taking import take_archive
-from fastjournal.spark.history.event_files import open_events
-take_archive(OsDisk(), sys.argv[1], open_events(sys.argv[2])[1])
-"""
 TRUTH = {1: 5, 2: 3}
 """Rows by segment."""
 
@@ -175,34 +166,3 @@ def test_event_files_of_two_runs_at_once_that_are_killed_have_each_event_once(
         killed[sum(map(was_killed, runs))] += 1
         check(segments, archive, output)
     assert killed[1] + killed[2] > 5
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="left out: no strace here, to kill")
-@pytest.mark.parametrize(
-    ("call", "number"),
-    [("rename", 1), ("rename", 2), ("fdatasync", 2), ("fsync", 2), ("unlink", 1)],
-)
-def test_event_files_of_a_run_that_strace_kills_have_each_event_once(
-    call: str, number: int, segments: dict[str, bytes], tmp_path: Path
-) -> None:
-    archive, output = archive_of(segments, tmp_path), tmp_path / "out"
-    arguments = [sys.executable, "-c", TAKE, str(archive), str(output)]
-    injected = f"inject={call}:signal=KILL:when={number}"
-    done = subprocess.run(
-        [
-            "strace",
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            f"trace={call}",
-            "-e",
-            injected,
-            *arguments,
-        ],
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    check(segments, archive, output)
