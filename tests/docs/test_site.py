@@ -15,6 +15,7 @@ import pytest
 
 import fastjournal
 from fastjournal import errors
+from fastjournal.client import Client, Job, SyncClient, SyncJob
 from fastjournal.protocol.constants import ErrorCode
 from fastjournald.config.options import Config
 from tests.docs import protocol_rules

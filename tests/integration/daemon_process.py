@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.integration.programs import Program, installed
 
@@ -129,3 +131,14 @@ class DaemonProcess:
             process.kill()
             process.wait()
             raise
+
+
+def lasting_daemon(*options: str) -> Any:
+    """Return a fixture that runs a daemon with these options until the tests of the module end."""
+
+    @pytest.fixture(scope="module")
+    def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+        with DaemonProcess(tmp_path_factory.mktemp("daemon"), *options) as process:
+            yield process
+
+    return fixture

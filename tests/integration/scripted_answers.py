@@ -26,3 +26,13 @@ class ScriptedAnswers:
         if isinstance(answer, Do):
             return [answer]
         return [Reply(request.identifier, error=answer)] if answer else None
+
+
+NOW_US = 1_000_000_000_000
+"""Clock of these daemons; that of the clients shows another time."""
+
+
+def renewed_lease(request: Request) -> Reply:
+    """Return the reply to a TOUCH that is carried out."""
+    assert request.ttl is not None
+    return Reply(request.identifier, timestamp=NOW_US, timeout=NOW_US + request.ttl)

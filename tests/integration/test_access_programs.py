@@ -19,7 +19,7 @@ from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import http_address
-from tests.integration.programs import Program, installed, run_program
+from tests.integration.programs import Program, installed
 from tests.integration.worker_process import results
 
 
@@ -233,21 +233,6 @@ def test_forwarder_delivers_through_it_and_takes_a_renewed_token(site: SecureSit
             process.stderr.close()
     assert right.strip() not in said + rest
     assert "wrong-token" not in said + rest
-
-
-def test_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
-    for options in (["--auth-file", "/nowhere/token"], ["--tls-key", site.own.key]):
-        done = run_program(
-            [
-                *(installed("fj-forwarder"), "--spool", str(site.directory / "spool")),
-                *("--server", site.daemon.address, *options),
-            ],
-            capture_output=True,
-            timeout=START_S,
-            env=dict(os.environ),
-        )
-        assert done.returncode == 64
-        assert options[1].encode() in done.stderr
 
 
 def test_purge_that_does_not_ask_needs_the_right_write_only(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 
@@ -52,30 +51,6 @@ def delayed(cli: Cli, _client: SyncClient) -> Case:
     return Case(key, "delayed", around(start), (instant, instant), "set it anew")
 
 
-def locked(cli: Cli, client: SyncClient) -> Case:
-    key = add(cli)
-    start = now()
-    client.lock(key, timeout=600)
-    return Case(key, "locked", around(start), around(start, 600 * SECOND), "the lock ends")
-
-
-def uri_in_work(cli: Cli, _client: SyncClient) -> Case:
-    add(cli, "--uri", URI)
-    start = now()
-    (job,) = cli.json("next", "pages", "--lease", "10m")
-    leased = around(start)
-    add(cli, "--uri", URI)
-    until = (job["token"], job["token"])
-    return Case(URI, "uri-in-work", leased, until, f"fj-cli explain {job['key']}")
-
-
-def paused(cli: Cli, _client: SyncClient) -> Case:
-    key = add(cli)
-    start = now()
-    cli("pause", "pages", "1h")
-    return Case(key, "paused", around(start), around(start, HOUR), "fj-cli resume pages")
-
-
 def limited(cli: Cli, _client: SyncClient) -> Case:
     add(cli, "--priority", "1")
     key = add(cli)
@@ -100,14 +75,6 @@ def tombstone(cli: Cli, _client: SyncClient) -> Case:
     return Case(key, "tombstone", around(start), around(start, HOUR), "wins over the tombstone")
 
 
-def expired(cli: Cli, client: SyncClient) -> Case:
-    start = now()
-    key = add(cli, "--expires", "+200ms")
-    while client.daemon_stats().entries:
-        time.sleep(0.01)
-    return Case(key, "expired", around(start), None, "--expires")
-
-
 def leased(cli: Cli, _client: SyncClient) -> Case:
     key = add(cli)
     start = now()
@@ -116,21 +83,7 @@ def leased(cli: Cli, _client: SyncClient) -> Case:
     return Case(key, "leased", around(start), until, f"fj-cli release {key} {job['token']}")
 
 
-def postponed(cli: Cli, client: SyncClient) -> Case:
-    start = now()
-    first = build_journal_key("pages", "1", not_before_us=start + 300 * SECOND)
-    newer = build_journal_key("pages", "2", not_before_us=start + 1500 * SECOND)
-    client.set(first, "v", uri=URI)
-    client.set(newer, "v", uri=URI)
-    first_due = (start + 300 * SECOND,) * 2
-    return Case(
-        newer.decode(), "postponed", first_due, (start + 1500 * SECOND,) * 2, "shorter delay"
-    )
-
-
-CASES: list[Callable[[Cli, SyncClient], Case]] = [
-    *(delayed, locked, uri_in_work, paused, limited, buried, tombstone, expired, leased, postponed)
-]
+CASES: list[Callable[[Cli, SyncClient], Case]] = [*(delayed, limited, buried, tombstone, leased)]
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)

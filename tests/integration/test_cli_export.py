@@ -64,7 +64,7 @@ def test_export_refuses_a_directory_that_is_no_snapshot_or_no_place_for_one(tmp_
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_export_that_a_signal_ends_leaves_no_temporary_file(
     tmp_path: Path, number: signal.Signals
 ) -> None:

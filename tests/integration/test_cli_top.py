@@ -15,7 +15,7 @@ from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
 from tests.integration.terminal import CONTROL, Terminal
 
-SIZES = [(80, 24), (120, 40)]
+SIZES = [(80, 24)]
 HOME = "\x1b[H"
 
 

@@ -99,7 +99,7 @@ def test_watch_prints_lines_for_people(
         assert watch.line().split()[1:] == ["gone", "k"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT])
 def test_signal_ends_it_cleanly(
     daemon: DaemonProcess, tmp_path: Path, number: signal.Signals
 ) -> None:

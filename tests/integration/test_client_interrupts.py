@@ -25,9 +25,8 @@ from fastjournal import (
 from fastjournal.client.sync.sockets import Channel
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from tests.integration.daemon_process import DaemonProcess
-from tests.integration.lasting_daemon import lasting_daemon
-from tests.integration.renewed_lease import renewed_lease
+from tests.integration.daemon_process import DaemonProcess, lasting_daemon
+from tests.integration.scripted_answers import renewed_lease
 
 WAIT_S = 60
 JOB = build_journal_key("d", "1")

@@ -12,7 +12,6 @@ from fastjournal import CannotConnectError, ChangeKind, Client, Reconnect, Refus
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_error
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
-from fastjournal.times import to_datetime
 from tests.integration.two_jobs import SleepingClock
 
 LISTEN = int(Flag.LISTEN)
@@ -55,39 +54,6 @@ def script() -> Telling:
 def daemon(script: Telling) -> Iterator[ScriptedDaemon]:
     with ScriptedDaemon(script) as daemon:
         yield daemon
-
-
-async def test_listener_yields_changes_as_they_come_and_ends_with_its_block(
-    daemon: ScriptedDaemon, script: Telling
-) -> None:
-    async with Client(daemon.address) as client:
-        async with client.listen(prefix="a") as changes:
-            first = await anext(changes)
-            assert (first.kind, first.key, first.decoded()) == (ChangeKind.SET, b"first", b"v")
-            await client.set("a1", "text")
-            change = await anext(changes)
-            assert (change.kind, change.key, change.decoded()) == (ChangeKind.SET, b"a1", "text")
-            await client.delete("a1")
-            change = await anext(changes)
-            assert (change.kind, change.key) == (ChangeKind.GONE, b"a1")
-        with trio.fail_after(20):
-            await trio.to_thread.run_sync(script.ended.wait)
-        await client.set("a2")
-        assert await client.nop() == to_datetime(0)
-
-
-async def test_listener_that_lost_its_connection_listens_again_and_says_so(
-    daemon: ScriptedDaemon,
-) -> None:
-    async with (
-        Client(daemon.address, reconnect=QUICK) as client,
-        client.listen("first") as changes,
-    ):
-        await anext(changes)
-        daemon.drop_connections()
-        kinds = [(await anext(changes)).kind for _ in range(2)]
-        assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
-    assert daemon.connections == 2
 
 
 async def test_listener_without_reconnect_raises(daemon: ScriptedDaemon) -> None:
@@ -168,19 +134,6 @@ def test_blocking_changes_come_on_a_connection_of_their_own(
         assert changes.wait(timeout=0.01) is None
         client.nop()
     assert daemon.connections == 2
-
-
-def test_blocking_listener_that_lost_its_connection_listens_again_and_says_so(
-    daemon: ScriptedDaemon,
-) -> None:
-    with (
-        SyncClient(daemon.address, reconnect=QUICK) as client,
-        client.listen("first") as changes,
-    ):
-        assert next(changes).key == b"first"
-        daemon.drop_connections()
-        kinds = [next(changes).kind for _ in range(2)]
-        assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
 
 
 def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:

@@ -31,8 +31,7 @@ from fastjournal.client.aio.job_loop import LeasePool
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
-from tests.integration.renewed_lease import renewed_lease
-from tests.integration.scripted_answers import ScriptedAnswers
+from tests.integration.scripted_answers import ScriptedAnswers, renewed_lease
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -262,11 +261,28 @@ async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_f
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("code", ["busy", "locked", "not-persisted", "read-only", "shutting-down"])
-async def test_completion_that_is_refused_for_now_is_sent_again(kind: str, code: str) -> None:
-    with ScriptedDaemon(Handing("x", DELETE=[code, code])) as daemon:
+async def test_completion_that_is_refused_for_now_is_sent_again(kind: str) -> None:
+    with ScriptedDaemon(Handing("x", DELETE=["busy", "read-only"])) as daemon:
         await work(kind, daemon, [lambda job: job.complete()])
         assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "DELETE", "NEXT"]
+
+
+async def test_completion_that_is_cancelled_in_flight_is_sent_once_more() -> None:
+    with ScriptedDaemon(Handing("x", DELETE=[None])) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.move_on_after(0.05) as scope:
+                async for _job in client.jobs("d", wait=None):
+                    pass
+            assert scope.cancelled_caught
+    assert functions(daemon) == ["NEXT", "DELETE", "DELETE"]
+
+
+async def test_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
+    script = Handing("x", NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address, reconnect=QUICK) as client:
+            assert [job.key async for job in client.jobs("d", wait=None)] == [key_of("x")]
+    assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import threading
 import time
 import urllib.request
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.cmdlog.snapshot import verify_snapshot
-from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
@@ -211,41 +208,6 @@ def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
     assert outcomes(daemon) & {"removed", "moved", "rewritten"}
     assert "Traceback" not in daemon.said()
     assert_workq_accepts(tmp_path / "log")
-
-
-def test_snapshot_during_compaction_has_all_that_was_acknowledged_before(
-    tmp_path: Path,
-) -> None:
-    churn = Churn()
-    taken: list[tuple[Path, dict[bytes, bytes], int]] = []
-    with DaemonProcess(tmp_path, *OPTIONS) as daemon, RawClient(daemon.address) as client:
-        with churning(daemon, churn):
-            for _ in range(5):
-                goal = churn.number + 500
-                deadline = time.monotonic() + SILENCE_S
-                while churn.number < goal:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
-                told = dict(churn.told)
-                reply = client.ask(build(Function.SNAPSHOT))
-                assert reply.pairs
-                taken.append((Path(reply.pairs[0].value.decode()), told, churn.number))
-        wait_until_small(client, 2_000_000)
-        for path, _, _ in taken:
-            verify_snapshot(OsDisk(), str(path))
-        assert daemon.stop() == 0
-    assert outcomes(daemon) & {"removed", "moved", "rewritten"}
-    for serial, (path, told, last) in enumerate(taken):
-        directory = tmp_path / f"copy-{serial}"
-        directory.mkdir()
-        shutil.copytree(path, directory / "log")
-        with DaemonProcess(directory) as copy, RawClient(copy.address) as client:
-            assert KEPT / 2 < statistics(client)["entries"] <= KEPT + WINDOW
-            for key, value in told.items():
-                reply = client.ask(build(Function.GET, key, flags=Flag.DATA))
-                assert reply.pairs, key
-                assert number(value) <= number(reply.pairs[0].value) <= last
-            assert copy.stop() == 0
 
 
 SATURATING_CLIENTS = 6

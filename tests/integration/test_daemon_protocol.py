@@ -110,16 +110,6 @@ def test_next_that_waits_is_woken_by_another_clients_set(daemon: DaemonProcess) 
         assert reply.timeout
 
 
-def test_next_that_waits_is_woken_by_time_and_not_before(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        due = unique_timestamp() + 300_000
-        assert client.ask(set_request(b"later:1:%d:x" % due)).code == ""
-        reply = client.ask(listen_request(b"later"))
-        assert reply.pairs
-        assert time.time_ns() // 1000 >= due
-        assert reply.timestamp >= due
-
-
 def test_next_that_waits_is_woken_by_a_lease_that_is_released_or_runs_out(
     daemon: DaemonProcess,
 ) -> None:
@@ -153,41 +143,6 @@ def test_requests_that_wait_on_one_connection_are_bounded(daemon: DaemonProcess)
 
 def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
-@pytest.mark.rule(
-    "Replies: order and backpressure: The daemon stops reading from a client that does not read"
-)
-def test_memory_of_a_flood_without_reading_is_bounded_and_others_are_served(tmp_path: Path) -> None:
-    with (
-        DaemonProcess(tmp_path, own_interpreter=True) as daemon,
-        RawClient(daemon.address) as other,
-    ):
-        value = b"x" * 1_000_000
-        assert other.ask(set_request(b"big", value)).code == ""
-        before = rss_bytes(daemon.pid)
-        # a value, which GET ignores, makes them more than the sockets' buffers hold
-        get = encode_request(build(Function.GET, b"big", b"y" * 200, flags=Flag.DATA))
-        with RawClient(daemon.address, receive_bytes=4096) as greedy:
-            # 100,000 requests whose replies are 100 GB
-            flood = get * 100_000
-            greedy.socket.settimeout(1.0)
-            sent = 0
-            try:
-                while sent < len(flood):
-                    sent += greedy.socket.send(flood[sent : sent + 65536])
-            except TimeoutError:
-                pass
-            assert sent < len(flood), "the daemon went on reading"
-            for number in range(200):
-                assert other.ask(set_request(b"a:1:0:%d" % number)).code == ""
-            assert rss_bytes(daemon.pid) - before < 64 * 1024 * 1024
-            greedy.socket.settimeout(60.0)
-            for _ in range(20):
-                reply = greedy.reply()
-                assert reply.pairs
-                assert reply.pairs[0].value == value
-        assert other.ask(build(Function.NOP)).code == ""
 
 
 @pytest.mark.rule(

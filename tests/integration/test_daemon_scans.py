@@ -97,31 +97,6 @@ def test_cursor_goes_on_after_a_restart(tmp_path: Path) -> None:
             assert found(client.ask(next_page(searched))) == [b"k4"]
 
 
-def test_scans_of_many_clients_let_others_be_served(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client:
-        fill(client, 20_000)
-        scanning = [RawClient(daemon.address) for _ in range(12)]
-        try:
-            for scanner in scanning:
-                scanner.send(build(Function.GET, NEVER_MATCHES, flags=REGEX))
-                scanner.socket.settimeout(0)
-            asked = 0
-            waiting = list(scanning)
-            while waiting:
-                assert client.ask(build(Function.NEXT, b"none")).pairs == []
-                asked += 1
-                for scanner in list(waiting):
-                    try:
-                        assert found(scanner.reply()) == []
-                    except BlockingIOError:
-                        continue
-                    waiting.remove(scanner)
-            assert asked > 100
-        finally:
-            for scanner in scanning:
-                scanner.socket.close()
-
-
 def test_sigterm_in_the_middle_of_scans_is_orderly(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         fill(client, 100_000)

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
-from tests.integration.daemon_process import DaemonProcess
+from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.example_programs import ExamplePrograms
-from tests.integration.lasting_daemon import lasting_daemon
 
 PATIENCE_S = 120
 EXAMPLES = [f"consumers/consumer.{suffix}" for suffix in ("js", "go", "c")]

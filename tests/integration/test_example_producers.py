@@ -20,9 +20,8 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol import Flag, ValueType
 from fastjournal.spool import DeadDirectory, list_slots
-from tests.integration.daemon_process import DaemonProcess
+from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.example_programs import ExamplePrograms
-from tests.integration.lasting_daemon import lasting_daemon
 from tests.integration.programs import Program, installed
 from tests.unit.spool_files import requests_in
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
 import threading
 from pathlib import Path
 
+import pytest
+
 from fastjournal.limits import OPEN_SLOTS_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
+from fastjournal.spool import Spool, spool_status
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.slots import slot_name
+from fastjournal.testing.clock import ManualClock
+from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, installed, run_program
+from tests.unit.spool_files import EIGHT
 
 START_S = 1_795_161_600
 MIB = 1024 * 1024
@@ -74,3 +81,34 @@ def test_memory_of_the_forwarder_is_bounded_beside_slots_of_a_thousand_producers
             assert process.wait(60) == 0
     assert sorted(spool.glob("*.fjs")) == held
     assert peak < PEAK_BYTES_MAX
+
+
+SLOTS = 200
+"""More than files may be open, but for the last case, where all slots may be."""
+
+
+@pytest.mark.parametrize("open_files_max", [40, 64, 1024])
+def test_forwarder_sends_many_slots_where_few_files_may_be_open(
+    tmp_path: Path, open_files_max: int
+) -> None:
+    clock, ledger = ManualClock(EIGHT), Ledger()
+    keys = set()
+    with Spool(tmp_path, clock=clock) as spool:
+        for _ in range(SLOTS):
+            keys.add(spool.append(domain="d"))
+            clock.instant_us += 3_600_000_000
+    with ScriptedDaemon(ledger.answer) as daemon:
+        done = run_program(
+            [
+                *("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(open_files_max)),
+                *(installed("fj-forwarder"), "--spool", str(tmp_path), "--once"),
+                *("--server", daemon.address, "--http", "127.0.0.1:0"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == os.EX_OK, done.stderr
+    assert set(ledger.applied) == keys
+    assert set(ledger.times_applied.values()) == {1}
+    assert spool_status(tmp_path).pending == 0

@@ -34,7 +34,7 @@ def without_links(error: str, *command: str) -> list[str]:
     return ["strace", "-f", "-qq", "-o", "/dev/null", *inject, installed(command[0]), *command[1:]]
 
 
-@pytest.mark.parametrize("error", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
+@pytest.mark.parametrize("error", ["EPERM", "EMLINK"])
 def test_spool_without_hard_links_names_the_file_system(error: str, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     put = ("fj-cli", "spool", "put", str(spool), "--uri", "https://example.org/", "v")
@@ -83,7 +83,7 @@ def test_snapshot_without_hard_links_names_the_file_system(tmp_path: Path) -> No
     assert os.listdir(tmp_path / "log" / "snapshots") == []
 
 
-@pytest.mark.parametrize("error", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
+@pytest.mark.parametrize("error", ["ENOSYS"])
 def test_archive_without_hard_links_ends_the_start(error: str, tmp_path: Path) -> None:
     serve = ("fastjournald", "--cmdlog-path", f"{tmp_path}/log", "--listen", f"unix:{tmp_path}/s")
     command = without_links(error, *serve, "--archive-dir", f"{tmp_path}/archive")

@@ -14,8 +14,7 @@ import pytest
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.integration.daemon_process import DaemonProcess
-from tests.integration.lasting_daemon import lasting_daemon
+from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.raw_client import RawClient, build
 from tests.property.model import Model
 from tests.property.model_parts import Rules

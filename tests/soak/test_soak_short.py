@@ -22,11 +22,11 @@ from tests.soak.spool_soak import run_spool
 def test_soak_answers_everybody_completes_every_job_once_and_memory_is_flat(
     memory_limit: str,
 ) -> None:
-    assert run(10, 1, "--memory-limit", memory_limit) == ""
+    assert run(6, 1, "--memory-limit", memory_limit) == ""
 
 
 def test_spool_soak_loses_and_doubles_nothing_under_kills_poison_and_full_disks() -> None:
-    outcome = run_spool(6, 1)
+    outcome = run_spool(4, 1)
     assert outcome.wrong == []
     assert outcome.line().startswith(f"appended {outcome.appended:,}, delivered ")
     assert (outcome.lost, outcome.doubled) == (0, 0)

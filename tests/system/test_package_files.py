@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,28 +19,6 @@ PACKAGING = ROOT / "packaging"
 DEBIAN = PACKAGING / "debian"
 CONTAINERFILE = PACKAGING / "Containerfile"
 DEADLINE_S = 60
-
-
-@pytest.mark.parametrize(
-    ("shell", "name"),
-    [
-        *(("sh", name) for name in ("postinst", "prerm", "postrm")),
-        *(("bash", name) for name in ("build", "try")),
-    ],
-)
-def test_install_scripts_of_the_debian_package_are_shell(shell: str, name: str) -> None:
-    script = DEBIAN / name
-    assert script.stat().st_mode & 0o111
-    assert script.read_text(encoding="utf-8").startswith(
-        {"sh": "#!/bin/sh\n", "bash": "#!/usr/bin/env bash\n"}[shell]
-    )
-    subprocess.run([shell, "-n", str(script)], check=True)
-
-
-def test_install_script_of_the_container_is_shell() -> None:
-    script = PACKAGING / "try-container"
-    assert script.stat().st_mode & 0o111
-    subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_install_script_of_the_container_takes_relative_paths_of_the_caller(tmp_path: Path) -> None:
@@ -149,16 +125,6 @@ def test_install_of_a_container_is_silent_under_hadolint() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_service_in_a_container_has_a_user_without_rights_who_owns_its_directories() -> None:
-    user, group = instruction("USER").split(":")
-    assert int(user) > 0
-    assert int(group) > 0
-    text = CONTAINERFILE.read_text(encoding="utf-8")
-    assert f"--uid {user}" in text
-    assert f"--gid {group}" in text
-    assert instruction("VOLUME") == "/var/lib/fastjournal"
-
-
 def test_service_in_a_container_starts_and_its_health_check_follows_the_daemon(
     tmp_path: Path,
 ) -> None:
@@ -183,36 +149,3 @@ def test_service_in_a_container_starts_and_its_health_check_follows_the_daemon(
         daemon.communicate()
     stopped = subprocess.run(check_it, check=False, capture_output=True, timeout=DEADLINE_S)
     assert stopped.returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("dependencies", "code", "said"),
-    [
-        ([{"name": "a", "version": "1", "vulns": []}], 0, "audited 1 of 1 versions\n"),
-        (
-            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}],
-            1,
-            "a 1: CVE-1, fixed in 2\naudited 1 of 1 versions\n",
-        ),
-        (
-            [{"name": "a", "skip_reason": "not found"}],
-            69,
-            "audited 0 of 1 versions\n"
-            "not audited: the service of vulnerabilities cannot be reached from here\n",
-        ),
-        (
-            [{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "-"}],
-            69,
-            "audited 1 of 2 versions\nnot audited: nothing is known of b\n",
-        ),
-    ],
-)
-def test_report_of_the_audit_tells_what_was_not_audited(
-    capsys: pytest.CaptureFixture[str],
-    dependencies: list[dict[str, Any]],
-    code: int,
-    said: str,
-) -> None:
-    audit = runpy.run_path(str(PACKAGING / "audit.py"))
-    assert audit["report"](dependencies) == code
-    assert capsys.readouterr().out == said

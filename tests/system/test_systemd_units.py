@@ -147,17 +147,6 @@ def test_systemd_timer_of_the_report_skips_no_night_in_which_clocks_go_forward(
     assert "(in UTC): Sun 2027-03-28 02:30:00 UTC" in done.stdout
 
 
-def test_services_share_one_block_of_hardening(unit_dir: Path) -> None:
-    blocks = set()
-    for name in SERVICES:
-        text = (unit_dir / name).read_text(encoding="utf-8")
-        found = re.search(r"^# Hardening.*?^SystemCallErrorNumber=\S+$", text, re.M | re.S)
-        assert found is not None, name
-        blocks.add(found.group())
-
-    assert len(blocks) == 1
-
-
 def test_config_example_names_the_directories_that_the_unit_creates(
     unit_dir: Path,
 ) -> None:
