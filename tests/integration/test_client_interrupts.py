@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -27,6 +26,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.scripted_answers import renewed_lease
+from tests.integration.worker_process import wait_until
 
 WAIT_S = 60
 JOB = build_journal_key("d", "1")
@@ -48,13 +48,6 @@ def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
 
 def state(client: SyncClient) -> str:
     return client.entry_stats(JOB).state
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class BodyError(Exception):

@@ -32,6 +32,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.scripted_answers import ScriptedAnswers, renewed_lease
+from tests.integration.worker_process import wait_until
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -433,13 +434,6 @@ async def test_stop_in_a_body_completes_the_job_and_releases_those_behind_it() -
                 jobs.stop()
             assert [job async for job in jobs] == []
         assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_blocking_stop_by_another_thread_ends_a_wait_for_work() -> None:

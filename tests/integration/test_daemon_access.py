@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
@@ -25,8 +23,11 @@ from fastjournal.protocol import (
 from fastjournald.main import main
 from fastjournald.net.credentials import load_grants
 from tests.certificates import Authority, Files
-from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.door.daemon import main
+from tests.door.net import load_grants
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
+from tests.integration.worker_process import wait_until
 
 ALL, CRAWL = "token-for-everything-0123", "token-for-crawl-4567890"
 
@@ -66,13 +67,6 @@ def files(authority: Authority) -> Files:
 
 def tls_options(files: Files) -> tuple[str, ...]:
     return "--tls-cert", files.cert, "--tls-key", files.key
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_clients_work_by_tls_and_plain_ones_are_not_let_in(

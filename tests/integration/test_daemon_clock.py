@@ -15,6 +15,7 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration import shifted_daemon
 from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.worker_process import wait_until
 
 HOURS_S = 7200
 WAIT_S = 60
@@ -77,10 +78,7 @@ def figure(daemon: DaemonProcess, name: str) -> float:
 
 def wait_said(daemon: DaemonProcess, words: str) -> None:
     """Return when the daemon has logged these words."""
-    deadline = time.monotonic() + START_S
-    while words not in daemon.said():
-        assert time.monotonic() < deadline, daemon.said()
-        time.sleep(0.01)
+    wait_until(lambda: words in daemon.said())
 
 
 def lease_and_fail(client: SyncClient) -> None:

@@ -22,6 +22,7 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed, run_program
 from tests.integration.raw_client import SILENCE_S, RawClient, build, set_request
+from tests.integration.worker_process import wait_until
 
 if TYPE_CHECKING:
     pass
@@ -195,10 +196,7 @@ def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
         for _ in range(KILLS):
             with churning(daemon, churn):
                 goal = churn.number + draw.randint(1000, 3000)
-                deadline = time.monotonic() + SILENCE_S
-                while churn.number < goal:
-                    assert time.monotonic() < deadline
-                    time.sleep(draw.random() * 0.02)
+                wait_until(lambda goal=goal: churn.number >= goal)
                 daemon.kill()
             verify(tmp_path / "log", killed=True)
             daemon.start()

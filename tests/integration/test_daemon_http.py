@@ -29,6 +29,7 @@ from fastjournald.server import Server
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import get_page, http_address
 from tests.integration.programs import installed, run_program
+from tests.integration.worker_process import wait_until
 
 HTTP = ("--http", "127.0.0.1:0")
 
@@ -60,14 +61,6 @@ def figures(daemon: DaemonProcess) -> dict[str, float]:
 
 def client_of(daemon: DaemonProcess) -> closing[SyncClient]:
     return closing(SyncClient(daemon.address))
-
-
-def wait_until(condition: object, *, what: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {START_S} s: {what}"
-        time.sleep(0.01)
 
 
 def test_metrics_move_with_real_requests(daemon: DaemonProcess) -> None:
@@ -118,7 +111,7 @@ def test_daemon_that_runs_is_alive_and_ready(daemon: DaemonProcess) -> None:
 @pytest.mark.rule("STATS: `read_only`")
 def test_daemon_that_is_read_only_is_alive_but_not_ready(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**50)) as daemon:
-        wait_until(lambda: "event=read-only" in daemon.said(), what="the log tells")
+        wait_until(lambda: "event=read-only" in daemon.said())
         status, text = get(daemon, "/readyz")
         assert status == 503
         assert "min-free-bytes" in text

@@ -30,6 +30,7 @@ from tests.integration.raw_client import (
     set_request,
 )
 from tests.integration.test_daemon_compaction import Churn, verify
+from tests.integration.worker_process import wait_until
 
 KILLS = 12
 LEASE_US = 3_000_000
@@ -305,10 +306,7 @@ def kill_at(daemon: DaemonProcess, come: Callable[[], bool], delay_s: float) -> 
         Whether it was killed before it took requests.
     """
     daemon.launch()
-    deadline = time.monotonic() + SILENCE_S
-    while not (come() or daemon.is_ready):
-        assert time.monotonic() < deadline, daemon.said()
-        time.sleep(0.001)
+    wait_until(lambda: bool(come() or daemon.is_ready))
     time.sleep(delay_s)
     ready = daemon.is_ready
     daemon.kill()

@@ -26,6 +26,7 @@ from tests.integration.raw_client import RawClient, build, set_request
 from tests.integration.test_daemon_compaction import Churn, churning, outcomes
 from tests.integration.test_daemon_http import HTTP
 from tests.integration.test_daemon_http import figures as samples
+from tests.integration.worker_process import wait_until
 
 ENTRIES_BYTES = 8 * 2**20
 LIMIT = PROGRAM_BYTES + ENTRIES_BYTES
@@ -364,10 +365,7 @@ def inflight(daemon: DaemonProcess, stack: ExitStack) -> None:
     whole = encode_request(build(Function.SET, b"k", bytes(900_000)))
     for client in connect(daemon, stack, 50):
         client.socket.sendall(whole[:800_000])
-    deadline = time.monotonic() + START_S
-    while counted(daemon)["inflight"] < 39_500_000:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: counted(daemon)["inflight"] >= 39_500_000)
 
 
 def nothing(daemon: DaemonProcess, stack: ExitStack) -> None:

@@ -7,7 +7,6 @@ import shutil
 import stat
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +18,9 @@ from fastjournal.cmdlog.archive import archived_segment
 from fastjournal.cmdlog.snapshot import verify_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
-from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, set_request
+from tests.integration.worker_process import wait_until
 from tests.property.live_indexes import assert_live_index
 
 ENTRIES = 20_000
@@ -199,10 +199,7 @@ def test_archive_keeps_what_compaction_removes(tmp_path: Path) -> None:
             if number == ROUNDS // 2:
                 daemon.kill()
                 daemon.start()
-        deadline = time.monotonic() + START_S
-        while (daemon.log_path / "000000001.log").exists():
-            assert time.monotonic() < deadline, "compaction goes on"
-            time.sleep(0.01)
+        wait_until(lambda: not (daemon.log_path / "000000001.log").exists())
         with RawClient(daemon.address) as client:
             reply = client.ask(build(Function.SNAPSHOT))
         assert reply.pairs

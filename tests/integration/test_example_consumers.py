@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.example_programs import ExamplePrograms
+from tests.integration.worker_process import wait_until
 
 PATIENCE_S = 120
 EXAMPLES = [f"consumers/consumer.{suffix}" for suffix in ("js", "go", "c")]
@@ -36,13 +35,6 @@ daemon = lasting_daemon("--retry-delay", "3600000")
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> ExamplePrograms:
     return ExamplePrograms(tmp_path_factory.mktemp("built"))
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

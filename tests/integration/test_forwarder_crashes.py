@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed
+from tests.integration.worker_process import wait_until
 
 WRITER = """
 import sys
@@ -233,10 +233,9 @@ def test_spool_moved_away_under_the_forwarder_is_locked_and_watched_anew(tmp_pat
                     ledger.wait_applied([spool.append(domain="d")])
                 directory.rename(tmp_path / aside)
                 directory.mkdir()
-                end_s = time.monotonic() + 60
-                while not all((directory / name).exists() for name in ("forwarder.lock", "wake")):
-                    assert time.monotonic() < end_s
-                    time.sleep(0.01)
+                wait_until(
+                    lambda: all((directory / name).exists() for name in ("forwarder.lock", "wake"))
+                )
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=60)
             assert process.returncode == 0

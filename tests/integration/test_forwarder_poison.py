@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed, run_program
+from tests.integration.worker_process import wait_until
 
 INSTALLED = (installed("fj-forwarder"),)
 IMPATIENT = (
@@ -209,10 +209,7 @@ def _fill_and_drain(mount: Path) -> None:
             ledger.wait_applied(good[10:])
             assert not list((spool_directory / "dead").glob("*.bin"))
             (mount / "ballast").unlink()
-            deadline = time.monotonic() + 60
-            while len(list((spool_directory / "dead").glob("*.json"))) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: len(list((spool_directory / "dead").glob("*.json"))) >= 2)
     codes = {piece.reason.code for piece in DeadDirectory(spool_directory).list() if piece.reason}
     assert codes == {"damaged", "bad-value"}
     assert spool_status(spool_directory).pending == 0

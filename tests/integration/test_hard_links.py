@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import Cli
 from tests.integration.programs import installed
+from tests.integration.worker_process import wait_until
 
 KEY = b"d:128:0:x"
 RECORD = encode_record(
@@ -66,10 +66,7 @@ def test_snapshot_without_hard_links_names_the_file_system(tmp_path: Path) -> No
     serve = ("fastjournald", "--cmdlog-path", f"{tmp_path}/log", "--listen", address)
     tracer = subprocess.Popen(without_links("EPERM", *serve))
     try:
-        end_s = time.monotonic() + 60
-        while not (tmp_path / "socket").exists():
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        wait_until((tmp_path / "socket").exists)
         cli = Cli(tmp_path, address)
         assert cli("set", "k", "v").returncode == 0
         refused = cli("snapshot")

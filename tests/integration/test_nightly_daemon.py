@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
-from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
+from tests.integration.worker_process import wait_until
 
 UNAVAILABLE, IO = 69, 74
 REQUESTS = 60
@@ -40,10 +40,7 @@ def fill(daemon: DaemonProcess) -> None:
 
 
 def wait_for_archive(daemon: DaemonProcess, segments: int) -> None:
-    deadline = time.monotonic() + START_S
-    while len(list((daemon.directory / "archive").glob("*.log"))) < segments:
-        assert time.monotonic() < deadline, daemon.stderr_path.read_text()
-        time.sleep(0.02)
+    wait_until(lambda: len(list((daemon.directory / "archive").glob("*.log"))) >= segments)
 
 
 def run(directory: Path, address: str) -> subprocess.CompletedProcess[str]:

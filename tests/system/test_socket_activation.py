@@ -16,6 +16,7 @@ import pytest
 
 from fastjournal import SyncClient
 from fastjournal.client.core.backoff import Reconnect
+from tests.integration.worker_process import wait_until
 from tests.system.socket_manager import DEADLINE_S, SocketManager, other_descriptors
 
 
@@ -221,12 +222,16 @@ class Load:
     def wait_for_more(self) -> None:
         """Return when each client was served after the call, or one has failed."""
         before = {address: len(keys) for address, keys in self.written.items()}
-        deadline = time.monotonic() + DEADLINE_S
-        while not self.failures and any(
-            len(keys) < before[address] + 20 for address, keys in self.written.items()
-        ):
-            assert time.monotonic() < deadline, "no client makes progress"
-            time.sleep(0.01)
+        wait_until(
+            lambda: (
+                not (
+                    not self.failures
+                    and any(
+                        len(keys) < before[address] + 20 for address, keys in self.written.items()
+                    )
+                )
+            )
+        )
 
     def __enter__(self) -> Load:
         for thread in self._threads:
