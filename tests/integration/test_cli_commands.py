@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.client import Client, SyncClient
+from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
 from fj_cli.cli import COMMANDS
 from fj_cli.examples import EXAMPLES
@@ -277,17 +277,6 @@ def test_domains_of_a_prefix_page_by_page(cli: Cli, client: SyncClient) -> None:
     assert (none.returncode, none.stdout) == (DONE, b"")
 
 
-async def test_domains_are_iterated_by_both_clients(
-    daemon: DaemonProcess, client: SyncClient
-) -> None:
-    for number in range(5):
-        client.set(f"d{number}:1:0:x", "")
-    listed = list(client.domains("d", page=2))
-    assert [stats.name for stats in listed] == [b"d%d" % number for number in range(5)]
-    async with Client(daemon.address) as other:
-        assert [stats.name async for stats in other.domains(page=2)] == [s.name for s in listed]
-
-
 DONE, REFUSED, USAGE, NOTHING = 0, 1, 2, 75
 
 
@@ -453,27 +442,6 @@ def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     assert cli("pause", "d", "1h").returncode == DONE
     assert cli("pause", "d", "0").returncode == DONE
     assert len(cli.json("next", "d")) == 1
-
-
-def test_log_tells_of_burials_kicks_and_pauses(cli: Cli) -> None:
-    (added,) = cli.json("set", "--domain", "d", "x")
-    for arguments in (
-        ("bury", added["key"], "--reason", "why"),
-        ("kick", added["key"]),
-        ("pause", "d", "1h"),
-        ("resume", "d"),
-    ):
-        assert cli(*arguments).returncode == DONE
-    (taken,) = cli.json("snapshot")
-    records = cli.json("log", "dump", taken["path"])
-    assert [r["failure"]["reason"] for r in records if "failure" in r] == ["why"]
-    told = [r["operation"] for r in records if r.get("operation", {}).get("op") == "pause"]
-    assert [pause["domain"] for pause in told] == ["d", "d"]
-    assert told[0]["until"] > 0
-    assert told[1]["until"] == 0
-    entries = [r["entry"] for r in records if "entry" in r]
-    assert [entry["key"] for entry in entries] == [added["key"]] * 2
-    assert b"pause" in cli("log", "dump", taken["path"], "--table").stdout
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,10 @@ from fastjournal.cmdlog.archive import ArchivedSegment
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import RefusedError
 from fastjournal.foreign.kestrel_records import encode_addx
-from fastjournal.protocol.constants import Flag, Function
 from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.raw_client import RawClient, build
 
 DONE, REFUSED, USAGE = 0, 1, 2
 KEYS = ("a", "b", "c", "d")
@@ -347,32 +345,6 @@ def test_archive_without_the_last_segments_that_its_state_tells_of_has_a_gap(
     (archive[0].parent / "ARCHIVE.json").write_text(json.dumps(state))
     (found,) = findings(cli, archive)
     assert "segments 6 to 7 are not there" in str(found["message"])
-
-
-def test_archive_of_a_daemon_is_whole_though_compaction_removes_its_segments(
-    cli: Cli, tmp_path: Path
-) -> None:
-    archive = tmp_path / "history"
-    options = ("--archive-dir", str(archive), "--cmdlog-seg-size", "4096")
-    with DaemonProcess(tmp_path, *options) as daemon:
-        for number in range(60):
-            with RawClient(daemon.address) as client:
-                asked = build(
-                    *(Function.SET, b"k%d" % (number % 3), b"%d " % number * 300),
-                    flags=Flag.PERSIST | Flag.OVERWRITE,
-                )
-                assert client.ask(asked).code == ""
-        with RawClient(daemon.address) as client:
-            client.ask(build(Function.SNAPSHOT))
-        assert daemon.stop() == 0
-    done = cli("log", "verify", str(archive))
-    assert (done.returncode, done.stdout) == (DONE, b""), done.stderr
-    assert b"is whole: archive, " in done.stderr
-    values = [one["entry"]["value"] for one in cli.json("log", "dump", str(archive))
-              if "entry" in one]  # fmt: skip
-    assert {f"{number} " * 300 for number in range(60)} <= set(values)
-    (row,) = cli.json("log", "stat", str(archive))
-    assert row["entries"] == 3
 
 
 CORPUS = Path(__file__).parent.parent / "format" / "data"

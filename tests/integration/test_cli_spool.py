@@ -397,22 +397,3 @@ def feed(writing: int, condition: Callable[[], object], terminal: Terminal) -> N
         assert time.monotonic() < deadline, terminal.text
         os.write(writing, b'{"domain":"d"}\n' * 10)
         terminal.read()
-
-
-def test_spool_commands_write_no_control_character_into_a_pipe(
-    cli: Cli, tmp_path: Path, dead_terminal: DeadDirectory, forwarded: Path
-) -> None:
-    (name, _) = [piece.name for piece in dead_terminal.list()]
-    for arguments in (
-        ("dead_terminal", "list", forwarded, "--table"),
-        ("dead_terminal", "show", forwarded, name, "--table"),
-        ("dead_terminal", "drop", forwarded, "--all"),
-        ("status", forwarded, "--watch", "--table", "--count", "2", "--interval", "10ms"),
-        ("put", tmp_path / "p", "--progress"),
-    ):
-        done = cli("spool", *map(str, arguments), stdin=b'{"domain":"d"}\n')
-        assert done.returncode in (0, 2), done.stderr
-        text = (done.stdout + done.stderr).decode()
-        assert all(line.isprintable() for line in text.split("\n")), text
-        if "--watch" in arguments:
-            assert text.count("daemon ") + text.count("no status.json") == 2, "each look is written"

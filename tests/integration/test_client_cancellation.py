@@ -350,6 +350,7 @@ def test_blocking_interrupted_wait_is_cancelled(
     daemon: DaemonProcess, producer: SyncClient, alarm: Callable[[float], None]
 ) -> None:
     with SyncClient(daemon.address) as client:
+        client.nop()  # it is connected before the first alarm
         for _ in range(5):
             alarm(0.05)
             with pytest.raises(AlarmError):

@@ -29,7 +29,6 @@ from fastjournal import (
     SyncClient,
     build_journal_key,
 )
-from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.protocol import Function, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
@@ -89,21 +88,6 @@ async def test_retry_delay_that_fails_gives_the_job_back_and_leaves_the_client_a
         assert states(producer) == {"1": "ready", "2": "ready"}
         await client.nop()
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-
-
-async def test_loop_passes_an_exception_on_as_it_is_and_releases_the_job(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    async with Client(daemon.address) as client:
-        with pytest.raises(BodyError):
-            async for _job in client.jobs("d"):
-                raise BodyError
-        await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
-    with pytest.raises(BodyError):
-        async with Client(daemon.address) as client:
-            async for _job in client.jobs("d", retry_delay=3600):
-                raise BodyError
-    assert states(producer) == {"1": "delayed", "2": "ready"}
 
 
 async def test_job_is_released_by_break_return_and_cancellation(
@@ -259,40 +243,7 @@ async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
     assert sorted(done, key=int) == [b"%d" % n for n in range(150)]
 
 
-def test_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    clock = trio.testing.MockClock()
-
-    async def main() -> None:
-        started_s = 0.0
-        with pytest.raises(BodyError):
-            async with Client(daemon.address) as client, client.jobs("d", count=2) as jobs:
-                async for _job in jobs:
-                    daemon.kill()
-                    clock.autojump_threshold = 0.1
-                    started_s = trio.current_time()
-                    raise BodyError
-        assert trio.current_time() - started_s < 1.5 * CLIENT_LAST_WORDS_S
-
-    trio.run(main, clock=clock)
-
-
 # --- blocking ---------------------------------------------------------------------------------
-
-
-def test_blocking_exception_or_a_break_releases_the_job(
-    daemon: DaemonProcess, producer: SyncClient
-) -> None:
-    with SyncClient(daemon.address) as client:
-        for _job in client.jobs("d", count=2):
-            assert states(producer) == {"1": "worked on", "2": "worked on"}
-            break
-        wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
-        with pytest.raises(BodyError):
-            for _job in client.jobs("d", retry_delay=3600):
-                raise BodyError
-    assert states(producer) == {"1": "delayed", "2": "ready"}
 
 
 def test_blocking_blocks_around_the_loop_or_the_body_are_exact(

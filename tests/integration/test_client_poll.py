@@ -255,18 +255,6 @@ async def test_listen_to_every_kind_of_query_shows_its_changes(daemon: DaemonPro
         assert await client.nop() > datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def test_blocking_listener_gets_changes(daemon: DaemonProcess) -> None:
-    with SyncClient(daemon.address) as client, client.listen(prefix="a") as changes:
-        client.set("a1", b"one")
-        client.set("b", b"elsewhere")
-        change = changes.wait(timeout=60)
-        assert change is not None
-        assert told(change) == ("set", b"a1", b"one")
-        client.delete("a1")
-        assert told(next(changes)) == ("gone", b"a1", b"")
-        assert changes.wait(timeout=0) is None
-
-
 def test_listen_goes_on_in_a_parent_whose_forked_child_leaves_the_block(
     daemon: DaemonProcess,
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -16,9 +15,8 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal import CannotConnectError, Client, Entry, Reconnect, SyncClient
+from fastjournal import CannotConnectError, Client, Reconnect, SyncClient
 from fastjournal.client.sync.sockets import Channel
-from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request, encode_error, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from fastjournal.times import to_datetime
@@ -178,40 +176,6 @@ async def use(kind: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
-    cut: list[int] = []
-
-    def script(request: Request) -> Answer:
-        pairs = []
-        if request.function == Function.NEXT and request.key == b"d" and len(cut) < 2:
-            pairs = [Pair(b"d:1:1:x", 1, b"v", meta=None)]
-        reply = encode_reply(Reply(request.identifier, timeout=7, pairs=pairs))
-        if request.function not in cut:
-            cut.append(request.function)
-            return [reply[:-1], Do.CLOSE]
-        return [reply]
-
-    with ScriptedDaemon(script) as daemon:
-
-        async def work_async() -> list[bytes]:
-            async with Client(daemon.address, reconnect=QUICK) as client:
-                return [job.value async for job in client.jobs("d", wait=None)]
-
-        if kind == "trio":
-            assert await work_async() == [b"v"]
-        elif kind == "asyncio":
-            assert await trio.to_thread.run_sync(asyncio.run, work_async()) == [b"v"]
-        else:
-            with SyncClient(daemon.address, reconnect=QUICK) as blocking:
-
-                def work() -> list[bytes]:
-                    return [job.value for job in blocking.jobs("d", wait=None)]
-
-                assert await trio.to_thread.run_sync(work) == [b"v"]
-    assert cut == [Function.NEXT, Function.DELETE]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("auth", [None, "secret"])
 async def test_daemon_that_is_full_is_a_named_error_after_the_patience(
     kind: str, auth: str | None
@@ -249,63 +213,6 @@ async def leave_later(client: SyncClient) -> None:
     client.close()
 
 
-ROUNDS = 6
-READS = 8
-"""Number of each client in a round: enough to be still at it when the daemon is killed."""
-
-
-def test_daemon_killed_in_the_middle_of_large_replies_loses_no_request(tmp_path: Path) -> None:
-    value = bytes(8_000_000)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with DaemonProcess(
-        tmp_path, "--listen", f"127.0.0.1:{port}", "--max-value", "8000000"
-    ) as daemon:
-        with SyncClient(daemon.address) as client:
-            client.set("large", value, persist=True)
-        for n in range(ROUNDS):
-            results: list[bytes | BaseException] = []
-            threads = [
-                threading.Thread(target=read_large, args=(reader, daemon.address, results))
-                for reader in (read_sync, read_trio)
-            ]
-            for thread in threads:
-                thread.start()
-            while len(results) < 4:
-                time.sleep(0.001)
-            time.sleep(n / 230)
-            daemon.kill()
-            daemon.start()
-            for thread in threads:
-                thread.join()
-            assert [r for r in results if r != len(value)] == []
-
-
-def read_large(
-    reader: Callable[[str, list[object]], None], address: str, results: list[object]
-) -> None:
-    try:
-        reader(address, results)
-    except BaseException as error:  # noqa: BLE001 - the test looks at it
-        results.append(error)
-
-
-def read_sync(address: str, results: list[object]) -> None:
-    with SyncClient(address, reconnect=PATIENT) as client:
-        for _ in range(READS):
-            results.append(len(client.get("large").value))
-
-
-def read_trio(address: str, results: list[object]) -> None:
-    async def main() -> None:
-        async with Client(address, reconnect=PATIENT) as client:
-            for _ in range(READS):
-                entry: Entry = await client.get("large")
-                results.append(len(entry.value))
-
-    trio.run(main)
-
-
 DAYS_30_S = 30 * 86400
 
 
@@ -339,19 +246,6 @@ async def test_connect_through_a_closing_proxy_is_tried_for_as_long_as_patience_
             script.closings = 50
             daemon.drop_connections()
             assert (await client.get("k")).key == b"d:1:1:x"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_connect_through_a_closing_proxy_fails_after_the_patience(
-    kind: str,
-) -> None:
-    plan = Reconnect(first_pause=0.001, longest_pause=0.01, patience=0.2)
-    with ScriptedDaemon(Away(1_000_000), proves=False) as daemon:
-        async with connected(kind, daemon.address, reconnect=plan) as client:
-            with pytest.raises(CannotConnectError, match="closed the connection") as caught:
-                await client.set("k")
-            assert caught.value.maybe_done
-    assert daemon.connections > CLIENT_REPEATS_MAX + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

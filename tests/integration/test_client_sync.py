@@ -18,7 +18,6 @@ from fastjournal.client import Client, SyncClient, calls
 from fastjournal.client.core.calls import Call
 from fastjournal.errors import (
     CannotConnectError,
-    LockLostError,
     ProtocolError,
     RefusedError,
 )
@@ -138,28 +137,6 @@ def test_threads_take_turns_on_one_client() -> None:
     assert daemon.connections == 1
 
 
-def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None:
-    over: list[str] = []
-
-    def lock(request: Request) -> Answer:
-        error = over[0] if over and request.function == Function.UNLOCK else ""
-        return [Reply(request.identifier, error=error)]
-
-    with ScriptedDaemon(lock) as daemon, SyncClient(daemon.address) as client:
-        with client.locked("k", timeout=5):
-            client.nop()
-        functions = [request.function for request in daemon.requests]
-        assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
-        assert daemon.requests[0].timeout == 5_000_000
-        over.append("not-found the lock is over")
-        with pytest.raises(LockLostError) as caught, client.locked("k"):
-            pass
-        assert "the lock is over" in str(caught.value.__cause__)
-        with pytest.raises(KeyError), client.locked("k"):
-            raise KeyError("mine")
-    assert daemon.requests[-1].function == Function.UNLOCK
-
-
 class WaitingNext:
     """Answers everything at once, but a NEXT only when a RELEASE or a SET comes."""
 
@@ -224,30 +201,6 @@ async def test_block_passes_an_exception_on_as_it_is_and_not_in_a_group() -> Non
             async with Client(daemon.address):
                 await trio.sleep_forever()
         assert scope.cancelled_caught
-
-
-async def test_connection_that_is_lost_is_an_error_of_all_tasks_and_connect_replaces_it() -> None:
-    with ScriptedDaemon(WaitingNext()) as daemon:
-        async with Client(daemon.address, reconnect=None) as client:
-            codes: list[str] = []
-
-            async def wait_for_work() -> None:
-                with pytest.raises(CannotConnectError) as caught:
-                    await client.next(wait=60)
-                codes.append(caught.value.code)
-
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(wait_for_work)
-                await until(lambda: len(daemon.requests) == 3)
-                daemon.drop_connections()
-            assert codes == ["connection-lost"] * 3
-            with pytest.raises(CannotConnectError) as caught:
-                await client.nop()
-            assert caught.value.code == "not-connected"
-            await client.connect()
-            assert await client.nop() == to_datetime(5)
-    assert daemon.connections == 2
 
 
 async def test_trio_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:

@@ -6,9 +6,7 @@ import asyncio
 import functools
 import json
 import signal
-import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -377,21 +375,6 @@ def test_lease_renewal_that_fails_is_tried_again_by_the_thread() -> None:
         assert functions(daemon).count("TOUCH") >= 5
 
 
-def test_lease_that_ends_while_the_daemon_is_away_is_lost_for_a_blocking_job() -> None:
-    with ScriptedDaemon(Handing("x")) as daemon:
-        client = SyncClient(daemon.address, reconnect=QUICK)
-        jobs = client.jobs("d", lease=1)
-        job = next(jobs)
-        begun_s = time.monotonic()
-        daemon.__exit__(None, None, None)
-        client.close()
-        assert job.lost.wait(TIMEOUT_S)
-        assert isinstance(job.loss, CannotConnectError)
-        assert time.monotonic() - begun_s > 0.9
-        with pytest.raises(LeaseLostError):
-            job.complete()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_job_that_is_abandoned_is_released_once_and_has_ended(kind: str) -> None:
     def abandon(job: Any) -> None:
@@ -536,12 +519,6 @@ async def test_run_asks_again_when_a_job_ends_while_the_answer_is_under_way(
 # --- the first connection -------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_connect_waits_the_first_time_where_reconnect_says_so(
     kind: str, tmp_path: Any
@@ -560,19 +537,3 @@ async def test_connect_waits_the_first_time_where_reconnect_says_so(
         daemon.__enter__()
     daemon.__exit__(None, None, None)
     assert functions(daemon) == ["NOP"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_connect_that_never_succeeds_is_an_error_after_the_patience(kind: str) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    plan = Reconnect(first_pause=0.01, longest_pause=0.05, patience=0.2, at_start=True)
-
-    async def connect() -> None:
-        async with connected(kind, address, reconnect=plan):
-            raise AssertionError("nobody listens there")
-
-    began = time.monotonic()
-    with pytest.raises(CannotConnectError) as caught:
-        await connect()
-    assert caught.value.code == "cannot-connect"
-    assert time.monotonic() - began >= 0.2

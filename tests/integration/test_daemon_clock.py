@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -129,43 +128,6 @@ def test_clock_that_was_ahead_lets_durations_begin_anew_at_the_start(
         assert_both_come(client, clock)
         (job,) = client.next("paused", wait=WAIT_S)
         client.delete(job.key, token=job.token)
-
-
-def test_clock_set_back_under_a_daemon_lets_durations_end_in_time(
-    daemon: DaemonProcess, clock: SetClock
-) -> None:
-    clock.set(HOURS_S)
-    daemon.start()
-    with SyncClient(daemon.address) as client:
-        lease_and_fail(client)
-        clock.set(0)
-        wait_said(daemon, "event=clock-stepped seconds=-7200.0")
-        assert_both_come(client, clock)
-    assert figure(daemon, 'fastjournal_clock_steps_total{direction="back"}') == 1
-    assert figure(daemon, "fastjournal_clock_behind_seconds") > HOURS_S - 3 * WAIT_S
-    assert figure(daemon, "fastjournal_uptime_seconds") < 3 * WAIT_S
-
-
-def test_worker_that_lives_keeps_its_leases_over_a_suspension(
-    daemon: DaemonProcess, clock: SetClock
-) -> None:
-    daemon.start()
-    with SyncClient(daemon.address) as client:
-        for number in range(3):
-            client.set(f"d:1:0:{number}", b"work")
-        jobs = client.next("d", count=3, lease=WAIT_S)
-        clock.set(HOURS_S)
-        # the first that comes behind the step is a request, not a timer
-        renewed = client.touch("d:1:0:0", jobs.token, ttl=WAIT_S)
-        client.delete("d:1:0:0", token=renewed)
-        client.delete("d:1:0:1", token=jobs.token)
-        wait_said(daemon, "event=clock-stepped seconds=+7200.0 leases=3")
-        assert client.stats("d")["buried"] == 0
-        clock.let_pass(WAIT_S)
-        deadline = time.monotonic() + START_S
-        while client.stats("d")["worked_on"]:
-            assert time.monotonic() < deadline
-        assert client.stats("d")["buried"] == 1, "the one that nobody renews is lost"
 
 
 @pytest.mark.parametrize("passed_s", [0, 10 * WAIT_S], ids=["within-its-length", "behind-it"])

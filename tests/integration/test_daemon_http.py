@@ -13,19 +13,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastjournal.client import SyncClient
-from fastjournal.clock import SystemClock
-from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.limits import HTTP_CONNECTIONS_MAX
-from fastjournal.protocol import Function, Request, encode_request
-from fastjournald.config.options import Config
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.server import Server
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import get_page, http_address
 from tests.integration.programs import installed, run_program
@@ -117,55 +109,6 @@ def test_daemon_that_is_read_only_is_alive_but_not_ready(tmp_path: Path) -> None
         assert "min-free-bytes" in text
         assert get(daemon, "/healthz") == (200, "ok\n")
         assert figures(daemon)["fastjournal_read_only"] == 1
-
-
-async def test_daemon_that_stops_says_so_until_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # so the end waits for this test's client, not for the clock
-    monkeypatch.setattr("fastjournald.net.stream_transport.STOP_SECONDS", START_S)
-    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", START_S)
-    disk, clock = OsDisk(), SystemClock()
-    path = str(tmp_path / "log")
-    disk.mkdir(path)
-    config = Config(cmdlog_path=path, listen=["127.0.0.1:0"], http=HTTP[1])
-    settings = config.settings()
-    engine, writer = recover_engine(disk, config, settings, clock, seed=bytes(8))
-    server = Server(config, engine, writer, disk, clock)
-    addresses: list[str] = []
-    ready, stopped = trio.Event(), trio.Event()
-
-    def on_ready(bound: list[str]) -> None:
-        addresses.extend(bound)
-        ready.set()
-
-    async def ask(stream: trio.SocketStream) -> bytes:
-        await stream.send_all(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n")
-        answer = b""
-        while not answer.endswith((b"ok\n", b"ing\n")):
-            answer += await stream.receive_some()
-        return answer
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.run, on_ready, stopped.wait)
-        await ready.wait()
-        worker = await trio.open_tcp_stream(*host_and_port(addresses[0]))
-        await worker.send_all(encode_request(Request(Function.NOP)))
-        assert await worker.receive_some()
-        http_stream = await trio.open_tcp_stream(*host_and_port(server.http_addresses[0]))
-        assert (await ask(http_stream)).startswith(b"HTTP/1.1 200 ")
-        stopped.set()
-        await trio.testing.wait_all_tasks_blocked()
-        answer = await ask(http_stream)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert answer.endswith(b"\r\n\r\nstopping\n")
-        await worker.aclose()
-    await http_stream.aclose()
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 def test_http_clients_that_misbehave_do_no_harm(daemon: DaemonProcess) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import resource
-import shutil
 import threading
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ import pytest
 from fastjournal.clock import unique_timestamp
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
@@ -293,7 +292,6 @@ def test_failed_write_ends_the_daemon_and_no_client_gets_ok(tmp_path: Path) -> N
 
 OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50", "--tombstone-ttl", "1")
 LIVES = 3
-START_KILLS = 7
 TORN = SEGMENT_HEADER[:1] + b"\1 a write that was cut off"
 VALUE = b"v" * 500
 ENTRIES = 400
@@ -368,75 +366,3 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Path, 
         path.write_bytes(data)
     assert len(bad) > 5
     return daemon.log_path, bad, lost
-
-
-def test_kills_during_a_repair_leave_what_another_repairs(
-    damaged: tuple[Path, dict[Path, bytes], set[int]], tmp_path: Path
-) -> None:
-    source, bad, lost = damaged
-    draw = random.Random(8)
-    log = tmp_path / "log"
-    shutil.copytree(source, log)
-    early = 0
-    daemon = DaemonProcess(tmp_path, "--cmdlog-seg-size", "16384", "--repair")
-    for _ in range(START_KILLS):
-        begun = more_files(log, "*.damaged-*", draw.randint(1, 3))
-        early += kill_at(daemon, begun, draw.choice((0, 0, 0.002)))
-        if draw.random() < 0.3:
-            shutil.rmtree(log)
-            shutil.copytree(source, log)
-    with daemon:
-        with RawClient(daemon.address) as client:
-            client.send(*(build(Function.GET, b"kept/%d" % number) for number in range(ENTRIES)))
-            missing = {number for number in range(ENTRIES) if client.reply().code == "not-found"}
-        assert daemon.stop() == 0
-    assert early, "every repair was done before it was killed"
-    assert missing == lost
-    for name, data in bad.items():
-        assert data in [path.read_bytes() for path in log.glob(f"{name}.damaged-*")]
-    assert "Traceback" not in daemon.said()
-    verify(log)
-    assert_workq_accepts(log)
-
-
-def test_notification_before_a_kill_is_durable(tmp_path: Path) -> None:
-    heard: dict[bytes, int] = {}
-    number = 0
-    with DaemonProcess(tmp_path) as daemon:
-        for _ in range(3):
-            regex = build(
-                Function.GET,
-                b"^k",
-                flags=Flag.LISTEN | Query.REGEX << QUERY_SHIFT,
-                identifier=1,
-                count=1,
-            )
-            with RawClient(daemon.address) as listener, RawClient(daemon.address) as writer:
-                assert listener.ask(regex).code == ""
-                enough = len(heard) + number + 200
-
-                def listen(listener: RawClient = listener) -> None:
-                    try:
-                        while True:
-                            told = listener.reply()
-                            assert told.pairs
-                            heard[told.pairs[0].key] = int(told.pairs[0].value)
-                    except (EOFError, ConnectionError):
-                        return
-
-                hearing = threading.Thread(target=listen)
-                hearing.start()
-                while max(heard.values(), default=0) < enough:
-                    number += 1
-                    overwriting = Flag.OVERWRITE | Flag.PERSIST
-                    key = b"k%d" % (number % 7)
-                    writer.send(build(Function.SET, key, b"%d" % number, flags=overwriting))
-                daemon.kill()
-                hearing.join()
-            daemon.start()
-            with RawClient(daemon.address) as reader:
-                for key, last in heard.items():
-                    found = reader.ask(build(Function.GET, key, flags=Flag.DATA))
-                    assert found.pairs, f"{key!r} was told, and is not there"
-                    assert int(found.pairs[0].value) >= last
-    assert len(heard) == 7

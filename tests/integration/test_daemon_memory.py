@@ -23,7 +23,6 @@ from fastjournald.config.options import PROGRAM_BYTES
 from fastjournald.tables.value_cache import ENTRY_BYTES
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
-from tests.integration.test_daemon_compaction import Churn, churning, outcomes
 from tests.integration.test_daemon_http import HTTP
 from tests.integration.test_daemon_http import figures as samples
 from tests.integration.worker_process import wait_until
@@ -119,33 +118,6 @@ def test_memory_stays_in_its_limit_with_ten_times_as_many_values(
         assert found["fastjournal_cold_values"] == 0
         assert found["fastjournal_values_not_readable_total"] == 0
         assert found["process_resident_memory_bytes"] <= LIMIT + IN_FLIGHT_BYTES
-
-
-def test_values_are_found_while_compaction_moves_them(tmp_path: Path) -> None:
-    options = ("--memory-limit", "1", "--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "20")
-    numbers = range(300)
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
-        churn = Churn()
-        for number in numbers:
-            # among what the churn puts, so that segments of both are cleaned
-            assert not client.ask(set_request(b"still/%d" % number, value(number, 500))).error
-            if number % 30 == 0:
-                churn.turn(client)
-        with churning(daemon, churn):
-            for _ in range(2000):
-                # until each kind of cleaning was seen, and for a while longer
-                for number in random.Random(churn.number).sample(numbers, 20):
-                    asked = build(Function.GET, b"still/%d" % number, flags=Flag.DATA)
-                    reply = client.ask(asked)
-                    assert reply.error == ""
-                    assert reply.pairs
-                    assert reply.pairs[0].value == value(number, 500)
-                if {"rewritten", "removed", "moved"} <= outcomes(daemon):
-                    break
-            else:
-                raise AssertionError(f"cleaning did only {outcomes(daemon)}")
-        churn.check(client)
-        assert "not-readable" not in daemon.said()
 
 
 @contextmanager

@@ -9,13 +9,15 @@ import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.page_contents import http_address
 from tests.integration.raw_client import (
     RawClient,
     build,
@@ -24,6 +26,7 @@ from tests.integration.raw_client import (
     run_to_its_end,
     set_request,
 )
+from tests.integration.worker_process import wait_until
 
 SIGNALS_APART_S = 0.0005
 
@@ -72,19 +75,29 @@ def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) 
     assert daemon.said().count("event=stopped") == 1
 
 
+def readiness(connection: HTTPConnection) -> tuple[int, str]:
+    connection.request("GET", "/readyz")
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
 def test_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with (
-        DaemonProcess(tmp_path) as daemon,
+        DaemonProcess(tmp_path, "--http", "127.0.0.1:0") as daemon,
         RawClient(daemon.address, receive_bytes=4096) as lazy,
         RawClient(daemon.address) as client,
+        closing(HTTPConnection(*http_address(daemon))) as health,
     ):
         assert client.ask(set_request(b"big", b"x" * 1_000_000)).code == ""
         # far more than the buffers of both sockets hold
         lazy.send(*[build(Function.GET, b"big", flags=Flag.DATA)] * 64)
         for _ in range(10):
             assert client.ask(build(Function.NOP)).code == ""
+        assert readiness(health) == (200, "ok\n")
+        os.kill(daemon.pid, signal.SIGTERM)
         # START_S and no answer would be a failure: it ends after 5 seconds
-        assert daemon.stop() == 0
+        wait_until(lambda: readiness(health) == (503, "stopping\n"))
+        assert daemon.wait() == 0
     with daemon:
         with RawClient(daemon.address) as client:
             assert client.ask(build(Function.GET, b"big")).code == ""

@@ -129,27 +129,6 @@ def test_slots_end_and_are_deleted_under_several_writers_and_no_append_is_lost(
     assert list(tmp_path.glob("*.fjs")) == []
 
 
-def test_kills_of_writers_keep_what_they_acknowledged_and_harm_nobody_else(tmp_path: Path) -> None:
-    ledger = Ledger()
-    with ScriptedDaemon(ledger.answer) as daemon:
-        forwarder = start_forwarder(tmp_path, daemon.address)
-        told = []
-        for name in "abcde":
-            (writer,) = start_writers(tmp_path, name, 10**9)
-            assert writer.stdout is not None
-            told += [writer.stdout.readline() for _ in range(200)]
-            writer.kill()
-            rest, _ = writer.communicate()
-            told += rest.splitlines(keepends=True)
-        keys = {line.strip().encode() for line in told if line.endswith("\n")}
-        ledger.wait_applied(keys)
-        forwarder.send_signal(signal.SIGTERM)
-        assert forwarder.wait(60) == 0
-        finish(tmp_path, daemon.address)
-    assert keys <= set(ledger.applied)
-    assert set(ledger.times_applied.values()) == {1}
-
-
 @pytest.mark.parametrize("seed", [1])
 def test_forwarder_keeps_the_newest_request_of_a_key_whatever_is_killed(
     tmp_path: Path, seed: int

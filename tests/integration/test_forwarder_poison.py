@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from fastjournal import SyncClient
-from fastjournal.protocol import Reply, Request
+from fastjournal.protocol import Request
 from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed, run_program
-from tests.integration.worker_process import wait_until
 
 INSTALLED = (installed("fj-forwarder"),)
 IMPATIENT = (
@@ -99,33 +95,6 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
     assert set(ledger.times_applied.values()) == {1}
 
 
-def test_kill_of_the_forwarder_that_waits_for_poison_loses_nothing_and_doubles_nothing(
-    tmp_path: Path,
-) -> None:
-    is_cured = False
-    ledger = Ledger()
-
-    def answer(request: Request) -> Answer:
-        if request.value == b"poison" and not is_cured:
-            return [Do.CLOSE]
-        return ledger.answer(request)
-
-    with Spool(tmp_path) as spool, ScriptedDaemon(answer) as daemon:
-        keys = []
-        for _ in range(5):
-            poison = spool.append(domain="d", value=b"poison")
-            good = [spool.append(domain="d", value=b"good") for _ in range(30)]
-            keys += [poison, *good]
-            process = start(tmp_path, daemon.address)
-            ledger.wait_applied(good)
-            process.kill()
-            process.wait()
-        is_cured = True
-        with forwarder(tmp_path, daemon.address):
-            ledger.wait_applied(keys)
-    assert set(ledger.times_applied.values()) == {1}
-
-
 def test_records_that_the_daemon_cannot_frame_cost_no_connection_and_go_to_dead(
     tmp_path: Path,
 ) -> None:
@@ -154,62 +123,3 @@ def test_records_that_the_daemon_cannot_frame_cost_no_connection_and_go_to_dead(
     reasons = {piece.reason.reason for piece in dead if piece.reason}
     assert reasons == {"value has 5000 bytes, over 1000"}
     assert "connection lost" not in done.stderr, "no pause: the daemon was well"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_damage_of_a_slot_on_a_full_disk_ends_nothing_and_is_put_aside_when_there_is_room(
-    tmp_path: Path,
-) -> None:
-    mount = tmp_path / "small"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        _fill_and_drain(mount)
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
-def fill(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-    with contextlib.suppress(OSError):
-        while os.write(descriptor, bytes(4096)):
-            pass
-    os.close(descriptor)
-    assert os.statvfs(path).f_bavail == 0
-
-
-def _fill_and_drain(mount: Path) -> None:
-    def answer(request: Request) -> Answer:
-        if request.value == b"bad":
-            return [Reply(request.identifier, error="bad-value")]
-        return ledger.answer(request)
-
-    ledger = Ledger()
-    spool_directory = mount / "spool"
-    with Spool(spool_directory) as spool:
-        good = [spool.append(domain="d", value=b"good") for _ in range(20)]
-        spool.append(domain="d", value=b"bad")
-        (path,) = spool_directory.glob("*.fjs")
-        with path.open("r+b") as file:
-            file.seek(300)
-            file.write(b"\xff" * 40)
-        good += [spool.append(domain="d", value=b"good") for _ in range(20)]
-        (spool_directory / "forwarder.lock").touch()
-        fill(mount / "ballast")
-        with (
-            ScriptedDaemon(answer) as daemon,
-            forwarder(spool_directory, daemon.address, IMPATIENT),
-        ):
-            ledger.wait_applied(good[10:])
-            assert not list((spool_directory / "dead").glob("*.bin"))
-            (mount / "ballast").unlink()
-            wait_until(lambda: len(list((spool_directory / "dead").glob("*.json"))) >= 2)
-    codes = {piece.reason.code for piece in DeadDirectory(spool_directory).list() if piece.reason}
-    assert codes == {"damaged", "bad-value"}
-    assert spool_status(spool_directory).pending == 0

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import pytest
-import trio
-import trio.testing
 
 from fastjournal.protocol import ErrorCode, Flag
 from fastjournal.spool.appending.spool_writer import WRITES
 from fj_forwarder.sending.dispositions import Disposition, disposition_of
 from tests.soak.operations import OPERATIONS
-from tests.soak.peer import LostError, Peer
 from tests.soak.poisons import POISONS, REFUSED, UNREACHABLE, WAITING
-from tests.soak.soak import GROWTH_BYTES_MAX, grown_bytes, run
+from tests.soak.soak import run
 from tests.soak.spool_soak import run_spool
 
 
@@ -56,34 +51,3 @@ def test_functions_all_take_part_in_the_soak() -> None:
     asked = {int(operation.function) for operation in OPERATIONS}
     # QUIT ends a connection, as the soak does by closing it
     assert set(HANDLERS) - asked <= {1}
-
-
-@pytest.mark.parametrize("leak", [0, GROWTH_BYTES_MAX // 3])
-def test_memory_that_grows_in_every_window_is_seen(leak: int) -> None:
-    sizes = [100_000_000 + leak * window for window in range(12)]
-    assert (grown_bytes(sizes) > GROWTH_BYTES_MAX) is bool(leak)
-
-
-async def _send_on(peer: Peer) -> None:
-    """Send bytes until the kernel says that nobody takes them."""
-    for _ in range(1000):
-        await peer.send_bytes(b".")
-
-
-@pytest.mark.parametrize("act", [_send_on, Peer.wait, Peer.reply])
-async def test_connection_that_the_daemon_ends_is_lost_in_the_middle_of_a_request_too(
-    act: Callable[[Peer], Awaitable[None]],
-) -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        stream = await trio.testing.open_stream_to_socket_listener(listener)
-        daemon = await listener.accept()
-        async with stream:
-            peer = Peer(stream)
-            await peer.send_bytes(b"half of a request")
-            # with bytes unread the kernel resets the connection
-            with trio.fail_after(60):
-                await trio.lowlevel.wait_readable(daemon.socket)
-            await daemon.aclose()
-            with pytest.raises(LostError):
-                await act(peer)
