@@ -23,8 +23,6 @@ from fastjournal.protocol import (
 from fastjournald.main import main
 from fastjournald.net.credentials import load_grants
 from tests.certificates import Authority, Files
-from tests.door.daemon import main
-from tests.door.net import load_grants
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
 from tests.integration.worker_process import wait_until
