@@ -343,7 +343,7 @@ class Store:
         """Return the pairs of entries under their primary keys; none is superseded."""
         if flags & _META or not flags & _DATA:
             return [self.pair(entry, entry.key, flags, now) for entry in entries]
-        # as ``pair``, without a call for each
+        # as ``pair``, without a call for each (tests.bench.bench_instructions)
         pairs = []
         for entry in entries:
             value = entry.value

@@ -219,7 +219,10 @@ class Entry(Packed, eq=False, gc=False):
 
     @staticmethod
     def move_all(entries: Iterable[Entry], state: int, cause: Cause) -> None:
-        """Assign the state to entries, as ``move_to`` does, without a call for each."""
+        """Assign the state to entries, as ``move_to`` does.
+
+        Without a call for each: over 1 % of a NEXT (tests.bench.bench_instructions).
+        """
         for entry in entries:
             assert state in cause[entry.state], (entry.key, entry.state, state)
             entry.state = state

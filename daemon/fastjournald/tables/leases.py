@@ -132,7 +132,7 @@ class LeaseTable:
         for entry in entries:
             extra = entry.extra
             if extra is NOTHING:
-                # as most are: without a call
+                # as ``own``, without a call (tests.bench.bench_instructions)
                 extra = entry.extra = Extra()
             elif type(extra) is not Extra:
                 extra = entry.own()
