@@ -24,6 +24,7 @@ from fastjournal.printable import safe_text
 from fastjournal.stderr_queue import QueuedStderr
 
 LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 _WORD = re.compile(r"""[^\s'"]+""")
 
@@ -147,7 +148,7 @@ def is_journal(environment: Mapping[str, str]) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def configure_log(level: str, form: str, log_format: LogFormat = "text") -> None:
+def configure_log(level: LogLevel, form: str, log_format: LogFormat = "text") -> None:
     """Have everything from this level on told on standard error, an event a line.
 
     Args:

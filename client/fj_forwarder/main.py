@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_args
 
 import click
 import trio
@@ -23,7 +23,7 @@ from fastjournal.client.core.address import Address, parse_address
 from fastjournal.client.core.client_credentials import load_credentials
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
-from fastjournal.loglines import LogFormat, configure_log
+from fastjournal.loglines import LogFormat, LogLevel, configure_log
 from fastjournal.options import ENVIRONMENT as ACCESS_FILES
 from fastjournal.options import access_options, version_option
 from fastjournal.printable import safe_text
@@ -62,7 +62,7 @@ class CommandOptions:
     http: str | None
     once: bool
     seed: int | None
-    log_level: str
+    log_level: LogLevel
     log_format: LogFormat
     files: dict[str, str | None]
     """Files of ``load_credentials``, by its names."""
@@ -145,14 +145,14 @@ def _addresses(
     "--log-level",
     default="info",
     show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(get_args(LogLevel)),
     help="Least level of the lines on standard error.",
 )
 @click.option(
     "--log-format",
     default="text",
     show_default=True,
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(get_args(LogFormat)),
     help="Form of these lines.",
 )
 def command(**values: Any) -> int:

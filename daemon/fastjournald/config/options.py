@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from fastjournal import limits
-from fastjournal.loglines import LogFormat
+from fastjournal.loglines import LogFormat, LogLevel
 from fastjournald.engine.context import Settings
 
 # Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
@@ -184,7 +184,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         about("HTTP address of the page, metrics and health, loopback only."),
     ] = ""
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
+        LogLevel,
         about("Lowest level of log lines on standard error."),
     ] = "info"
     log_format: Annotated[
