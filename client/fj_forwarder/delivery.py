@@ -92,7 +92,7 @@ class Delivery:
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0
-        """Nothing is looked for before this instant, whatever is due."""
+        """Nothing is looked for before this instant, even if it is due."""
         self._round_max = FIRST_RECORDS_MAX
         """Records that one round reads: few while many of them go to dead/."""
         self._suspect: SpoolRecord | None = None

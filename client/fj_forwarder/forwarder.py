@@ -59,7 +59,7 @@ class ForwarderSettings:
     once: bool = False
     seed: int | None = None
     load_credentials: Callable[[], Credentials] = Credentials
-    """Reads certificates and token, anew for every connection: they may be renewed meanwhile."""
+    """Reads certificates and token, for each connection: they may be renewed meanwhile."""
 
 
 class Forwarder:
@@ -119,7 +119,7 @@ class Forwarder:
 
         Returns:
             Whether it is done. False: somebody deleted or moved the directory, which is to be made,
-            locked and sent anew.
+            locked and sent again.
 
         Raises:
             SpoolFailedError: A call of the operating system on the spool failed; or, with ``once``,

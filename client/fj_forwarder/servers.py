@@ -24,7 +24,7 @@ class Servers:
 
     Args:
         addresses: In the order in which they are tried.
-        load_credentials: Reads certificates and token, anew for every connection.
+        load_credentials: Reads certificates and token, for each connection.
     """
 
     def __init__(

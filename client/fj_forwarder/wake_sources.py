@@ -31,7 +31,7 @@ class WakeSource(NamedTuple):
     drain: Callable[[], bool]
     """Takes off what made it readable, without waiting; whether there may be records."""
     looks_again: bool = False
-    """Whether a byte stands for records of the next ``GATHER_S``, too, for which none comes."""
+    """Whether a byte announces the records of the next ``GATHER_S``, too: none comes for these."""
 
 
 class WakeSources:

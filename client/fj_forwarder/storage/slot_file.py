@@ -124,7 +124,7 @@ class Retry(msgspec.Struct, gc=False, eq=False):
     code: str = ""
     """Error code for which it was delayed; empty: none, or several."""
     latest_us: int = 0
-    """It is due by then, whatever it is merged with."""
+    """It is due by then, also if it is merged with others."""
     begun: bool = False
     """A part of it was read again, and the rest comes next: it is not merged."""
     merged: bool = False
@@ -356,7 +356,7 @@ class SlotFile:
         return found
 
     def take_again(self, retry: Retry, count_max: int, bytes_max: int) -> list[Piece]:
-        """Return the next pending records of a retry entry, and move its start behind them.
+        """Return the next pending records of a retry entry, and move its start after them.
 
         Records that are in memory are left out, and so are known suspects.
 

@@ -298,7 +298,7 @@ class TemporaryFiles:
             self.remove_old(wall_us)
 
     def remove_old(self, wall_us: int) -> None:
-        """Remove what writers that were killed while creating a slot left behind.
+        """Remove the files of writers that were killed while they created a slot.
 
         A file that cannot be removed stays, and is named in the log.
 

@@ -13,7 +13,6 @@ import os
 from bisect import bisect_right
 from typing import Final
 
-from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import CRC_BYTES, HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
 from fastjournal.spool.reading.slot_window import Piece, PieceKind
 from fastjournal.spool.slots import spool_failed
@@ -80,7 +79,7 @@ class SlotSpace:
         self._unreleased = 0
         """Erased bytes that are not released, wherever in the file."""
         self._released = -1
-        """Everything before this byte is released, but for what waits; -1: no record was seen."""
+        """Everything before this is released, except delayed records; -1: no record was read."""
         self.last_record = -1
         """Where the last record that was read starts."""
         self._marks: list[int] = []
@@ -91,7 +90,7 @@ class SlotSpace:
         self._again_at = 0
         """Erased bytes from which on a release that failed is tried again; 0: none did."""
         self._look_at = 0
-        """Erased bytes from which on a run may be behind what kept space from being released."""
+        """Erased bytes from which on a run may follow what kept space from being released."""
 
     def add_read(self, piece: Piece) -> None:
         """Note a piece that was read, in the order of the file."""
@@ -120,15 +119,15 @@ class SlotSpace:
         return is_open and self._can_release
 
     def release(self, descriptor: int, end: int, waiting: list[tuple[int, int]]) -> None:
-        """Release the erased runs before ``end``: at the start, and behind delayed records.
+        """Release the erased runs before ``end``: at the start, and after delayed records.
 
-        So a record that cannot be sent, or put aside because the disk is full, does not keep the
-        space of all behind it. Its own space stays until the slot is deleted, where a run behind
-        it was released before it was done.
+        So a record that cannot be sent, or buried because the disk is full, does not keep the space
+        of all that follow it. Its own space stays until the slot is deleted, if a run after it was
+        released first.
 
         A failure (a full disk may have no room for a hole) costs space only: it is logged once, and
-        the release is tried again when as much more is erased. So it is where no blank can reach
-        over what is at the start.
+        the release is tried again when as much more is erased. The same holds where no blank can
+        reach over what is at the start.
 
         Args:
             descriptor: The file.
@@ -142,9 +141,10 @@ class SlotSpace:
             self._released = start
             try:
                 self._release(descriptor, first_pending)
-            except SpoolFailedError as error:
+            except OSError as error:
                 if not self._again_at:
-                    log.warning("%s; it is tried again later", error)
+                    failed = spool_failed("release space", self._path, error)
+                    log.warning("%s; it is tried again later", failed)
                 self._again_at = self._unreleased + RELEASE_BYTES
                 return
             is_stuck = self._released == start
@@ -158,33 +158,27 @@ class SlotSpace:
     def _find_run(self, end: int, waiting: list[tuple[int, int]]) -> tuple[int, int]:
         """Return begin and end of the first erased run that is worth it, else of the first one."""
         start, first = self._released, end
-        for begin, behind in waiting:
+        for begin, after in waiting:
             if begin >= end:
                 break
             if begin - start >= RELEASE_BYTES:
                 return start, begin
-            if behind > start:
+            if after > start:
                 first = min(first, begin)
-                start = behind
+                start = after
         return (start, end) if end - start >= RELEASE_BYTES else (self._released, first)
 
     def _release(self, descriptor: int, end: int) -> None:
         """Make the erased run up to ``end`` one blank, and its frame a hole.
 
         The run ends where a whole record starts: until its CRC is written a blank counts only
-        because it leads to one.
-
-        Raises:
-            SpoolFailedError: A call of the operating system failed.
+        because it leads to one. ``OSError`` as it comes.
         """
         while end - self._released >= RELEASE_BYTES:
             part_end = self._boundary(end)
             if part_end - self._released < RELEASE_BYTES:
                 return
-            try:
-                self._blank(descriptor, self._released, part_end)
-            except OSError as error:
-                raise spool_failed("release space", self._path, error) from error
+            self._blank(descriptor, self._released, part_end)
             if not self._can_release:
                 return
             self._unreleased -= part_end - self._released

@@ -244,7 +244,7 @@ class SlotStore:
             self.listing.add_rewritten(SlotName(file.start_s, file.name, file.path))
 
     def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[SpoolRecord]:
-        """Read behind what has been incomplete since the last read: a write may have been torn."""
+        """Read on after records that stay incomplete: a write may have been torn."""
         batch = Batch(count_max, bytes_max)
         for file in list(self._open):
             may_be_torn = file.is_incomplete and not file.is_barred
