@@ -4,6 +4,9 @@ Only the holder of forwarder.lock changes slots like this. Everything survives a
 two calls: what was sent and not erased is sent again, what was put into ``dead/`` and not erased is
 put there again under the same name.
 
+The module has over 600 lines, because reading, erasing and deleting work on the same state: the
+position in the file, its records in memory and its entries in the retry queue.
+
 Other programs must not change a slot, and do it all the same: they delete it, truncate it
 (``: >slot``, copytruncate) or write another file over it (``cp``). There is one rule: if the path
 leads to another file, if the file is shorter than what was read, or if other bytes are at the end
