@@ -14,11 +14,11 @@ from fj_forwarder.storage.slot_store import open_slots_max
     [
         (resource.RLIM_INFINITY, 256),
         (1024, 256),
-        (544, 256),
-        (543, 255),
-        (256, 112),
-        (40, 4),
-        (34, 1),
+        (548, 256),
+        (547, 255),
+        (256, 110),
+        (40, 2),
+        (38, 1),
         (10, 1),
     ],
 )
