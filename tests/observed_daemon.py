@@ -10,8 +10,7 @@ from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config.options import Config
 from fastjournald.observability.http_routes import routes_of
-from fastjournald.recovery.open_archive import open_archive
-from fastjournald.recovery.recover import recover_engine
+from fastjournald.recovery.recover import open_archive, recover_engine
 from fastjournald.server import Server
 
 START = 1_790_000_000_000_000

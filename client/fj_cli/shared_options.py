@@ -17,7 +17,7 @@ from fastjournal.errors import BadRequestError, FastjournalError
 from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.time_texts import parse_duration, parse_instant
 from fastjournal.times import check_instant, to_datetime
-from fj_cli.times import Microseconds
+from fj_cli.text import Microseconds
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient

@@ -1,4 +1,4 @@
-"""JSON that is strict, and that harms no terminal; text for people goes through ``safe_text``.
+"""Text of the command line: strict JSON, text that harms no terminal, tables, durations.
 
 Table layout: columns as wide as their widest cell, measured once; rows too wide are left out. No
 table of rich: it measures, folds and styles each cell several times (docs/decisions).
@@ -9,9 +9,61 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import INSTANT_MAX, WAIT_WITHOUT_END
 from fastjournal.printable import NOT_PLAIN, safe_text
+from fastjournal.time_texts import WRITE_DURATION
+from fastjournal.times import to_timedelta
+
+
+class Microseconds(int):
+    """Microseconds of a duration, and what was written."""
+
+    def __new__(cls, us: int, _text: str) -> Microseconds:
+        """Take the number alone."""
+        return super().__new__(cls, us)
+
+    def __init__(self, _us: int, text: str) -> None:
+        self.text = text
+
+
+class _WrittenDuration(timedelta):
+    """A duration that errors show as it was written."""
+
+    text = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+FOREVER_US = INSTANT_MAX
+"""As the microseconds of a wait: without end."""
+
+
+def to_wait(us: int | None) -> float | timedelta | None:
+    """Return the microseconds of a wait as the clients take it; None: no wait."""
+    return WAIT_WITHOUT_END if us == FOREVER_US else to_duration_or_none(us)
+
+
+def to_duration(us: int) -> timedelta:
+    """Return microseconds as the clients take them; their errors show what was written."""
+    if not isinstance(us, Microseconds):
+        return to_timedelta(us)
+    try:
+        written = _WrittenDuration(microseconds=us)
+    except OverflowError as error:
+        raise BadRequestError(f"{us.text} is too long", hint=WRITE_DURATION) from error
+    written.text = us.text
+    return written
+
+
+def to_duration_or_none(us: int | None) -> timedelta | None:
+    """Return the same; None for None."""
+    return None if us is None else to_duration(us)
+
 
 __all__ = ["GAP", "Layout", "json_text", "lay_out", "safe_text"]
 

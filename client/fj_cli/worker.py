@@ -32,7 +32,7 @@ from fj_cli.command_group import JOB_CONTROL
 from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.reports import CommandOutcome, Ended, Reports
 from fj_cli.shared_options import DONE, NOTHING_TO_DO
-from fj_cli.times import to_duration, to_wait
+from fj_cli.text import to_duration, to_wait
 
 _PATIENCE_S = 300.0
 _RECONNECT = Reconnect(first_pause=0.1, longest_pause=5.0, patience=_PATIENCE_S)

@@ -53,12 +53,13 @@ from fastjournald.process import (
     remove_ready_file,
     write_ready_file,
 )
-from fastjournald.recovery.open_archive import (
+from fastjournald.recovery.recover import (
+    Progress,
     make_archive_directory,
     open_archive,
+    recover_engine,
     try_link,
 )
-from fastjournald.recovery.recover import Progress, recover_engine
 from fastjournald.server import Server
 from fastjournald.sighup import SERVING, Reloader, remember
 

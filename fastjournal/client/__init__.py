@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Page, Written
+from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.core.stats import (
     DaemonStats,
     DomainStats,

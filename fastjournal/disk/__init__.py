@@ -11,8 +11,11 @@ nothing that the service cannot read.
 
 from __future__ import annotations
 
-from fastjournal.disk.interface import Disk, DiskFile, DiskLock, DiskSpace
 from fastjournal.disk.os_disk import (
+    Disk,
+    DiskFile,
+    DiskLock,
+    DiskSpace,
     OsDisk,
     OsFile,
     OsLock,

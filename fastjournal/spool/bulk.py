@@ -18,7 +18,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.keys import domain_of
 from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol.values import Value
-from fastjournal.spool.appending.set_request import encode_set
+from fastjournal.spool.appending.spool_writer import encode_set
 
 _AUTHORITY: Final = re.compile(r"[^:/?#]*://[^/?#]*")
 _HOSTS_MAX: Final = 16_384

@@ -15,7 +15,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
-from fastjournald.recovery.open_archive import open_archive
+from fastjournald.recovery.recover import open_archive
 
 ARCHIVE = "/archive"
 

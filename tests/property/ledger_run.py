@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from fastjournald.recovery.open_archive import open_archive
+from fastjournald.recovery.recover import open_archive
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import ARCHIVE, IN_MEMORY, EventLedger
 from tests.property.subject import SECOND

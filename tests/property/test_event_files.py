@@ -29,7 +29,7 @@ from fastjournal.cmdlog.archive import ArchivedSegment, archived_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol.constants import Function
-from fastjournal.spark.execution.process_pool import Here, process_pool
+from fastjournal.spark.execution.cluster_tasks import Here, process_pool
 from fastjournal.spark.history import archive_taking
 from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK, take_archive, take_segments
 from fastjournal.spark.history.event_files import EventDirectory

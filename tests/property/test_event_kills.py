@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastjournal.disk import OsDisk
-from fastjournal.spark.execution.process_pool import Here
+from fastjournal.spark.execution.cluster_tasks import Here
 from fastjournal.spark.history.archive_taking import take_archive, take_segments
 from fastjournal.spark.history.coverage import gaps_of
 from tests.property.event_archives import events_on, rows_of, waiting

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastjournal.errors import LogFailedError, LogLockedError
-from fastjournal.spark.execution.process_pool import Here
+from fastjournal.spark.execution.cluster_tasks import Here
 from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK, take_segments
 from fastjournal.spark.history.event_files import EventDirectory
 from tests.property.event_archives import (

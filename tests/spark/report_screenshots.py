@@ -21,7 +21,7 @@ from fastjournal.spark.nightly.preparation import Night
 from fastjournal.spark.nightly.run import run_night
 from fastjournal.spark.session import SMALL_OPTIONS, start_session
 from fj_cli.demo.history import CHANGES, DAYS, HistoryLedger, Simulation
-from fj_cli.demo.page_changes import PageChange, load_changes
+from fj_cli.demo.players import PageChange, load_changes
 from tests.integration.browser import Browser
 
 if TYPE_CHECKING:

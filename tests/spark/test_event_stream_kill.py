@@ -19,7 +19,7 @@ from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchiveState, write_stat
 from fastjournal.disk import OsDisk
 from fj_cli.demo import history
 from fj_cli.demo.history import Simulation
-from fj_cli.demo.page_changes import load_changes
+from fj_cli.demo.players import load_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

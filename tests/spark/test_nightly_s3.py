@@ -20,7 +20,7 @@ from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.spark.storage.table_files import StoreFiles
 from fj_cli.demo.history import HistoryLedger, Simulation
-from fj_cli.demo.page_changes import load_changes
+from fj_cli.demo.players import load_changes
 from tests.integration.programs import Program, installed, run_program
 from tests.spark.s3_server import BUCKET, s3_server
 

@@ -45,7 +45,7 @@ from fastjournal.spark.nightly.report.texts import instant as instant_text
 from fastjournal.spark.nightly.run import NightOutcome, run_night
 from fastjournal.testing.logs import SegmentBuilder
 from fj_cli.demo.history import ERROR, SLOW_US, HistoryLedger
-from fj_cli.demo.page_changes import load_changes
+from fj_cli.demo.players import load_changes
 from tests.integration.browser import CHROMIUM
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed, run_program

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fj_cli.demo.page_changes import (
+from fj_cli.demo.players import (
     ChangeSlice,
     PageChange,
     expected_executions,

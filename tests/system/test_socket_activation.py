@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal import SyncClient
-from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.retry_policy import Reconnect
 from tests.integration.worker_process import wait_until
 from tests.system.socket_manager import DEADLINE_S, SocketManager, other_descriptors
 

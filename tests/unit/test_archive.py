@@ -25,7 +25,7 @@ from fastjournal.limits import ARCHIVE_GAPS_MAX, ARCHIVE_RETRY_SECONDS
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.compaction.compact_segment import AWAITS_ARCHIVE
 from fastjournald.compaction.policy import bytes_slowed, candidates
-from fastjournald.recovery.open_archive import open_archive, try_link
+from fastjournald.recovery.recover import open_archive, try_link
 from fastjournald.tasks.archiver import Archiver
 from tests.property.compacted_log import LOG, CompactedLog
 

@@ -8,12 +8,11 @@ from random import Random
 import pytest
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.failures import connection_lost
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.core.results import Written
-from fastjournal.client.core.retry_policy import rule_of
+from fastjournal.client.core.retry_policy import Backoff, Reconnect, rule_of
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,

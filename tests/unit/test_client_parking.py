@@ -10,8 +10,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from fastjournal.client.aio.event_loop import running_loop
-from fastjournal.client.aio.parking import ParkingLot
-from fastjournal.client.aio.transport import AsyncTransport
+from fastjournal.client.aio.transport import AsyncTransport, ParkingLot
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import parse_address
 from fastjournal.client.core.multiplexer import Multiplexer

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, reply_readers
-from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
+    EndPolicy,
     decide_retry,
     learn_burial,
 )
@@ -21,6 +20,7 @@ from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.leased_job import LeasedJob
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.results import Entry, RenewedLease
+from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (

@@ -96,8 +96,8 @@ def _play(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from fj_cli.demo.history import Weeks
-    from fj_cli.demo.page_changes import expected_executions, load_changes
     from fj_cli.demo.play import Play, print_result
+    from fj_cli.demo.players import expected_executions, load_changes
 
     changes = load_changes(events)
     jobs = len(expected_executions(changes, delay_s))

@@ -35,7 +35,7 @@ from fj_cli.shared_options import (
     open_client,
     server_option,
 )
-from fj_cli.times import to_duration_or_none
+from fj_cli.text import to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.client import DomainStats, SyncClient

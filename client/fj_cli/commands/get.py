@@ -34,7 +34,7 @@ from fj_cli.shared_options import (
     server_option,
     to_expiry,
 )
-from fj_cli.times import to_duration_or_none
+from fj_cli.text import to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient

@@ -19,7 +19,7 @@ from fj_cli.shared_options import (
     refuse_options,
     server_option,
 )
-from fj_cli.times import to_duration
+from fj_cli.text import to_duration
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient

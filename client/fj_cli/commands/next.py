@@ -27,7 +27,7 @@ from fj_cli.shared_options import (
     refuse_options,
     server_option,
 )
-from fj_cli.times import FOREVER_US, to_duration_or_none, to_wait
+from fj_cli.text import FOREVER_US, to_duration_or_none, to_wait
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient

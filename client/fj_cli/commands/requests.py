@@ -31,7 +31,7 @@ from fj_cli.shared_options import (
     plain_option,
     server_option,
 )
-from fj_cli.times import to_duration, to_duration_or_none
+from fj_cli.text import to_duration, to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient

@@ -28,7 +28,7 @@ from fj_cli.shared_options import (
     server_option,
     to_expiry,
 )
-from fj_cli.times import to_duration_or_none
+from fj_cli.text import to_duration_or_none
 
 _TTL_US_MIN = 1_000
 """The reply to the SET takes about as long; 0 would be no ttl at all."""

@@ -32,7 +32,7 @@ from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.keys import build_journal_key
 from fj_cli.demo.history_log import HistoryLog
-from fj_cli.demo.page_changes import SECOND_US, PageChange
+from fj_cli.demo.players import SECOND_US, PageChange
 from fj_cli.demo.services import Daemon, DemoError, installed
 
 MINUTE_US = 60 * SECOND_US

@@ -17,8 +17,18 @@ from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
 from fastjournal.spool import Spool
 from fastjournal.spool.status import spool_status
-from fj_cli.demo.page_changes import SECOND_US, expected_executions, load_changes, slices
-from fj_cli.demo.players import Player, Spooled, Terms, Worked, produce, work
+from fj_cli.demo.players import (
+    SECOND_US,
+    Player,
+    Spooled,
+    Terms,
+    Worked,
+    expected_executions,
+    load_changes,
+    produce,
+    slices,
+    work,
+)
 from fj_cli.demo.services import POLL_SECONDS, Daemon, DemoError, Service, forwarder
 from fj_cli.termination import done_first
 

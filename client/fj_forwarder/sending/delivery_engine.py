@@ -36,7 +36,7 @@ from typing import Final
 
 import msgspec
 
-from fastjournal.client.core.backoff import jittered_pause
+from fastjournal.client.core.retry_policy import jittered_pause
 from fastjournal.limits import (
     IDENTIFIER_MAX,
     NO_PROGRESS_US_MAX,

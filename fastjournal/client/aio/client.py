@@ -16,14 +16,14 @@ from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.methods import AsyncMethods
 from fastjournal.client.aio.mirror import Mirror
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.calls.described_methods import with_arguments_of
 from fastjournal.client.core.client_credentials import Tls, make_credentials
+from fastjournal.client.core.held_lease import LockClaims
 from fastjournal.client.core.leased_job import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims
+from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S

@@ -14,14 +14,17 @@ import anyio.lowlevel
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core.address import Address
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.client_credentials import Credentials
-from fastjournal.client.core.failures import copy_error, is_waited_for_at_start, not_connected
-from fastjournal.client.core.in_flight import InFlightRequest
-from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.failures import (
+    ReconnectEffort,
+    copy_error,
+    is_waited_for_at_start,
+    not_connected,
+)
+from fastjournal.client.core.multiplexer import InFlightRequest, Multiplexer
 from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
-from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.protocol import Request

@@ -9,9 +9,9 @@ import anyio
 import msgspec
 
 from fastjournal.client.aio.connection import AsyncConnection
-from fastjournal.client.aio.lease_keeper import KeptLease
+from fastjournal.client.aio.jobs import KeptLease
 from fastjournal.client.core import calls
-from fastjournal.client.core.shared_locks import HeldLock
+from fastjournal.client.core.held_lease import HeldLock
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.times import to_timedelta

@@ -16,8 +16,8 @@ from fastjournal.client.aio.locks import Lock, lock_for_block
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.described_methods import AsyncCaller, add_methods, wrap
+from fastjournal.client.core.held_lease import LockClaims, lock_length_us
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims, lock_length_us
 from fastjournal.times import Duration
 
 P = ParamSpec("P")

@@ -9,9 +9,9 @@ import anyio
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.failures import IN_VAIN, NOT_NOW, mirror_left
 from fastjournal.client.core.results import Change, ChangeKind, Entry
+from fastjournal.client.core.retry_policy import Backoff, Reconnect
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 
 

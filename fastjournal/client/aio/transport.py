@@ -1,24 +1,66 @@
-"""Transport of tasks: those that move bytes through a stream, around a multiplexer."""
+"""Transport for tasks: moves bytes through a stream, around a multiplexer; FIFO parking lot."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 
 import anyio
 from anyio.abc import ByteStream
 
-from fastjournal.client.aio.event_loop import running_loop
-from fastjournal.client.aio.parking import ParkingLot
+from fastjournal.client.aio.event_loop import EventLoop, LoopEvent, running_loop
 from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.failures import connection_broken, connection_lost, timed_out
-from fastjournal.client.core.in_flight import InFlightRequest
-from fastjournal.client.core.multiplexer import Multiplexer, Tell
+from fastjournal.client.core.multiplexer import InFlightRequest, Multiplexer, Tell
 from fastjournal.client.core.pipeline import PipelinedRequest
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_SNAPSHOT_S
 from fastjournal.protocol import Request
+
+
+class ParkingLot:
+    """Queue of tasks that wait; first come, first served."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._new_event = loop.new_event
+        self._waiting: deque[LoopEvent] = deque()
+        self.woken = 0
+        """Tasks that were woken, and have not run since."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def park(self) -> None:
+        """Wait until this task is woken.
+
+        Where the wait is cancelled in the moment in which it was woken, the next one is woken.
+        """
+        woken = self._new_event()
+        self._waiting.append(woken)
+        try:
+            await woken.wait()
+        except BaseException:  # cancelled
+            if woken.is_set():
+                self.woken -= 1
+                self.unpark(1)
+            else:
+                self._waiting.remove(woken)
+            raise
+        self.woken -= 1
+
+    def unpark(self, count: int) -> None:
+        """Wake the first tasks."""
+        count = min(count, len(self._waiting))
+        for _ in range(count):
+            self._waiting.popleft().set()
+        self.woken += count
+
+    def unpark_all(self) -> None:
+        """Wake all tasks."""
+        self.unpark(len(self._waiting))
+
 
 _LAST_WORDS_S = 1.0
 """After a send failed: seconds to receive the error that the daemon sent before it closed."""

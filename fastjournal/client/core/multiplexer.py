@@ -3,6 +3,8 @@
 A shell starts requests, sends what ``data_to_send`` gives, and passes what it received to
 ``receive_data``. Replies are matched by identifier, so they may come in any order. Identifier 0 is
 never used: an error with it is about the connection, not about a request.
+
+In-flight request of one connection: its identifier, its reply or error, its undo.
 """
 
 from __future__ import annotations
@@ -18,17 +20,50 @@ from fastjournal.client.core.failures import (
     copy_error,
     turned_away,
 )
-from fastjournal.client.core.in_flight import InFlightRequest, Undo
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
-from fastjournal.protocol import (
-    CONNECTION_CLOSED,
-    ClientConnection,
-    Flag,
-    Function,
-    Reply,
-    Request,
-)
+from fastjournal.protocol import CONNECTION_CLOSED, ClientConnection, Flag, Function, Reply, Request
+
+Undo = Callable[[Request, Reply], list[Request]]
+
+
+class InFlightRequest:
+    """One request in flight. Once ``done`` it has a reply or an error."""
+
+    __slots__ = ("error", "identifier", "notify", "reply", "request", "undo")
+
+    def __init__(self, request: Request, undo: Undo | None) -> None:
+        self.request = request
+        self.identifier = request.identifier
+        self.undo = undo
+        self.reply: Reply | None = None
+        self.error: FastjournalError | None = None
+        self.notify: Callable[[], object] | None = None
+        """Called once, when it is done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer, or the reason why none will come, is there."""
+        return self.reply is not None or self.error is not None
+
+    def answer(self) -> Reply:
+        """Return the reply, which may be a refusal.
+
+        Raises:
+            CannotConnectError: The connection was lost before the reply came, or refused.
+            ProtocolError: The daemon sent what is no reply.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.reply is not None, "asked for an answer before it was there"
+        return self.reply
+
+    def finish(self, reply: Reply | None, error: FastjournalError | None) -> None:
+        """Note the reply or the error, and tell whoever waits for it."""
+        self.reply, self.error = reply, error
+        if self.notify is not None:
+            self.notify()
+
 
 # A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
 _LISTEN = int(Flag.LISTEN)

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from fastjournal.client.core.address import Address
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call, silence_allowed_s
 from fastjournal.client.core.failures import IN_VAIN
-from fastjournal.client.core.in_flight import InFlightRequest, Undo
-from fastjournal.client.core.multiplexer import Multiplexer
-from fastjournal.client.core.retry_policy import rule_of
+from fastjournal.client.core.multiplexer import InFlightRequest, Multiplexer, Undo
+from fastjournal.client.core.retry_policy import Reconnect, rule_of
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPEATS_MAX

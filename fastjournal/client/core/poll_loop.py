@@ -6,10 +6,10 @@ from random import Random
 
 import msgspec
 
-from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
 from fastjournal.client.core.results import Jobs
+from fastjournal.client.core.retry_policy import Backoff, Reconnect
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import JOBS_WAIT_BESIDE_WORK_US_MIN, JOBS_WAIT_US_MAX

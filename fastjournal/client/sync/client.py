@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.calls.described_methods import with_arguments_of
 from fastjournal.client.core.client_credentials import Tls, make_credentials
+from fastjournal.client.core.held_lease import LockClaims
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims
+from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.methods import SyncMethods
-from fastjournal.client.sync.stop_signal import StopSignal
+from fastjournal.client.sync.sockets import StopSignal
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request

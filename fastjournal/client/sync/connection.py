@@ -18,12 +18,12 @@ from weakref import WeakSet
 
 import msgspec
 
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.failures import copy_error, no_turn_before_lock_end, not_connected
 from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
+from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.sync.dialer import Dialer
-from fastjournal.client.sync.stop_signal import Stopped, StopSignal
+from fastjournal.client.sync.sockets import Stopped, StopSignal
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN

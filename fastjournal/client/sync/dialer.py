@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastjournal.client.core.address import Address
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.client_credentials import Credentials
-from fastjournal.client.core.failures import is_waited_for_at_start, not_connected
+from fastjournal.client.core.failures import ReconnectEffort, is_waited_for_at_start, not_connected
 from fastjournal.client.core.multiplexer import Multiplexer
-from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.sync.sockets import connect_channel
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import CannotConnectError

@@ -15,9 +15,8 @@ from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, fail
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.client.sync.connection import SyncConnection
-from fastjournal.client.sync.jobs import SyncJob, release_jobs, releases_of
-from fastjournal.client.sync.lease_keeper import LeaseKeeper
-from fastjournal.client.sync.stop_signal import Stopped, StopSignal
+from fastjournal.client.sync.jobs import LeaseKeeper, SyncJob, release_jobs, releases_of
+from fastjournal.client.sync.sockets import Stopped, StopSignal
 from fastjournal.errors import FastjournalError
 
 

@@ -8,9 +8,8 @@ import select
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
-from fastjournal.client.core.failures import not_connected, timed_out
-from fastjournal.client.core.in_flight import InFlightRequest
-from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.client.core.failures import ReconnectEffort, not_connected, timed_out
+from fastjournal.client.core.multiplexer import InFlightRequest
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.transport import SyncTransport

@@ -7,10 +7,10 @@ from types import TracebackType
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
+from fastjournal.client.core.held_lease import HeldLock
 from fastjournal.client.core.pipeline import single
-from fastjournal.client.core.shared_locks import HeldLock
 from fastjournal.client.sync.connection import SyncConnection
-from fastjournal.client.sync.lease_keeper import LeaseKeeper, SyncKeptLease
+from fastjournal.client.sync.jobs import LeaseKeeper, SyncKeptLease
 from fastjournal.errors import FastjournalError
 from fastjournal.times import to_timedelta
 

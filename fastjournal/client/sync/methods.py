@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.described_methods import Caller, add_methods, wrap
+from fastjournal.client.core.held_lease import LockClaims, lock_length_us
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.shared_locks import LockClaims, lock_length_us
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.times import Duration
 

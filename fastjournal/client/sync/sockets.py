@@ -2,6 +2,8 @@
 
 A ``Channel`` is a connected, non-blocking socket, whether bytes go through it as they are or by
 TLS.
+
+Stop signal: ends a wait for the daemon from a signal handler or another thread.
 """
 
 from __future__ import annotations
@@ -16,11 +18,46 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.core.address import Address, UnixAddress
 from fastjournal.client.core.client_credentials import Credentials, FirstAnswer
 from fastjournal.client.core.failures import cannot_connect
-from fastjournal.client.sync.stop_signal import StopSignal
 from fastjournal.limits import RECEIVE_BYTES_MAX, SOCKET_WAIT_S_MAX
 
 if TYPE_CHECKING:
     import ssl
+
+
+class Stopped(Exception):  # noqa: N818 - no error: its caller asked for it
+    """The wait was ended by its stop signal; nothing is leased by it."""
+
+
+class StopSignal:
+    """A flag that a blocking wait looks at, and a pipe that wakes it.
+
+    The pipe is made at the first wait, so that a loop that is never waited with costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._pipe: tuple[int, int] | None = None
+        self._process = os.getpid()
+
+    def set(self) -> None:
+        """End the wait, and all that come."""
+        was_set, self.is_set = self.is_set, True
+        # The child of a fork does not wake its parent.
+        if self._pipe is not None and not was_set and self._process == os.getpid():
+            os.write(self._pipe[1], b"\0")
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable, or will be, once the signal is set."""
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            if self.is_set:  # by another thread, which found no pipe
+                os.write(self._pipe[1], b"\0")
+        return self._pipe[0]
+
+    def __del__(self) -> None:
+        if self._pipe is not None:
+            for descriptor in self._pipe:
+                os.close(descriptor)
 
 
 class Channel:

@@ -8,8 +8,7 @@ from fastjournal.client.core.address import Address
 from fastjournal.client.core.failures import connection_broken, connection_lost, timed_out
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.pipeline import Pipeline
-from fastjournal.client.sync.sockets import Channel
-from fastjournal.client.sync.stop_signal import Stopped, StopSignal
+from fastjournal.client.sync.sockets import Channel, Stopped, StopSignal
 from fastjournal.protocol import Request
 
 

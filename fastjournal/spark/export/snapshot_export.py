@@ -45,7 +45,7 @@ import pyarrow.parquet
 
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.execution.process_pool import process_pool, processors, translating_end
+from fastjournal.spark.execution.cluster_tasks import process_pool, processors, translating_end
 from fastjournal.spark.export.entry_sort import (
     DomainRange,
     RunGroup,

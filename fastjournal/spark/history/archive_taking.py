@@ -33,7 +33,7 @@ from fastjournal.cmdlog.archive import (
 )
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.spark.execution.process_pool import Here, translating_end
+from fastjournal.spark.execution.cluster_tasks import Here, translating_end
 from fastjournal.spark.history.coverage import MissingSegments
 from fastjournal.spark.history.event_files import (
     EventDirectory,

@@ -25,7 +25,7 @@ import fastjournal.spark
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.spark.cluster.java_errors import translating_output
 from fastjournal.spark.decoding.view_columns import RECORD_COLUMNS, sql_schema
-from fastjournal.spark.execution.process_pool import run_apart
+from fastjournal.spark.execution.cluster_tasks import run_apart
 from fastjournal.spark.export.snapshot_export import PART_BYTES, export_snapshot
 from fastjournal.spark.history.event_rows import EventKind
 from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS

@@ -37,7 +37,7 @@ from fastjournal.errors import (
 )
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.java_errors import translating_start
-from fastjournal.spark.execution.process_pool import processors
+from fastjournal.spark.execution.cluster_tasks import processors
 from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK
 from fastjournal.spark.history.days import begin_us, checked_day, last_ended_day
 from fastjournal.spark.nightly.day_store import DayStore, checked_output

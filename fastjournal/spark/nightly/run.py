@@ -32,8 +32,7 @@ from fastjournal.cmdlog.snapshot import Manifest, list_snapshots, read_manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
 from fastjournal.spark.cluster.java_errors import translating_workers
-from fastjournal.spark.execution.cluster_tasks import ClusterTasks
-from fastjournal.spark.execution.process_pool import process_pool, processors
+from fastjournal.spark.execution.cluster_tasks import ClusterTasks, process_pool, processors
 from fastjournal.spark.export.snapshot_export import PART_BYTES
 from fastjournal.spark.history.archive_taking import known_gaps, take_archive
 from fastjournal.spark.history.coverage import Span, extended, gaps_of, joined, on_day, spans

@@ -16,18 +16,17 @@ caller may want to act on.
 
 from __future__ import annotations
 
-from fastjournal.client.core.calls import daemon, data, keys_and_locks, scans, work
+from fastjournal.client.core.calls import daemon, data, scans, work
 from fastjournal.client.core.calls.base import Call, PagedCall, refusal, silence_allowed_s
-from fastjournal.client.core.calls.call_methods import CallMethods
 from fastjournal.client.core.calls.daemon import *
 from fastjournal.client.core.calls.data import *
-from fastjournal.client.core.calls.keys_and_locks import *
+from fastjournal.client.core.calls.described_methods import CallMethods
 from fastjournal.client.core.calls.scans import *
 from fastjournal.client.core.calls.work import *
 
 __all__ = ["Call", "CallMethods", "PagedCall", "refusal", "silence_allowed_s"]
 __all__ += daemon.__all__
 __all__ += data.__all__
-__all__ += keys_and_locks.__all__
+__all__ += data.__all__
 __all__ += scans.__all__
 __all__ += work.__all__

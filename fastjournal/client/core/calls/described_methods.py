@@ -5,6 +5,8 @@
 
 ``SyncClient`` and ``Client`` have all that is described so. Editors and mypy see the signature of
 the call, and the result of the client at hand; ``add_methods`` makes the functions.
+
+Methods of both clients: one for each call, with the arguments and the text of that call.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from fastjournal.client.core.calls import daemon, data, scans, work
 from fastjournal.client.core.calls.base import Call, PagedCall
 from fastjournal.protocol import Request
 from fastjournal.times import Duration
@@ -231,3 +234,49 @@ def _arguments(text: str) -> tuple[str, dict[str, str], str]:
             name = line.partition(":")[0].strip()
         arguments[name] = arguments.get(name, "") + line
     return head + mark, arguments, "".join(lines[end:])
+
+
+class CallMethods:
+    """Methods that both clients have: one for each call, which has the text of the method.
+
+    A name is that of the protocol's function; the underscore at the end of a call's name keeps it
+    from hiding a name of Python.
+    """
+
+    set = method(data.set_)
+    get = method(data.get)
+    delete = method(data.delete)
+    add = method(data.add)
+    flip = method(data.flip)
+    truncate = method(data.truncate)
+
+    rename = method(data.rename)
+    link = method(data.link)
+    lock = method(data.lock)
+    unlock = method(data.unlock)
+
+    range = scan_method(scans.range_)
+    prefix = scan_method(scans.prefix)
+    regex = scan_method(scans.regex)
+    domains = scan_method(scans.domains)
+
+    next = method(work.next_)
+    peek = method(work.peek)
+    release = method(work.release)
+    touch = method(work.touch)
+    bury = method(work.bury)
+    kick = method(work.kick)
+    kick_domain = method(work.kick_domain)
+    limit = method(work.limit)
+    purge = method(work.purge)
+    pause = method(work.pause)
+    resume = method(work.resume)
+
+    nop = method(daemon.nop)
+    auth = method(daemon.auth)
+    stats = method(daemon.stats)
+    daemon_stats = method(daemon.daemon_stats)
+    domain_stats = method(daemon.domain_stats)
+    entry_stats = method(daemon.entry_stats)
+    snapshot = method(daemon.snapshot)
+    explain = method(daemon.explain)
