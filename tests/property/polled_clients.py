@@ -99,7 +99,7 @@ class PolledServer(ServerFixture):
     def pair(self) -> Peer:
         """Connect by a pair of unix sockets."""
         client, accepted = socket.socketpair()
-        assert self.server.connections.serve(PlainSocket(accepted), "peer=pair") is not None
+        assert self.server.connections.serve(PlainSocket(accepted), {"peer": "pair"}) is not None
         return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
 
     async def check_idle(self) -> None:
