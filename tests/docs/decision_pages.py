@@ -1,6 +1,6 @@
-"""Decision pages: reader of docs/decisions/, and generator of the tables in its README.
+"""Decision pages: reader of docs/decisions/, and generator of the table in its README.
 
-``make pages`` writes the tables, and a test compares them.
+``make pages`` writes the table, and a test compares them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ ANCHOR = re.compile(r'<a id="([a-z0-9-]+)"></a>')
 PARTS = ("Context", "Decision", "Consequences")
 _PART = re.compile(rf"^\*\*({'|'.join(PARTS)})\.\*\*", re.MULTILINE)
 _NOTE = re.compile(r'^- (?:<a id="[a-z0-9-]+"></a>)+([^:]+):', re.MULTILINE)
-_NUMBER = re.compile(r"\d{4}")
-_GENERATED = r"(<!-- generated: {} -->\n).*?(<!-- end -->)"
 
 
 class Section(NamedTuple):
@@ -101,43 +99,20 @@ def read_pages() -> list[Page]:
     return [read_page(path) for path in sorted(DIRECTORY.glob("*.md")) if path != README]
 
 
-def numbers_of(pages: list[Page]) -> list[tuple[str, Page, Section]]:
-    """Return the earlier numbers with page and section, in ascending order."""
-    return sorted(
-        (anchor, page, section)
-        for page in pages
-        for section in page.sections
-        for anchor in section.anchors
-        if _NUMBER.fullmatch(anchor)
-    )
-
-
 def pages_table(pages: list[Page]) -> str:
     """Return the table of pages."""
-    rows = ["| page | keywords | modules |", "| --- | --- | --- |"]
+    rows = ["| page | keywords |", "| --- | --- |"]
     for page in pages:
-        modules = ", ".join(f"`{module}`" for module in page.modules)
         link = f"[{page.title}]({page.path.name})"
-        rows.append(f"| {link} | {', '.join(page.keywords)} | {modules} |")
-    return "\n".join(rows) + "\n"
-
-
-def numbers_table(pages: list[Page]) -> str:
-    """Return the table of earlier numbers."""
-    rows = ["| number | section |", "| --- | --- |"]
-    for number, page, section in numbers_of(pages):
-        heading = section.heading.removeprefix("## ")
-        rows.append(f"| {number} | [{heading}]({page.path.name}#{number}) |")
+        rows.append(f"| {link} | {', '.join(page.keywords)} |")
     return "\n".join(rows) + "\n"
 
 
 def with_tables(text: str, pages: list[Page]) -> str:
-    """Return the text of the README with the tables as the pages have them."""
-    for name, table in (("pages", pages_table(pages)), ("numbers", numbers_table(pages))):
-        pattern = re.compile(_GENERATED.format(name), re.DOTALL)
-        assert pattern.search(text), f"the README has no place for the table of {name}"
-        text = pattern.sub(lambda found, table=table: found[1] + table + found[2], text)
-    return text
+    """Return the text of the README with the table as the pages have it."""
+    pattern = re.compile(r"(<!-- generated: pages -->\n).*?(<!-- end -->)", re.DOTALL)
+    assert pattern.search(text), "the README has no place for the table"
+    return pattern.sub(lambda found: found[1] + pages_table(pages) + found[2], text)
 
 
 if __name__ == "__main__":

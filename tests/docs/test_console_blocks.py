@@ -43,7 +43,6 @@ command -v rsync >/dev/null || rsync() { cp -r "$2" "$3"; }
 NOT_RUN = {
     "pip install fastjournal\n": "system/test_packaging.py installs the wheel",
     "make install-systemd": "system/test_systemd_units.py installs them",
-    "make venv": "sets up what runs this test",
     "pip install 'fastjournal[spark]'": "installs Spark",
     "python -m venv environment": "installs Spark",
     "fj-nightly --server": "spark/test_spark_nightly.py runs it",
