@@ -1,5 +1,9 @@
 """``fj-cli``: everything that a person or a script does with fastjournal.
 
-``main`` runs the command line and turns errors into one sentence and an exit code; ``commands``
-has one module for each subcommand, loaded when it is used.
+main, cli       the command line; errors as one sentence and an exit code; lazy loading of commands
+commands        the subcommands, a module for each subject
+output, text    JSON and tables, without terminal escapes of data
+worker, job, child   ``next --exec``: leases, commands, signals
+top_screen, entry_history, records, spool_lines   one subject each, for one command or more
+demo            the demonstration
 """

@@ -1,4 +1,6 @@
 """The subcommands of ``fj-cli``: click commands named after their words, ``spool_put_command``.
 
-``fj_cli.cli`` names them with module and one-line help, and loads only the module that is run.
+A module has the commands of one subject. ``requests`` declares those that are one request with few
+arguments as a table. ``fj_cli.cli`` names them with module and one-line help, and loads only the
+module that is run.
 """

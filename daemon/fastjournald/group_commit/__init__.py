@@ -1,1 +1,5 @@
-"""Group commit: one write and one sync for all sessions that wait; the thread for slow disks."""
+"""Group commit: one write and one sync for all sessions that wait (``commit``).
+
+A sync is in line while the disk is fast, and in one thread while it is slow. The first task that
+waits is the commit leader. The first failed write or sync is the last: the daemon ends.
+"""

@@ -1,1 +1,8 @@
-"""Client core: requests, replies, pipelining and retry policy. Sans-IO."""
+"""Client core: the rules of both clients. Sans-IO, no clock.
+
+calls        a function for each request, which builds it and reads its reply
+multiplexer  identifiers, replies and notifications of one connection
+pipeline, retry_policy   which requests are sent again after a lost connection
+leased_job, held_lease, poll_loop   jobs from delivery to completion, renewal, loops
+failures     the ways in which a connection fails, each with code, sentence and hint
+"""

@@ -1,1 +1,9 @@
-"""Publish/subscribe: LISTEN subscriptions, change sets and their matching. Pure."""
+"""Publish/subscribe: LISTEN subscriptions, change sets and their matching. Pure.
+
+subscriptions   who listens to which keys, ranges and expressions, with limits
+change_set      changed keys that are not matched so far
+fan_out         matching of a change with subscriptions, in slices
+regex_sets      expressions as sets of RE2
+
+A request only adds its keys to the change set; ``tasks/notifier`` does the rest.
+"""

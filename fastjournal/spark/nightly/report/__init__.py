@@ -1,1 +1,7 @@
-"""Nightly report: figures of one UTC day from the stored tables, as HTML and on a terminal."""
+"""Nightly report: figures of one UTC day from the stored tables, as HTML and on a terminal.
+
+figures      read from the tables, without Spark
+diagnosis    which domains were slow, since when, and why
+report_page  the page: template, charts, definitions
+console      the summary on a terminal
+"""
