@@ -21,6 +21,7 @@ from pathlib import Path
 from platform import python_version
 
 import pytest
+import yaml
 
 from tests.integration.programs import installed
 from tests.system.staging import make_environment
@@ -243,6 +244,17 @@ def test_install_pins_every_dependency_and_no_file_names_an_index() -> None:
         assert name.replace("-", "").replace("_", "").replace(".", "").isalnum(), pin
         assert version[0].isdigit(), pin
         assert "/" not in version, pin
+
+
+def test_ci_file_of_the_forge_runs_the_script_on_each_supported_python() -> None:
+    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    job = yaml.safe_load(text)["jobs"]["test"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    prefix = "Programming Language :: Python :: "
+    versions = [name.removeprefix(prefix) for name in project["classifiers"] if prefix in name]
+    assert job["strategy"]["matrix"]["python"] == [v for v in versions if v[0] == "3" and "." in v]
 
 
 def normal(name: str) -> str:
