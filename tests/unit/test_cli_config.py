@@ -80,29 +80,6 @@ def test_wrong_address_says_where_it_came_from(
         find_server(option, environment, [])
 
 
-def test_config_names_come_from_option_or_variable_and_the_file_is_for_its_own_server(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "fj-cli.toml"
-    file.write_text('server = "file:1"\nauth_file = "/f/token"\ntls_ca = "/f/ca"\n')
-    assert find_daemon({}, {}, [file]) == {
-        "server": "file:1",
-        "auth_file": "/f/token",
-        "tls_ca": "/f/ca",
-    }
-    environment = {"FASTJOURNAL_AUTH_FILE": "/e/token", "FASTJOURNAL_TLS_KEY": ""}
-    assert find_daemon({"tls_ca": "/o/ca"}, environment, [file]) == {
-        "server": "file:1",
-        "auth_file": "/e/token",
-        "tls_ca": "/o/ca",
-    }
-    assert find_daemon({"server": "option:1"}, environment, [file]) == {
-        "server": "option:1",
-        "auth_file": "/e/token",
-    }
-    assert find_daemon({}, {"FASTJOURNAL_SERVER": "variable:1"}, [file]) == {"server": "variable:1"}
-
-
 def test_config_variables_lead_another_program_to_the_same_daemon(tmp_path: Path) -> None:
     """Its own configuration file does not count: it has a server by a variable."""
     file = tmp_path / "fj-cli.toml"

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
-from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from fastjournal.client import calls
+from fastjournal.client.core.failures import CERTIFICATE_HINT
+from fastjournal.errors import BadRequestError, CannotConnectError, RefusedError
+from fastjournal.protocol import ErrorCode
+from fj_cli.advice import advise
 from fj_cli.cli import COMMANDS, LazyGroup, cli
 from fj_cli.main import run
 from fj_cli.shared_options import IO_FAILED
@@ -28,7 +31,6 @@ def lazy_groups(group: click.Command, words: str = "") -> Iterator[tuple[str, La
 
 
 GROUPS = dict(lazy_groups(cli))
-LISTED = [(words, name) for words, group in GROUPS.items() for name in group.lazy]
 
 
 def modules_after(*arguments: str) -> set[str]:
@@ -53,38 +55,6 @@ sys.exit(code)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     heavy = {"trio", "pyarrow", "pyspark", "rich", "google_crc32c", "sortedcontainers"}
     assert not modules_after(*arguments, "--help") & heavy
-
-
-@pytest.mark.parametrize("arguments", [["get", "k"], ["next", "d"], ["set", "k", "v"]])
-def test_plain_request_loads_nothing_that_it_does_not_need(arguments: list[str]) -> None:
-    def answer(request: Request) -> list[Reply]:
-        if request.function == Function.SET:
-            return [Reply(request.identifier)]
-        pairs = [Pair(b"d:1:0:k", ValueType.STRING, b"v", meta=Meta())]
-        return [Reply(request.identifier, timeout=7, pairs=pairs)]
-
-    needless = {
-        *("anyio", "asyncio", "concurrent.futures", "trio", "rich", "ssl", "subprocess"),
-        *("dataclasses", "difflib", "hashlib", "_hashlib", "ipaddress", "logging", "pathlib"),
-        *("queue", "random", "stringprep", "tomllib", "traceback", "urllib.parse"),
-        "fastjournal.client.sync.job_loop",
-    }
-    with ScriptedDaemon(answer) as daemon:
-        loaded = modules_after(*arguments, "--server", daemon.address)
-    assert len(daemon.requests) == 1
-    assert "fastjournal.client.sync.client" in loaded
-    assert loaded & needless == set()
-
-
-@pytest.mark.parametrize(("group", "name"), LISTED)
-def test_commands_that_are_listed_are_there_with_their_help(group: str, name: str) -> None:
-    summary = GROUPS[group].lazy[name][1]
-    command = GROUPS[group].get_command(click.Context(GROUPS[group]), name)
-    assert isinstance(command, click.Command)
-    assert command.name == name
-    assert command.help
-    assert summary.endswith(".")
-    assert len(summary) < 70
 
 
 def test_groups_are_found_by_their_words() -> None:
@@ -135,12 +105,62 @@ def test_file_that_ends_too_early_is_an_error_with_a_sentence(
     assert "a file that was read ended too early: EOF read" in capsys.readouterr().err
 
 
-def test_examples_of_a_subcommand_do_not_depend_on_the_context_that_asks_first() -> None:
-    group = cli.get_command(click.Context(cli, info_name="fj-cli"), "spool")
-    assert isinstance(group, click.Group)
-    dead = group.get_command(click.Context(group, info_name="spool"), "dead")
-    assert isinstance(dead, click.Group)
-    for name in ("list", "show"):
-        command = dead.get_command(click.Context(dead, info_name="dead"), name)
-        assert command is not None
-        assert f"fj-cli spool dead {name} " in (command.epilog or "")
+# --- cli advice -----------------------------------------------------------------------------------
+# Advice of fj-cli: errors say what to write on the command line.
+
+
+SENTENCE_SUFFICES = [
+    "stale",
+    "lease-lost",
+    "not-owner",
+    "overflow",
+    "too-large",
+    "unknown-function",
+    "clock-skew",
+    "read-only",
+    "busy",
+    "shutting-down",
+    "bad-request",
+    "bad-key",
+    "bad-value",
+    "bad-cursor",
+    "unsupported-version",
+    "not-persisted",
+    "not-readable",
+]
+"""Codes whose sentence says what to do, or that no command of fj-cli gets by what is typed."""
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_advice_is_there_for_each_refusal_that_has_none(code: str) -> None:
+    error = RefusedError("a sentence", code=code)
+    advise(error)
+    assert (error.hint is None) is (code in SENTENCE_SUFFICES)
+
+
+def test_advice_speaks_of_options_and_not_of_arguments_of_python() -> None:
+    with pytest.raises(BadRequestError) as refused:
+        calls.set_("pages:300:0:x")
+    untrusted = CannotConnectError("refused", hint=CERTIFICATE_HINT)
+    for error, word in ((refused.value, "--plain"), (untrusted, "--tls-ca")):
+        assert word not in str(error)
+        advise(error)
+        assert word in str(error)
+    other = BadRequestError("wrong", hint="as it is")
+    advise(other)
+    assert other.hint == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["gett", "k"], "No such command 'gett': did you mean 'get'?"),
+        (["log", "verfy"], "No such command 'verfy': did you mean 'verify'?"),
+        (["zzzz"], "No such command 'zzzz': see --help"),
+    ],
+)
+def test_advice_names_the_subcommand_that_was_meant(
+    typed: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed) == 2
+    assert said in capsys.readouterr().err

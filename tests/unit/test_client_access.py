@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import trio
 from rich.pretty import pretty_repr
 
 from fastjournal.client import Client, Reconnect, SyncClient
+from fastjournal.client.core.address import TcpAddress, UnixAddress, parse_address
 from fastjournal.client.core.client_credentials import (
     make_context,
     make_credentials,
@@ -24,8 +27,8 @@ from fastjournal.errors import (
     RefusedError,
 )
 from fastjournal.protocol import Function, Reply, Request
-from fastjournal.testing.scripted_daemon import Do, ScriptedDaemon
-from tests.certificates import Authority
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.certificates import LONG_AGO, Authority
 
 TOKEN = "a-token-that-nobody-guesses"
 IMPATIENT = Reconnect(first_pause=0.001, longest_pause=0.01, patience=0.3)
@@ -264,3 +267,177 @@ def test_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError):
             read_auth_file(path)
+
+
+# --- client tls failures --------------------------------------------------------------------------
+# TLS refusals are final: they come at every connect, so clients say so at once and retry never.
+
+
+QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=5)
+"""Long enough for hundreds of tries, where they are made."""
+
+
+def answer_failures(request: Request) -> Answer:
+    return [Reply(request.identifier)]
+
+
+class Scene:
+    """A daemon that speaks TLS, a client that it takes, and ways to come to grief."""
+
+    def __init__(self, directory: Path, version: ssl.TLSVersion) -> None:
+        self.ours = Authority(directory)
+        self.other = Authority(directory, "other")
+        self.server = self.ours.server_context()
+        self.server.load_verify_locations(self.ours.path)
+        self.server.verify_mode = ssl.CERT_REQUIRED
+        self._version = version
+        self.good = self.context(self.ours.sign("good", "client"))
+
+    def context(self, own: Any = (), *, trusted: Authority | None = None) -> ssl.SSLContext:
+        context = make_context((trusted or self.ours).path, *own)
+        context.maximum_version = self._version
+        return context
+
+    def foreign(self) -> ssl.SSLContext:
+        return self.context(self.other.sign("wrong", "client"))
+
+    def expired(self) -> ssl.SSLContext:
+        return self.context(self.ours.sign("expired", "client", not_after=LONG_AGO))
+
+    def none(self) -> ssl.SSLContext:
+        return self.context()
+
+    def distrustful(self) -> ssl.SSLContext:
+        return self.context(self.ours.sign("own", "client"), trusted=self.other)
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
+    return Scene(tmp_path, request.param)
+
+
+def use_sync(address: str, between: Callable[[], object] | None = None, **options: Any) -> None:
+    with SyncClient(address, reconnect=QUICK, **options) as client:
+        client.nop()
+        if between is not None:
+            between()
+            client.set("k", b"v")
+
+
+def use_trio(address: str, between: Callable[[], object] | None = None, **options: Any) -> None:
+    async def use() -> None:
+        async with Client(address, reconnect=QUICK, **options) as client:
+            await client.nop()
+            if between is not None:
+                between()
+                await client.set("k", b"v")
+
+    trio.run(use)
+
+
+def listen(address: str, between: Callable[[], object] | None = None, **options: Any) -> None:
+    with SyncClient(address, reconnect=QUICK, **options).listen("k") as changes:
+        if between is not None:
+            between()
+        changes.wait()
+
+
+Use = Callable[..., None]
+everyone = pytest.mark.parametrize("use", [use_sync, use_trio, listen])
+
+
+@contextmanager
+def refused(daemon: ScriptedDaemon, match: str, hint: str) -> Iterator[None]:
+    """One connection is made, and its failure says what to do."""
+    before = daemon.connections
+    with pytest.raises(CannotConnectError, match=match) as caught:
+        yield
+    assert caught.value.code == "tls-failed"
+    assert hint in str(caught.value.hint)
+    assert not caught.value.maybe_done
+    assert daemon.connections == before + 1
+
+
+@everyone
+@pytest.mark.parametrize("kind", [Scene.foreign, Scene.expired, Scene.none])
+def test_client_certificate_that_is_refused_is_tried_once(
+    scene: Scene, use: Use, kind: Callable[[Scene], ssl.SSLContext]
+) -> None:
+    with (
+        ScriptedDaemon(answer_failures, tls=scene.server) as daemon,
+        refused(daemon, "TLS: .*alert", "a certificate"),
+    ):
+        use(daemon.address, tls=kind(scene))
+
+
+@everyone
+def test_daemon_without_tls_is_tried_once(scene: Scene, use: Use) -> None:
+    with (
+        ScriptedDaemon(answer_failures) as daemon,
+        refused(daemon, "TLS: wrong version", "connect without tls://"),
+    ):
+        use(daemon.address, tls=scene.good)
+
+
+@pytest.mark.parametrize("use", [use_sync, use_trio])
+def test_certificate_that_is_refused_on_reconnect_is_tried_once(scene: Scene, use: Use) -> None:
+    with ScriptedDaemon(answer_failures, tls=scene.server) as daemon:
+
+        def revoke() -> None:
+            scene.server.load_cert_chain(*scene.other.sign("changed"))
+            daemon.drop_connections()
+
+        with pytest.raises(CannotConnectError) as caught:
+            use(daemon.address, revoke, tls=scene.good)
+        assert caught.value.code == "tls-failed"
+        assert daemon.connections == 2
+
+
+# --- client address -------------------------------------------------------------------------------
+# Addresses: what names a daemon, and what does not.
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9923", TcpAddress("127.0.0.1", 9923)),
+        ("localhost:1", TcpAddress("localhost", 1)),
+        ("host.example.org.:80", TcpAddress("host.example.org.", 80)),
+        ("tls://h:1", TcpAddress("h", 1, tls=True)),
+        ("tls://[::1]:1", TcpAddress("::1", 1, tls=True)),
+        ("bücher.example:80", TcpAddress("bücher.example", 80)),
+        ("[::1]:65535", TcpAddress("::1", 65535)),
+        ("unix:/run/fastjournal/socket", UnixAddress("/run/fastjournal/socket")),
+        ("unix:relative:odd", UnixAddress("relative:odd")),
+    ],
+)
+def test_address_is_read_and_written_back(text: str, address: object) -> None:
+    assert parse_address(text) == address
+    assert str(parse_address(text)) == text
+
+
+NO_ADDRESSES = [
+    *("", "localhost", ":9923", "::1:9923", "::1", "[::1]", "[::1]9923", "[::1:9923", "a]:1"),
+    *("localhost:0", "localhost:65536", "localhost:-1", "localhost:x", "localhost:²", "[]:1"),
+    *(
+        "tls://",
+        "tls://:1",
+        "tls://unix:/x",
+        "https://h:1",
+        "unix:",
+        "unix:a\0b",
+        "a..b:1",
+        ".:1",
+        "a" * 64 + ":1",
+        "a\0b:1",
+        "ü" * 64 + ":1",
+    ),
+]
+
+
+@pytest.mark.parametrize("text", NO_ADDRESSES)
+def test_address_in_another_form_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse_address(text)
+    assert caught.value.code == "bad-address"
+    assert "HOST:PORT" in str(caught.value)

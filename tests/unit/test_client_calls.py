@@ -141,40 +141,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("call", "function", "flags", "fields"), CASES)
-def test_call_reaches_the_daemon_with_these_fields(
-    call: Call[object], function: Function, flags: Flag, fields: dict[str, object]
-) -> None:
-    request = decode_request(encode_request(call.request))
-    assert request.function == function
-    assert request.flags & GIVEN == flags
-    assert request.query == (Query.KEY if request.second_key is None else Query.RANGE)
-    assert {name: getattr(request, name) for name in fields} == fields
-
-
 def test_function_of_this_version_has_a_call() -> None:
     assert calls.__file__ is not None
     texts = [path.read_text(encoding="utf-8") for path in Path(calls.__file__).parent.glob("*.py")]
     asked = {name for text in texts for name in re.findall(r"Request\(\s*Function\.(\w+)", text)}
     assert asked == {function.name for function in Function}
-
-
-@pytest.mark.parametrize(
-    ("call", "flags"),
-    [
-        (calls.regex("^a.", page=9).first, DATA),
-        (
-            calls.regex("^a.", page=9, data=False, meta=True, skip_worked_on=True).first,
-            META | WORKED_ON,
-        ),
-        (calls.listening(regex="^a."), LISTEN),
-    ],
-)
-def test_expression_is_asked_for_as_such(call: Call[object], flags: Flag) -> None:
-    request = decode_request(encode_request(call.request))
-    assert (request.function, request.query) == (F.GET, Query.REGEX)
-    assert (request.key, request.flags & GIVEN) == (b"^a.", flags)
-    assert request.count in (9, 1)
 
 
 def test_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
@@ -193,11 +164,6 @@ def test_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
         )
         assert scan.following(b"cursor").undo is not None
     assert calls.range_("a").first.result(Reply(pairs=[], cursor=b"")).cursor is None
-
-
-def test_cancellation_names_an_identifier() -> None:
-    request = decode_request(encode_request(calls.cancellation(65_535)))
-    assert (request.function, request.count, request.flags & GIVEN) == (F.CANCEL, 65_535, 0)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +225,6 @@ def test_key_that_nearly_is_a_journal_key_is_refused_unless_it_is_plain(
     assert (refused.value.code, "plain=True" in str(refused.value)) == ("bad-key", True)
     request = call(key, plain=True).request
     assert key_bytes(key) in (request.key, request.second_key)
-
-
-@pytest.mark.parametrize("key", ["pages:1:0:x", "pages:high:0:x", "a:1", ":1:2:3", "a:1:2"])
-def test_key_that_is_a_journal_key_or_far_from_one_is_taken(key: str) -> None:
-    assert calls.set_(key).request.key == key.encode()
-    assert calls.add(NEARLY[0]).request.key == b"pages:256:0:x"  # nothing is created
 
 
 def test_set_without_a_key_is_work_in_the_domain_of_its_uri() -> None:
@@ -379,20 +339,6 @@ def test_statistics_have_types_and_what_is_new_in_them_is_left_out() -> None:
     assert (known.keys, known.state, known.buried_reason) == (["k", "u"], "buried", "r")
     assert (known.created_us, known.created) == (1_500_000, datetime.fromtimestamp(1.5, UTC))
     assert (known.locked_until_us, known.locked_until) == (0, None)
-
-
-def test_releases_undo_a_lease() -> None:
-    pairs = [Pair(b"d:1:1:a"), Pair(b"d:1:1:b")]
-    for call in (calls.next_(count=2), calls.get("k", lease=1)):
-        assert call.undo is not None
-        undone = call.undo(call.request, Reply(timeout=9, pairs=pairs))
-        assert [(r.function, r.key, r.timeout) for r in undone] == [
-            (F.RELEASE, b"d:1:1:a", 9),
-            (F.RELEASE, b"d:1:1:b", 9),
-        ]
-        assert call.undo(call.request, Reply(timeout=9, pairs=[])) == []
-    assert calls.next_(delete=True).undo is None
-    assert calls.get("k").undo is None
 
 
 def test_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() -> None:

@@ -35,19 +35,6 @@ def taken(buffer: ChangeBuffer) -> list[tuple[str, bytes, bytes]]:
     return found
 
 
-def test_changes_come_in_order_and_those_of_one_key_are_folded_into_the_last() -> None:
-    woken: list[int] = []
-    buffer = ChangeBuffer(lambda: woken.append(1))
-    buffer.tell(note(1, b"a", b"1"))
-    buffer.tell(note(1, b"b", b"2"))
-    buffer.tell(note(1, b"c", b""))
-    buffer.tell(note(1, b"a", b"3"))
-    buffer.tell(note(1, b"c", b"", error="not-found"))
-    assert len(woken) == 5
-    assert taken(buffer) == [("set", b"b", b"2"), ("set", b"a", b"3"), ("gone", b"c", b"")]
-    assert taken(buffer) == []
-
-
 def test_changes_over_the_bound_are_dropped_and_that_is_shown_first() -> None:
     buffer = ChangeBuffer(lambda: None)
     for n in range(LISTENER_KEYS_MAX + 1):
@@ -62,17 +49,6 @@ def test_changes_over_the_bound_are_dropped_and_that_is_shown_first() -> None:
     buffer.tell(note(1, b"a", half))
     buffer.tell(note(1, b"b", half + b"+"))
     assert taken(buffer) == [("missed", b"", b"")]
-
-
-def test_value_that_cannot_be_read_is_told_as_such_and_not_as_gone() -> None:
-    buffer = ChangeBuffer(lambda: None)
-    for code in ("not-found", "not-readable its record is damaged"):
-        reply = note(1, b"key")
-        reply.error = code
-        buffer.tell(reply)
-        assert [kind for kind, *_ in taken(buffer)] == [
-            {"not-found": "gone"}.get(code, "not-readable")
-        ]
 
 
 def test_end_of_a_subscription_is_raised_behind_the_changes_before_it() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import fastjournal
-from fastjournal import errors
+from fastjournal import Client, Job, SyncClient, SyncJob, errors
+from fastjournal.client.core import calls
+from fastjournal.client.core.calls.described_methods import ClientMethods
+from fastjournal.client.core.leased_job import JobMethods
+from fastjournal.protocol import Function
 
 
 def modules_after(code: str) -> set[str]:
@@ -55,3 +60,47 @@ def test_import_of_every_error_of_the_tree_from_the_top() -> None:
         if isinstance(kind, type) and issubclass(kind, errors.FastjournalError)
     }
     assert tree <= set(fastjournal.__all__)
+
+
+# --- client methods -------------------------------------------------------------------------------
+# The methods of both clients: the same ones, with the arguments and words of their calls.
+
+
+BUILDERS = {
+    name.rstrip("_"): getattr(calls, name)
+    for name in calls.__all__
+    if inspect.isfunction(getattr(calls, name))
+}
+
+
+def test_clients_have_the_same_methods() -> None:
+    def public(client: type) -> set[str]:
+        return {name for name in dir(client) if not name.startswith("_")}
+
+    sync_only, trio_only = (
+        {"call_until", "close", "entries_of", "now_s", "waiting"},
+        {"mirror", "start_soon"},
+    )
+    assert public(SyncClient) - sync_only == public(Client) - trio_only
+
+
+@pytest.mark.parametrize(
+    ("owner", "base"),
+    [
+        (SyncJob, JobMethods),
+        (Job, JobMethods),
+        (SyncClient, ClientMethods),
+        (Client, ClientMethods),
+    ],
+)
+def test_inherited_docstring_is_the_same_in_both_clients(owner: type, base: type) -> None:
+    named = sorted(name for name in vars(base) if not name.startswith("_"))
+    assert len(named) > 4
+    for name in named:
+        assert inspect.getdoc(getattr(owner, name)) == inspect.getdoc(getattr(base, name))
+    public = {name for name in dir(owner) if not name.startswith("_")}
+    assert [name for name in public if not inspect.getdoc(getattr(owner, name))] == []
+
+
+def test_function_has_a_method() -> None:
+    assert len(set(BUILDERS)) >= len(Function)

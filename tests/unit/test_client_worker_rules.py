@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -16,27 +17,31 @@ from fastjournal.client.core.failed_attempts import (
     decide_retry,
     learn_burial,
 )
-from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
+from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED, connection_lost
 from fastjournal.client.core.leased_job import LeasedJob
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.core.poll_loop import PollLoop
-from fastjournal.client.core.results import Entry, RenewedLease
-from fastjournal.client.core.retry_policy import Reconnect
+from fastjournal.client.core.results import Entry, RenewedLease, Written
+from fastjournal.client.core.retry_policy import Backoff, Reconnect, rule_of
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
     FastjournalError,
+    LeaseLostError,
     ProtocolError,
     RefusedError,
 )
 from fastjournal.limits import (
+    CLIENT_REPEATS_MAX,
     JOBS_WAIT_BESIDE_WORK_US_MIN,
     JOBS_WAIT_US_MAX,
     REASON_BYTES_MAX,
 )
 from fastjournal.numeric import exponential_backoff
-from fastjournal.protocol import Reply
+from fastjournal.protocol import Function, Reply, Request, encode_reply
 
 PATIENCE_S = 300.0
 PLAN = Reconnect(first_pause=0.1, longest_pause=5, patience=PATIENCE_S)
@@ -60,19 +65,6 @@ def test_backoff_doubles_with_each_failure_up_to_its_bound() -> None:
     delays = [exponential_backoff(10, 100, before) for before in range(6)]
     assert delays == [10, 20, 40, 80, 100, 100]
     assert exponential_backoff(10, 100, 1_000_000) == 100
-
-
-def test_burial_comes_with_the_last_attempt_that_is_allowed() -> None:
-    def decide(before: int, attempts_max: int) -> tuple[int, int | None, bool, str]:
-        failed = decide_retry(
-            "exit 9", failures_before=before, delay_us=5, attempts_max=attempts_max
-        )
-        return failed.attempts, failed.delay_us, failed.buried, failed.reason
-
-    assert decide(0, 2) == (1, 5, False, "exit 9")
-    assert decide(1, 2) == (2, None, True, "exit 9")
-    assert decide(7, 2) == (8, None, True, "exit 9")
-    assert decide(1000, 0) == (1001, 5, False, "exit 9")
 
 
 @pytest.mark.parametrize(
@@ -141,41 +133,12 @@ def seconds_tried(call: Call[Any], error: FastjournalError) -> float:
     return now_s
 
 
-def test_end_of_a_job_is_sent_again_where_its_lease_ends_within_a_microsecond() -> None:
-    retries = policy(DELETE)
-    assert retries.pause_s(lost(), LEASE_S - 1e-7) is not None
-    with pytest.raises(CannotConnectError):
-        retries.pause_s(lost(), LEASE_S)
-
-
 @pytest.mark.parametrize("error", [lost(), lost(maybe_done=False)])
 @pytest.mark.parametrize("call", [DELETE, RELEASE, BURY])
 def test_end_of_a_job_is_sent_to_a_daemon_that_is_away_until_the_lease_is_over(
     call: Call[Any], error: CannotConnectError
 ) -> None:
     assert seconds_tried(call, error) == LEASE_S
-
-
-@pytest.mark.parametrize("code", sorted(NOT_NOW))
-def test_end_of_a_job_is_sent_to_a_daemon_that_says_not_now_until_the_lease_is_over(
-    code: str,
-) -> None:
-    assert seconds_tried(DELETE, RefusedError("", code=code)) == LEASE_S
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        *(RefusedError("", code=code) for code in ("forbidden", "clock-skew", "lease-lost")),
-        CannotConnectError("closed", code="not-connected"),
-        CannotConnectError("", code="unsupported-version"),
-        ProtocolError("no reply"),
-        BadRequestError(""),
-    ],
-    ids=lambda error: error.code,
-)
-def test_end_of_a_job_is_not_sent_again_in_vain(error: FastjournalError) -> None:
-    assert seconds_tried(DELETE, error) == 0
 
 
 def test_end_of_a_job_waits_for_a_certificate_that_somebody_mends() -> None:
@@ -331,3 +294,147 @@ def test_poll_loop_beside_running_jobs_waits_for_a_moment_at_least() -> None:
 def test_worker_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         options(**wrong)
+
+
+# --- client backoff -------------------------------------------------------------------------------
+# Back-off and repeats: pauses that grow, a table for every function.
+
+
+BACKOFF_PLAN = Reconnect(first_pause=1, longest_pause=8, patience=30)
+
+
+def pauses(seed: int, plan: Reconnect = BACKOFF_PLAN) -> list[float]:
+    """The pauses of one effort in which every try fails at once."""
+    backoff, now_s, found = Backoff(plan, Random(seed), 100.0), 100.0, []
+    while (pause_s := backoff.pause_s(now_s)) is not None:
+        found.append(pause_s)
+        now_s += pause_s
+    assert now_s <= 100 + float(plan.patience) + 1e-6
+    return found
+
+
+def test_get_that_leases_is_not_repeated_and_all_others_are() -> None:
+    assert rule_of(calls.get("k").request).repeat
+    assert rule_of(calls.get("k", expires=time.time() + 60).request).repeat
+    assert not rule_of(calls.get("k", lease=9).request).repeat
+    scan = calls.range_("a", lease=9)
+    assert not rule_of(scan.first.request).repeat
+    assert not rule_of(scan.following(b"c").request).repeat
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (calls.set_("k", timestamp_us=7), "stale"),
+        (calls.delete("k", timestamp_us=7), "not-found"),
+        (calls.delete("k", token=5, timestamp_us=7), "not-found"),
+        (calls.release("k", 5), "lease-lost"),
+        (calls.release("k", 5), "not-found"),
+    ],
+)
+def test_repeat_that_finds_its_work_done_is_a_success(call: calls.Call[object], code: str) -> None:
+    reply = Reply(error=code)
+    with pytest.raises(RefusedError):
+        call.result(reply)
+    assert call.result(reply, repeated=True) in (None, Written(7, b"k"))
+
+
+def test_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:
+    lost = calls.touch("k", 5, ttl=9).outcome(Reply(error="lease-lost"), repeated=True)
+    assert isinstance(lost, LeaseLostError)
+    assert lost.maybe_done
+    for code in ("not-found", "not-owner"):  # the lock may have ended before, with its connection
+        unlock = calls.unlock("k").outcome(Reply(error=code), repeated=True)
+        assert isinstance(unlock, RefusedError)
+        assert unlock.maybe_done
+    missing = calls.get("k").outcome(Reply(error="not-found"), repeated=True)
+    assert isinstance(missing, RefusedError)
+    assert not missing.maybe_done
+    first = calls.set_("k").outcome(Reply(error="exists"))
+    assert isinstance(first, RefusedError)
+    assert not first.maybe_done
+
+
+def batch_of(*requests: Request, plan: Reconnect | None = BACKOFF_PLAN) -> Pipeline:
+    return Pipeline(((request, None) for request in requests), plan)
+
+
+def failed(error: FastjournalError, *, multiplexer: Multiplexer | None = None) -> Multiplexer:
+    multiplexer = multiplexer or Multiplexer(reply_bytes_max=1000)
+    multiplexer.fail(error)
+    return multiplexer
+
+
+def test_request_is_in_doubt_only_if_it_was_sent_and_not_answered() -> None:
+    requests = [Request(Function.ADD, key=b"a"), Request(Function.NOP), Request(Function.ADD)]
+    batch = batch_of(*requests)
+    first = Multiplexer(reply_bytes_max=1000)
+    batch.requests[0].start(first)
+    batch.requests[1].start(first)
+    first.receive_data(encode_reply(Reply(requests[0].identifier)))
+    batch.lost(failed(connection_lost("killed"), multiplexer=first), 0)
+    assert batch.unanswered() == batch.requests[1:]
+    assert [errand.repeated for errand in batch.requests] == [False, True, False]
+    second = Multiplexer(reply_bytes_max=1000)
+    batch.requests[2].start(second)
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(failed(connection_lost("killed")), 1)
+    assert caught.value.maybe_done
+
+
+def test_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> None:
+    request = Request(Function.SET, key=b"a")
+    batch = batch_of(request)
+    stamps = set()
+    for _ in range(CLIENT_REPEATS_MAX):
+        batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
+        stamps.add(request.timestamp)
+        batch.lost(failed(connection_lost("killed")), 0)
+    batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(failed(connection_lost("killed")), 0)
+    assert caught.value.maybe_done
+    assert len(stamps) == 1
+
+
+def test_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
+    batch = batch_of(Request(Function.NOP))
+    batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
+    batch.lost(failed(connection_lost("killed")), 10)
+    with pytest.raises(CannotConnectError):
+        batch.lost(failed(connection_lost("killed")), 10 + BACKOFF_PLAN.patience + 1)
+    with pytest.raises(ProtocolError):
+        batch_of(Request(Function.NOP)).lost(failed(ProtocolError("HTTP")), 0)
+    with pytest.raises(CannotConnectError) as caught:
+        batch_of(Request(Function.ADD), plan=None).lost(failed(connection_lost("killed")), 0)
+    assert not caught.value.maybe_done
+
+
+def test_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
+    for answered_before in (False, True):
+        batch = batch_of(Request(Function.NEXT), Request(Function.ADD))
+        multiplexer = Multiplexer(reply_bytes_max=1000)
+        for errand in batch.requests:
+            errand.start(multiplexer)
+        if answered_before:
+            multiplexer.receive_data(encode_reply(Reply(2)))
+        multiplexer.receive_data(encode_reply(Reply(0, error="busy")))
+        multiplexer.receive_data(b"")
+        if answered_before:
+            with pytest.raises(CannotConnectError) as caught:
+                batch.lost(multiplexer, 0)
+            assert (caught.value.code, caught.value.maybe_done) == ("busy", True)
+        else:
+            batch.lost(multiplexer, 0)
+            assert [errand.repeated for errand in batch.requests] == [False, False]
+
+
+@pytest.mark.parametrize("code", ["bad-request", "too-large", "unsupported-version"])
+def test_retry_never_repeats_a_request_that_the_daemon_cannot_frame(code: str) -> None:
+    batch = batch_of(Request(Function.NOP))
+    multiplexer = Multiplexer(reply_bytes_max=1000)
+    batch.requests[0].start(multiplexer)
+    multiplexer.receive_data(encode_reply(Reply(0, error=f"{code} no")))
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(multiplexer, 0)
+    assert caught.value.code == code

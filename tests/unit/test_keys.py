@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from fastjournal import Client, Spool, SyncClient, domain_of
+from fastjournal.client.core import calls
 from fastjournal.client.core.calls import bury
 from fastjournal.client.core.calls.base import key_bytes
+from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import (
     JournalKey,
     build_journal_key,
-    default_id,
-    journal_key_of,
     parse_journal_key,
 )
+from fastjournal.numeric import check_integer
 
 
 @pytest.mark.rule("Keys: The form of a journal key")
@@ -28,40 +35,6 @@ from fastjournal.keys import (
 )
 def test_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> None:
     assert parse_journal_key(key) == parts
-
-
-@pytest.mark.rule("Keys: The form of a journal key")
-@pytest.mark.parametrize(
-    "key",
-    [
-        b"",
-        b"plain",
-        b"d:1:2",
-        b":1:2:x",
-        b"d::2:x",
-        b"d:1::x",
-        b"d:256:2:x",
-        b"d:0001:2:x",
-        b"d:-1:2:x",
-        b"d:+1:2:x",
-        b"d: 1:2:x",
-        b"d:1:18446744073709551616:x",
-        b"d:1:000000000000000000001:x",
-        b"d:1:2e3:x",
-        "d:1:٣:x".encode(),
-    ],
-)
-def test_key_of_any_other_form_is_plain(key: bytes) -> None:
-    assert parse_journal_key(key) is None
-
-
-def test_canonical_form_sorts_in_the_order_of_work() -> None:
-    order = [(0, 0), (0, 99), (7, 5), (7, 10**15), (128, 0), (255, 1)]
-    keys = [journal_key_of("d", "x", at, p) for p, at in order]
-    assert keys[0] == b"d:000:0000000000000000:x"
-    assert keys == sorted(keys)
-    parsed = [parse_journal_key(key) for key in keys]
-    assert [(key.priority, key.not_before_us) for key in parsed if key] == order
 
 
 @pytest.mark.parametrize(
@@ -91,18 +64,121 @@ def test_text_without_a_utf8_form_is_refused_as_a_key_and_escaped_as_a_reason() 
     assert bury("k", reason="why\udcff").request.value == b"why\\udcff"
 
 
-def test_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_writer() -> None:
-    ids = [
-        default_id(5, b"u", "w"),
-        default_id(6, b"u", "w"),
-        default_id(5, b"v", "w"),
-        default_id(5, None, "w"),
-        default_id(5, None, "x"),
-    ]
-    assert len(set(ids)) == len(ids)
-    assert default_id(5, b"u", "w") == default_id(5, b"u", "x")
-
-
 def test_key_that_is_neither_text_nor_bytes_is_a_mistake_of_the_program() -> None:
     with pytest.raises(TypeError, match="domain is str or bytes, not int"):
         build_journal_key(5, "id")
+
+
+# --- numeric --------------------------------------------------------------------------------------
+# Numeric arguments: what is no number of their kind is refused before anything is sent.
+
+
+class Indexed:
+    """An integer of another library, as numpy has them."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+def options(**fields: Any) -> WorkerOptions:
+    return worker_options(**({"domain": "d", "count": 1, "lease": 1, "wait": None} | fields))
+
+
+INTEGERS: dict[str, Callable[[Any], object]] = {
+    "priority": lambda n: build_journal_key("d", "x", priority=n),
+    "not_before_us": lambda n: build_journal_key("d", "x", not_before_us=n),
+    "set timestamp": lambda n: calls.set_("k", timestamp_us=n),
+    "delete token": lambda n: calls.delete("k", token=n),
+    "delete timestamp": lambda n: calls.delete("k", timestamp_us=n),
+    "add timestamp": lambda n: calls.add("k", timestamp_us=n),
+    "flip timestamp": lambda n: calls.flip("k", timestamp_us=n),
+    "truncate size": lambda n: calls.truncate("k", n),
+    "truncate timestamp": lambda n: calls.truncate("k", 1, timestamp_us=n),
+    "rename timestamp": lambda n: calls.rename("k", "l", timestamp_us=n),
+    "next count": lambda n: calls.next_(count=n),
+    "release token": lambda n: calls.release("k", n),
+    "touch token": lambda n: calls.touch("k", n, ttl=1),
+    "bury token": lambda n: calls.bury("k", n),
+    "kick_domain count": lambda n: calls.kick_domain("d", count=n),
+    "snapshot keep": lambda n: calls.snapshot(keep=n),
+    "range page": lambda n: calls.range_(page=n),
+    "prefix page": lambda n: calls.prefix("p", page=n),
+    "regex page": lambda n: calls.regex("p", page=n),
+    "jobs count": lambda n: options(count=n),
+    "reply_bytes_max": lambda n: SyncClient(reply_bytes_max=n),
+    "trio reply_bytes_max": lambda n: Client(reply_bytes_max=n),
+}
+BOOLEAN_OR_NO_NUMBER = [True, 1.0, 1.5, math.nan, math.inf, "1", b"1", [1]]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", BOOLEAN_OR_NO_NUMBER, ids=repr)
+def test_number_that_is_no_integer_is_a_type_error(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match="is an int, not"):
+        INTEGERS[name](value)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [-1, 2**64, 10**30])
+def test_integer_out_of_range_is_a_bad_request(name: str, value: int) -> None:
+    with pytest.raises(BadRequestError, match=r"is not \d+ to \d|is negative|after the year"):
+        INTEGERS[name](value)
+
+
+def test_integer_of_another_library_is_one() -> None:
+    assert check_integer("n", Indexed(), 0, 9) == 7
+    assert build_journal_key("d", "x", priority=Indexed()) == build_journal_key(
+        "d", "x", priority=7
+    )
+
+
+# --- uris -----------------------------------------------------------------------------------------
+# Domain of a URI: host in lower case, IDNA, and its port.
+
+
+@pytest.mark.parametrize(
+    ("uri", "domain"),
+    [
+        ("https://Example.ORG/a?b=https://other.net/", "example.org"),
+        (b"http://user:secret@example.org:8080/x", "example.org%3A8080"),
+        ("http://example.org.", "example.org"),
+        ("http://B\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example/", "xn--bcher-kva.example"),
+        ("http://[2001:DB8::1]:8080/", "2001%3Adb8%3A%3A1%3A8080"),
+        ("//host/path", "host"),
+        ("http://my_host-.b--c.example/", "my_host-.b--c.example"),
+        ("http://192.0.2.1/", "192.0.2.1"),
+    ],
+)
+def test_uri_has_the_domain_of_its_host(uri: str | bytes, domain: str) -> None:
+    assert domain_of(uri) == domain
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "page 1", "mailto:a@b.c", "http:///x", "http://h:99999/", b"http://\xff/", "http://a b/"],
+)
+def test_uri_without_a_host_is_refused(uri: str | bytes) -> None:
+    with pytest.raises(BadRequestError, match="name the domain") as caught:
+        domain_of(uri)
+    assert caught.value.code == "bad-key"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a;reboot`id`$(x)", "a'b", "a|b", "-x", "a..b", "a%3Bb", "a&b", "a*", "[fe80::1%25;id]"],
+)
+def test_uri_whose_host_is_no_host_name_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="a host has letters, digits") as caught:
+        domain_of(f"http://{host}/")
+    assert isinstance(caught.value, BadRequestError)
+    assert caught.value.code == "bad-key"
+
+
+def test_spool_takes_the_domain_of_the_uri_where_none_is_named(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        key = parse_journal_key(spool.append(uri="https://Example.org:8080/a"))
+        assert key is not None
+        assert key.domain == b"example.org%3A8080"
+        for wrong in ({}, {"uri": "page 1"}):
+            with pytest.raises(BadRequestError, match="domain"):
+                spool.append(**wrong)
