@@ -92,24 +92,6 @@ def test_compaction_leaves_a_segment_alone_until_its_link_is_durable() -> None:
     assert log.disk.read(f"{ARCHIVE}/{ArchivedSegment(1, info.crc32c).name}") == whole
 
 
-def test_restart_links_what_was_sealed_and_never_a_segment_that_was_taken() -> None:
-    log = archived_log()
-    archive = opened(log)
-    info = half_dead(log)
-    link_all(log, archive)
-    log.disk.unlink(f"{ARCHIVE}/{ArchivedSegment(1, info.crc32c).name}")
-    log.restart()
-    assert log.writer.sealed[-1].number == 2, "a segment that may be archived does not grow"
-    archive = opened(log)
-    link_all(log, archive)
-    assert numbers(log) == [2]
-    assert log.clean(info) == "rewritten"
-    log.restart()
-    link_all(log, archive := opened(log))
-    assert numbers(log) == [2, 3]
-    assert archive.gaps == ()
-
-
 def test_segments_that_were_compacted_before_there_was_an_archive_are_gaps() -> None:
     log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
     rewritten = half_dead(log)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from fastjournal.cmdlog.recovery.recover import recover, verify
-from fastjournal.cmdlog.recovery.segment_reader import SECTOR_BYTES, read_segment
+from fastjournal.cmdlog.recovery.segment_reader import SECTOR_BYTES
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -128,19 +128,3 @@ def test_error_that_does_not_come_again_is_an_error_and_no_damage() -> None:
         with pytest.raises(LogFailedError, match=errno.errorcode[error]):
             recover(disk, LOG, now_us=NOW, repair=True)
         assert disk.listdir(LOG) == [ONE[len(LOG) + 1 :], TWO[len(LOG) + 1 :]]
-
-
-@pytest.mark.parametrize("size", [SECTOR_BYTES + 1, 3 * SECTOR_BYTES, (1 << 20) + 5, 3 << 20])
-def test_sector_that_is_readable_is_read(size: int) -> None:
-    data = bytes(range(256)) * (size // 256 + 1)
-    for bad in {0, SECTOR_BYTES, (size - 1) // SECTOR_BYTES * SECTOR_BYTES}:
-        disk = SimulatedDisk()
-        disk.create("/segment").write(data[:size])
-        disk.break_sectors("/segment", bad, bad + 10)
-        end = min(bad + SECTOR_BYTES, size)
-        found, unreadable = read_segment(disk, "/segment")
-        assert unreadable == [(bad, end)]
-        assert len(found) == size
-        assert found[:bad] == data[:bad]
-        assert found[end:] == data[end:size]
-        assert found[bad:end] != data[bad:end]

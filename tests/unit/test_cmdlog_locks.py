@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 import errno
@@ -40,20 +42,6 @@ def test_lock_lets_one_process_append_and_its_death_frees_the_log(tmp_path: Path
     lock_append(OsDisk(), directory).close()
 
 
-def test_readers_share_and_a_rewrite_excludes_them(tmp_path: Path) -> None:
-    disk, directory = OsDisk(), str(tmp_path)
-    first, second = lock_read(disk, directory), lock_read(disk, directory)
-    with pytest.raises(LogLockedError, match="reads this log"):
-        lock_read(disk, directory, exclusive=True)
-    first.close()
-    second.close()
-    rewrite = lock_read(disk, directory, exclusive=True)
-    with pytest.raises(LogLockedError, match="rewrites a segment"):
-        lock_read(disk, directory)
-    rewrite.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["read.lock"]
-
-
 def test_reader_waits_until_a_segment_is_replaced_and_then_keeps_it_so(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
     rewrite = lock_read(disk, directory, exclusive=True)
@@ -86,11 +74,6 @@ def test_reader_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     ):
         pass
     assert READ_LOCK_PATIENCE_S <= now < READ_LOCK_PATIENCE_S + 1
-
-
-def test_reader_makes_no_lock_file(tmp_path: Path) -> None:
-    with lock_to_read(OsDisk(), str(tmp_path)):
-        assert list(tmp_path.iterdir()) == []
 
 
 def test_lock_file_that_may_only_be_read_is_locked_and_one_that_is_not_there_is_not(

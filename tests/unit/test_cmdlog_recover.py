@@ -3,29 +3,23 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import (
-    SegmentRemoved,
-    SegmentStart,
     Tombstone,
     Touch,
 )
-from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
-from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 
 LOG = "/log"
 NOW = START_US + 3_600_000_000
-STAMP = "20261120T100309.000000Z"
 SECOND = 1_000_000
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:100:0000000000000002:b"
@@ -88,81 +82,6 @@ def keys(state: ReplayState) -> set[bytes]:
 # --- sound logs ----------------------------------------------------------------------------------
 
 
-def test_empty_directory_is_an_empty_log() -> None:
-    disk = a_disk()
-    result = recovered(disk)
-    assert (result.sealed, result.active, result.diagnostics) == ([], None, [])
-    assert result.state.jobs == {}
-
-
-def test_directory_that_is_not_there_is_a_failure_of_the_log() -> None:
-    with pytest.raises(LogFailedError) as caught:
-        recover(SimulatedDisk(), "/nowhere", now_us=NOW)
-    assert caught.value.path == "/nowhere"
-
-
-def test_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
-    first, second, third = three_segments()
-    disk = a_disk(s1=first, s2=second, s3=third)
-    before = files(disk)
-    result = recovered(disk)
-    assert keys(result.state) == {b"b", b"c", b"d", b"e"}
-    assert result.diagnostics == []
-    assert [segment.number for segment in result.sealed] == [1, 2]
-    data = bytes(third)
-    assert result.active == SegmentInfo(
-        3, len(data), google_crc32c.value(data), START_US, START_US, 3, START_US, START_US
-    )
-    assert files(disk) == before
-    assert verify(disk, LOG) == []
-
-
-def test_writer_goes_on_where_recovery_ends() -> None:
-    first, second, third = three_segments()
-    disk = a_disk(s1=first, s2=second, s3=bytes(third)[:-1])
-    result = recovered(disk)
-    writer = LogWriter(
-        disk,
-        LOG,
-        segment_bytes_max=10**6,
-        sync=SyncPolicy.ALWAYS,
-        active=result.active,
-        sealed=result.sealed,
-        segment_start=lambda previous, now_us: b"",
-    )
-    more = SegmentBuilder(None, ids_from=300, now_us=NOW)
-    more.entry(b"f")
-    writer.append(bytes(more)[8:], 1, NOW)
-    writer.flush()
-    again = recovered(disk)
-    assert keys(again.state) == {b"b", b"c", b"d", b"f"}
-    assert again.active == writer.active
-
-
-def test_recovery_leaves_other_files_alone_and_deletes_a_half_rewritten_segment() -> None:
-    disk = a_disk(s1=three_segments()[0])
-    others = ["append.lock2", "000000001.log.torn-1", "1.log", "x.rw", "000000001.logs"]
-    for name in others:
-        put(disk, name, b"anything")
-    put(disk, "000000001.log.rw", b"half")
-    assert [(found.kind, found.bytes) for found in verify(disk, LOG)] == [("leftover", 4)]
-    result = recovered(disk)
-    assert [(found.kind, found.path) for found in result.diagnostics] == [
-        ("leftover", f"{LOG}/000000001.log.rw")
-    ]
-    assert sorted(files(disk)) == sorted(["000000001.log", *others])
-
-
-def test_gaps_in_a_foreign_log_are_legal() -> None:
-    one, two = SegmentBuilder(None), SegmentBuilder(None, ids_from=50)
-    one.foreign(b"q")
-    two.foreign(b"q")
-    result = recovered(a_disk(s5=one, s9=two))
-    assert len(result.state.jobs) == 2
-    assert result.active is None
-    assert [segment.number for segment in result.sealed] == [5, 9]
-
-
 def test_progress_is_told_with_bytes_and_records() -> None:
     first, second, third = three_segments()
     seen: list[Progress] = []
@@ -190,64 +109,6 @@ def sample() -> SegmentBuilder:
     log.fail(two, b"why")
     log.simple(Command.DELETE, log.entry(b"plain"))
     return log
-
-
-def whole_part(log: SegmentBuilder, cut: int) -> int:
-    """Where the last whole record, or whole group, ends in the first ``cut`` bytes."""
-    ends = [8, *log.offsets[1:], len(log.data)]
-    inside_groups = [*log.offsets[4:6], *log.offsets[9:11]]
-    return max(end for end in ends if end <= cut and end not in inside_groups)
-
-
-def test_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest() -> None:
-    log = sample()
-    data = bytes(log)
-    states = {
-        end: contents(recovered(a_disk(s1=data[:end])).state)
-        for end in {whole_part(log, cut) for cut in range(8, len(data) + 1)}
-    }
-    assert len(states) > 8
-    for cut in range(8, len(data) + 1):
-        whole = whole_part(log, cut)
-        disk = a_disk(s1=data[:cut])
-        diagnostics = verify(disk, LOG)
-        assert files(disk) == {"000000001.log": data[:cut]}
-        result = recovered(disk)
-        assert contents(result.state) == states[whole]
-        assert [(found.kind, found.offset, found.bytes) for found in diagnostics] == [
-            (found.kind, found.offset, found.bytes) for found in result.diagnostics
-        ]
-        assert not any(found.damage for found in diagnostics)
-        left = files(disk)
-        if whole > 8:
-            assert left.pop("000000001.log") == data[:whole]
-            assert result.active is not None
-            assert result.active.bytes == whole
-            assert result.active.crc32c == google_crc32c.value(data[:whole])
-        else:
-            assert result.active is None
-        kept = b"".join(left[name] for name in sorted(left, key=len, reverse=True))
-        assert kept == (data[whole:cut] if whole > 8 else data[:cut] if cut > 8 else b"")
-        assert sum(found.bytes for found in result.diagnostics) == cut - (whole if whole > 8 else 0)
-        again = recovered(disk)
-        assert again.diagnostics == []
-        assert contents(again.state) == states[whole]
-
-
-def test_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
-    log = sample()
-    disk = a_disk(s1=bytes(log) + b"\x01half a record")
-    result = recovered(disk)
-    (found,) = result.diagnostics
-    kept = f"{LOG}/000000001.log.torn-{STAMP}"
-    assert (found.kind, found.path, found.offset, found.bytes, found.kept) == (
-        "torn",
-        f"{LOG}/000000001.log",
-        len(log.data),
-        14,
-        kept,
-    )
-    assert disk.read(kept) == b"\x01half a record"
 
 
 @pytest.mark.parametrize("inodes", [False, True])
@@ -285,27 +146,6 @@ def test_torn_tail_that_cannot_be_kept_for_another_reason_is_not_cut() -> None:
     assert files(disk) == before
 
 
-@pytest.mark.parametrize("zeros", [1, 40, 4096])
-def test_zeros_at_the_end_are_cut(zeros: int) -> None:
-    log = sample()
-    disk = a_disk(s1=bytes(log) + bytes(zeros))
-    result = recovered(disk)
-    assert result.diagnostics[0].bytes == zeros
-    assert disk.read(f"{LOG}/000000001.log") == bytes(log)
-
-
-def test_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it() -> None:
-    log = sample()
-    cut = log.offsets[5] + 3
-    disk = a_disk(s1=bytes(log)[:cut])
-    result = recovered(disk)
-    assert [(found.kind, found.offset, found.bytes) for found in result.diagnostics] == [
-        ("torn", log.offsets[5], 3),
-        ("unfinished", log.offsets[3], log.offsets[5] - log.offsets[3]),
-    ]
-    assert all(job.token == 0 for job in result.state.jobs.values())
-
-
 @pytest.mark.parametrize("data", [SEGMENT_HEADER[:n] for n in range(9)] + [bytes(8), bytes(600)])
 def test_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
     data: bytes,
@@ -317,18 +157,6 @@ def test_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
     assert result.active is not None
     assert result.active.number == 2
     assert sorted(files(disk)) == ["000000001.log", "000000002.log"]
-
-
-def test_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
-    first, second, third = three_segments()
-    half = bytes(third)[: third.offsets[1] - 1]
-    disk = a_disk(s1=first, s2=second, s3=half)
-    result = recovered(disk)
-    (found,) = result.diagnostics
-    assert found.kept is not None
-    assert disk.read(found.kept) == half
-    assert not disk.exists(f"{LOG}/000000003.log")
-    assert recovered(disk).diagnostics == []
 
 
 def test_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> None:
@@ -378,16 +206,6 @@ def test_damage_in_the_middle_is_refused_with_segment_and_offset() -> None:
     assert error.offset == log.offsets[2]
 
 
-def test_damaged_tail_of_an_earlier_segment_is_refused() -> None:
-    first, second, third = three_segments()
-    disk = a_disk(s1=first, s2=bytes(second)[:-1], s3=third)
-    error = refused(disk)
-    assert (error.path, error.offset) == (f"{LOG}/000000002.log", second.offsets[2])
-    result = recovered(disk, repair=True)
-    assert keys(result.state) == {b"b", b"d", b"e"}
-    assert recovered(disk).diagnostics == []
-
-
 @pytest.mark.parametrize("data", [b"", SEGMENT_HEADER[:5], bytes(50), b"something else"])
 def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     first, _, third = three_segments()
@@ -399,17 +217,6 @@ def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     assert disk.read(f"{LOG}/000000002.log") == SEGMENT_HEADER
     assert files(disk).get("000000002.log.damaged-0", b"") == data
     assert recovered(disk).diagnostics == []
-
-
-def test_bad_header_is_refused_and_repair_replaces_it() -> None:
-    log = sample()
-    data = b"wqwq\0\0\0\2" + bytes(log)[8:]
-    disk = a_disk(s1=data)
-    assert refused(disk).offset == 0
-    result = recovered(disk, repair=True)
-    assert contents(result.state) == contents(recovered(a_disk(s1=log)).state)
-    assert disk.read(f"{LOG}/000000001.log") == bytes(log)
-    assert disk.read(f"{LOG}/000000001.log.damaged-0") == data[:8]
 
 
 def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
@@ -428,18 +235,6 @@ def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
     assert again.state.removed == {2}
     assert again.active is not None
     assert again.active.number == 3
-
-
-def test_segment_that_was_removed_by_cleaning_is_not_missing() -> None:
-    first, _, third = three_segments()
-    third.operation(SegmentRemoved(2))
-    assert recovered(a_disk(s1=first, s3=third)).diagnostics == []
-    assert recovered(a_disk(s3=third)).diagnostics == []
-
-
-def test_first_segment_can_be_missed_too() -> None:
-    _, second, third = three_segments()
-    assert refused(a_disk(s2=second, s3=third)).path == f"{LOG}/000000001.log"
 
 
 def test_damage_at_several_places_is_refused_and_repaired_at_once() -> None:
@@ -463,38 +258,6 @@ def test_damage_at_several_places_is_refused_and_repaired_at_once() -> None:
         assert disk.read(found.kept) == data[found.offset : found.offset + found.bytes]
     assert result.diagnostics[0].kept == f"{LOG}/000000001.log.damaged-{first.offsets[1]}.2"
     assert recovered(disk).diagnostics == []
-
-
-def test_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_together() -> None:
-    first, _, third = three_segments()
-    disk = a_disk(s1=first, s3=b"wqwq\0\0\0\2" + bytes(third)[8:])
-    assert "and 1 more" in str(refused(disk))
-    result = recovered(disk, repair=True)
-    assert keys(result.state) == {b"a", b"b", b"d", b"e"}
-    assert recovered(disk).diagnostics == []
-
-
-def test_loss_report_tells_all_that_is_known() -> None:
-    log = sample()
-    data = bytearray(bytes(log))
-    data[log.offsets[2] + 60] ^= 4
-    (found,) = verify(a_disk(s1=bytes(data)), LOG)
-    assert "SCHEDULE of job" in found.message
-    assert "2026-11-20T09:03:09" in found.message
-
-
-def test_repair_does_not_rewrite_a_log_that_somebody_reads() -> None:
-    log = sample()
-    data = bytearray(bytes(log))
-    data[log.offsets[2] + 30] ^= 4
-    disk = a_disk(s1=bytes(data))
-    reader = lock_read(disk, LOG)
-    before = files(disk)
-    with pytest.raises(LogLockedError):
-        recovered(disk, repair=True)
-    assert files(disk) == before
-    reader.close()
-    assert recovered(disk, repair=True).diagnostics
 
 
 # --- damage in groups ----------------------------------------------------------------------------
@@ -546,32 +309,6 @@ def test_lease_that_lost_several_jobs_leaves_the_token_to_the_others() -> None:
         tokens = [state.jobs[job_id].token for job_id in ids]
         assert tokens == [START_US + SECOND + 7, 0, 0, *[START_US + SECOND + 7] * 2]
         assert not state.odd
-
-
-def test_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> None:
-    log, ids = a_lease_of_five()
-    data = bytearray(bytes(log))
-    data[log.offsets[-6] + 30] ^= 1
-    state = recovered(a_disk(s1=bytes(data)), repair=True).state
-    assert all(state.jobs[job_id].token > START_US for job_id in ids)
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_batch_that_damage_has_broken_counts_as_far_as_it_is_readable(lost: int) -> None:
-    log = SegmentBuilder()
-    ids = [log.entry(b"%d" % number) for number in range(3)]
-    log.batch(3)
-    for number, job_id in enumerate(ids):
-        log.complete(job_id, b"%d" % number)
-    data = bytearray(bytes(log))
-    data[log.offsets[-3 + lost] + 30] ^= 1
-    disk = a_disk(s1=bytes(data))
-    refused(disk)
-    state = recovered(disk, repair=True).state
-    assert keys(state) == {b"%d" % lost}
-    again = recovered(disk)
-    assert again.diagnostics == []
-    assert keys(again.state) == {b"%d" % lost}
 
 
 def test_damage_before_an_unfinished_group_is_repaired_and_the_group_is_cut() -> None:
@@ -682,13 +419,6 @@ def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
     assert recover(OsDisk(), str(tmp_path), now_us=NOW).diagnostics == []
 
 
-def test_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
-    log = SegmentBuilder(None)
-    log.foreign(b"q")
-    log.operation(SegmentStart(0, 0, 0, 0, 0))
-    assert recovered(a_disk(s4=log)).diagnostics == []
-
-
 def test_damage_is_told_by_the_keys_of_what_it_looks_like() -> None:
     log = SegmentBuilder()
     live = log.entry(b"live")
@@ -709,16 +439,3 @@ def test_damage_is_told_by_the_keys_of_what_it_looks_like() -> None:
     for key in (b"one", KEY, b"done", b"tomb"):
         assert f"key {key!r}" in found.message
     assert found.message.count("key b'live'") == 2, "a touch and a timeout of it"
-
-
-def test_damage_that_is_cut_or_zero_at_its_start_is_told_as_far_as_it_can_be() -> None:
-    log = SegmentBuilder()
-    log.entry(b"one", value=b"1" * 600)
-    log.entry(b"two", value=b"2" * 600)
-    log.entry(b"three")
-    data = bytearray(bytes(log))
-    data[log.offsets[1] : log.offsets[1] + 512] = bytes(512)
-    data[log.offsets[2] + 500 : log.offsets[2] + 510] = bytes(10)
-    (found,) = verify(a_disk(s1=bytes(data)), LOG)
-    assert "key b'two'" in found.message
-    assert "key b'one'" not in found.message

@@ -12,7 +12,7 @@ from fastjournal.cmdlog.format.endings import (
     REWRITTEN,
 )
 from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import Batch, End, Lease, Link, Rename, Tombstone
+from fastjournal.cmdlog.format.operation_records import Batch, End, Lease, Rename, Tombstone
 from fastjournal.cmdlog.recovery.recover import Diagnostic, Recovered, recover, verify
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
@@ -103,46 +103,6 @@ def test_complete_of_an_entry_whose_uri_was_taken_is_not_applied_where_the_new_o
     assert result.state.tombstones == {}
 
 
-def test_entries_stand_both_that_a_lost_one_took_the_key_and_the_uri_of() -> None:
-    log = SegmentBuilder()
-    one = log.entry(KEY, value=b"one")
-    two = log.entry(OTHER, uri=URI, value=b"two")
-    log.entry(KEY, uri=URI, value=b"new")
-    log.remove(one, REPLACED + 1)
-    log.complete(two, OTHER, how=REPLACED + 2)
-    log.entry(b"behind")
-    assert values(repaired(log, 3)) == {KEY: b"one", OTHER: b"two", b"behind": b"value"}
-
-
-@pytest.mark.parametrize("lost_records", [(2, 3), (3,), (2, 3, 4), (3, 4, 5)])
-def test_removal_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
-    lost_records: tuple[int, ...],
-) -> None:
-    log = SegmentBuilder()
-    one = log.entry(KEY, value=b"one")
-    log.operation(Batch(4))
-    new = log.entry(KEY, value=b"one")
-    log.operation(AGAIN)
-    log.simple(Command.START_ATTEMPT, new)
-    log.remove(one, REWRITTEN + 3)
-    log.entry(b"behind")
-    assert values(repaired(log, *lost_records))[KEY] == b"one"
-
-
-def test_delete_of_a_restated_entry_is_applied_where_the_new_one_is_there() -> None:
-    log = SegmentBuilder()
-    one = log.entry(KEY, value=b"one")
-    log.operation(Batch(4))
-    new = log.entry(KEY, value=b"new")
-    log.operation(AGAIN)
-    log.simple(Command.START_ATTEMPT, new)
-    log.remove(one, REWRITTEN + 3)
-    log.entry(b"behind")
-    result = repaired(log, 2)
-    assert values(result)[KEY] == b"new"
-    assert len(result.state.jobs) == 2
-
-
 def test_delete_of_a_renames_target_is_not_applied_where_the_rename_is_lost() -> None:
     log = SegmentBuilder()
     one = log.entry(b"target", value=b"one")
@@ -183,40 +143,6 @@ def test_completion_of_work_behind_unrelated_damage_is_applied(told: int) -> Non
     result = repaired(log, 4)
     assert values(result) == {b"behind": b"value"}
     assert list(result.state.tombstones) == [KEY]
-
-
-def test_delete_without_a_trace_behind_unrelated_damage_is_applied() -> None:
-    log = SegmentBuilder()
-    one = log.entry(b"k")
-    log.entry(b"unrelated", value=b"v" * 600)
-    log.remove(one, DELETED)
-    log.entry(b"behind")
-    assert values(repaired(log, 2)) == {b"behind": b"value"}
-
-
-def test_untold_removals_are_applied_where_the_damage_is_not_right_before_or_too_small() -> None:
-    log = SegmentBuilder()
-    one = log.entry(b"one")
-    two = log.entry(b"two", value=b"v" * 600)
-    log.entry(b"three", value=b"v" * 600)
-    log.entry(b"four")
-    log.simple(Command.DELETE, one)
-    log.simple(Command.TIMEOUT_ATTEMPT, two)
-    log.simple(Command.DELETE, two)
-    log.entry(b"behind")
-    assert values(repaired(log, 3, 6)) == {b"four": b"value", b"behind": b"value"}
-
-
-def test_entry_stands_where_each_of_several_lost_ones_took_its_place() -> None:
-    log = SegmentBuilder()
-    one = log.entry(b"k", value=b"one")
-    two = log.entry(b"k", value=b"two")
-    log.remove(one, REPLACED + 1)
-    log.entry(b"k", value=b"three")
-    log.remove(two, REPLACED + 1)
-    log.entry(b"behind")
-    assert values(repaired(log, 2, 4))[b"k"] == b"one"
-    assert values(repaired(log, 4))[b"k"] == b"two"
 
 
 def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> None:
@@ -272,19 +198,6 @@ def test_deletion_of_a_lost_dead_letter_also_ends_what_stood_there_before_it(
     assert values(repaired(log, 3)) == stands | {b"behind": b"value"}
 
 
-def test_rename_onto_a_further_key_of_an_entry_that_stands_takes_that_key_only() -> None:
-    log = SegmentBuilder()
-    one = log.entry(KEY, uri=URI, value=b"one")
-    log.operation(Link(one, b"link"))
-    two = log.entry(OTHER, value=b"two")
-    log.entry(b"pages:128:0000000000000001:c", uri=URI, value=b"new")
-    log.complete(one, KEY, how=REPLACED + 1)
-    log.operation(Rename(two, b"link", log.now_us, OTHER, b""))
-    result = repaired(log, 4)
-    assert values(result) == {KEY: b"one", b"link": b"two"}
-    assert result.state.keys[URI].links == []
-
-
 def test_entry_that_cannot_be_understood_counts_as_lost() -> None:
     log = SegmentBuilder()
     one = log.entry(b"k", value=b"one")
@@ -294,31 +207,6 @@ def test_entry_that_cannot_be_understood_counts_as_lost() -> None:
     log.record(bytes(entry)[entry.offsets[0] :])
     log.remove(one, REPLACED + 1)
     assert values(repaired(log)) == {b"k": b"one"}
-
-
-def test_lost_head_of_a_segment_does_not_make_its_removals_those_of_workq() -> None:
-    log = SegmentBuilder()
-    one = log.entry(b"k", value=b"one")
-    second = SegmentBuilder(1, ids_from=100)
-    second.entry(b"k", value=b"two")
-    second.remove(one, REPLACED + 1)
-    second.entry(b"behind")
-    disk = lost(log)
-    data = bytearray(bytes(second))
-    data[: second.offsets[2]] = bytes(second.offsets[2])
-    disk.create(f"{LOG}/000000002.log").write(bytes(data))
-    result = recover(disk, LOG, now_us=NOW, repair=True)
-    assert values(result) == {b"k": b"one", b"behind": b"value"}
-
-
-def test_removals_of_workq_are_applied_behind_damage() -> None:
-    log = SegmentBuilder(None)
-    one = log.foreign(b"pages", b"one")
-    log.foreign(b"pages", b"two" * 200)
-    log.simple(Command.DELETE, one)
-    log.foreign(b"pages", b"three")
-    result = recover(lost(log, 1), LOG, now_us=NOW, repair=True)
-    assert list(values(result).values()) == [b"three"]
 
 
 @pytest.mark.parametrize("lost_records", [(3,), (3, 4)])
@@ -347,12 +235,3 @@ def test_removal_of_a_dead_letter_is_applied_behind_other_damage(lost_record: in
     found = values(repaired(log, lost_record))
     # the operation is what counts, and not the delete, which workq needs
     assert KEY not in found
-
-
-def test_removal_by_an_expire_record_is_always_applied() -> None:
-    log = SegmentBuilder()
-    one = log.entry(b"k", value=b"one")
-    log.entry(b"k", value=b"two" * 100)
-    log.simple(Command.EXPIRE, one)
-    log.entry(b"behind")
-    assert values(repaired(log, 2)) == {b"behind": b"value"}

@@ -1,27 +1,27 @@
-from __future__ import annotations
+"""None"""
 
-from typing import Any
+from __future__ import annotations
 
 import google_crc32c
 import pytest
 
 from fastjournal.cmdlog.format.envelope import pack
-from fastjournal.cmdlog.format.layout import NO_TIME, Command, pack_position
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
 from fastjournal.cmdlog.format.operation_records import (
+    Batch,
     Delay,
-    Erasure,
-    Extend,
+    Rename,
+    Resize,
     SegmentRemoved,
     Tombstone,
-    Touch,
 )
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_BYTES, TOMBSTONE_TTL_US
-from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_BYTES, VALUE_BYTES_LIMIT
+from fastjournal.testing.logs import START_US, SegmentBuilder, in_zone
 
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:100:0000000000000002:b"
@@ -73,30 +73,6 @@ def only(state: ReplayState) -> ReplayedEntry:
 # --- entries -------------------------------------------------------------------------------------
 
 
-def test_entry_comes_back_with_all_that_its_envelope_says() -> None:
-    log = SegmentBuilder()
-    fields: dict[str, Any] = {
-        "not_before": 5,
-        "expires": 6,
-        "ttl": 7,
-        "attempts": 8,
-        "reason": b"why",
-        "links": [b"link"],
-    }
-    job_id = log.entry(KEY, uri=URI, value=b"v" * 300, arrival=17, **fields)
-    state = state_of(log)
-    job = only(state)
-    assert {name: getattr(job, name) for name in fields} == fields
-    assert (job.key, job.uri, job.value, job.arrival) == (KEY, URI, b"v" * 300, 17)
-    assert (job.job_id, job.starts, job.more.foreign) == (job_id, 0, False)
-    assert job.position == pack_position(1, log.offsets[-1])
-    assert job.record_bytes == len(log.data) - log.offsets[-1]
-    assert (job.domain, job.priority) == (b"pages", 128)
-    assert set(state.keys) == {KEY, URI, b"link"}
-    assert state.arrival == 17
-    assert state.records == 2
-
-
 def test_plain_key_has_no_domain() -> None:
     log = SegmentBuilder()
     log.entry(b"plain")
@@ -112,127 +88,6 @@ def test_domain_whose_name_workq_takes_only_in_another_form_comes_back() -> None
     assert state.arrival == 3
 
 
-@pytest.mark.parametrize("age", [0, 1])
-def test_newer_or_equally_old_record_replaces_the_entry_under_its_key(age: int) -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    log.lease([old], T + SECOND)
-    new = log.entry(KEY, timestamp=T + age)
-    state = state_of(log)
-    assert only(state).job_id == new
-    assert only(state).token == 0
-    assert set(state.keys) == {KEY}
-    log.simple(Command.DELETE, old)
-    state = state_of(log)
-    assert only(state).job_id == new
-    assert tombs(state) == {}
-    assert not state.odd
-
-
-def test_record_older_than_the_entry_under_its_key_is_void() -> None:
-    log = SegmentBuilder()
-    first = log.entry(KEY, timestamp=T)
-    log.entry(KEY, timestamp=T - 1, uri=URI)
-    state = state_of(log)
-    assert only(state).job_id == first
-    assert URI not in state.keys
-    assert state.odd.total() == 1
-
-
-def test_entry_replaced_through_its_uri_leaves_a_tombstone_with_the_new_timestamp() -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    state = state_of(log)
-    assert only(state).job_id == new
-    assert tombs(state) == {KEY: T + 5}
-    log.complete(old, KEY, T + 5)
-    assert tombs(state_of(log)) == {KEY: T + 5}
-    assert state_of(log).keys[URI].job_id == new
-
-
-def test_entry_worked_on_is_superseded_by_a_newer_one_with_its_uri() -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    log.lease([old], T + 60 * SECOND)
-    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    state = state_of(log)
-    assert state.keys[KEY].superseded == T + 5
-    assert state.keys[URI].job_id == new
-    newest = log.entry(b"d:0:1:newest", timestamp=T + 9, uri=URI)
-    state = state_of(log)
-    assert state.jobs[old].superseded == T + 5
-    assert state.keys[URI].job_id == newest
-    assert tombs(state) == {OTHER: T + 9}
-    assert new not in state.jobs
-
-
-def test_entry_worked_on_is_superseded_by_one_without_a_timestamp() -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, uri=URI, timestamp=0)
-    log.lease([old], T + 60 * SECOND)
-    log.entry(OTHER, uri=URI, timestamp=0)
-    state = state_of(log)
-    assert state.keys[URI].key == OTHER
-    assert state.jobs[old].superseded
-
-
-@pytest.mark.parametrize("end", ["timeout", "complete", "fail"])
-def test_superseded_entry_is_dropped_when_its_lease_ends(end: str) -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    log.lease([old], T + 60 * SECOND)
-    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    if end == "timeout":
-        log.simple(Command.TIMEOUT_ATTEMPT, old)
-    elif end == "fail":
-        log.fail(old, b"bad")
-    else:
-        log.complete(old, KEY, T + 5)
-    state = state_of(log)
-    assert only(state).job_id == new
-    assert tombs(state) == {KEY: T + 5}
-
-
-def test_work_on_the_newer_entry_proves_that_work_on_the_superseded_one_is_over() -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    log.lease([old], T + 60 * SECOND)
-    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    for start in ("lease", "start"):
-        again = SegmentBuilder(ids_from=100)
-        again.record(bytes(log)[log.offsets[1] :])
-        if start == "lease":
-            again.lease([new], T + 70 * SECOND)
-        else:
-            again.simple(Command.START_ATTEMPT, new)
-        state = state_of(again)
-        assert only(state).job_id == new
-        assert only(state).token > 0
-        assert tombs(state) == {KEY: T + 5}
-        assert state.superseded == {}
-        assert state.odd.total() == 1
-
-
-@pytest.mark.parametrize(("late", "odd"), [(0, 1), (SECOND, 0), (9 * SECOND, 0)])
-def test_lease_behind_the_end_of_superseded_work_is_not_odd_before_that_end_is_written(
-    late: int, odd: int
-) -> None:
-    log = SegmentBuilder()
-    old = log.entry(KEY, timestamp=T, uri=URI)
-    log.lease([old], T + SECOND)
-    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    log.now_us += late
-    log.lease([new], log.now_us + SECOND)
-    state = state_of(log)
-    assert only(state).job_id == new
-    assert tombs(state) == {KEY: T + 5}
-    assert state.odd.total() == odd
-    # the end is written now, and changes nothing
-    log.complete(old, KEY, T + 5)
-    assert tombs(state_of(log)) == {KEY: T + 5}
-
-
 @pytest.mark.parametrize("taken", [[0], [0, 7]])
 def test_superseded_entry_written_anew_does_not_take_its_uri_back(taken: list[int]) -> None:
     log = SegmentBuilder()
@@ -244,35 +99,7 @@ def test_superseded_entry_written_anew_does_not_take_its_uri_back(taken: list[in
     assert tombs(state) == {}
 
 
-def test_record_older_than_the_entry_that_its_uri_leads_to_is_void() -> None:
-    log = SegmentBuilder()
-    first = log.entry(KEY, timestamp=T, uri=URI)
-    log.entry(OTHER, timestamp=T - 1, uri=URI)
-    assert only(state_of(log)).job_id == first
-
-
-def test_id_used_twice_stands_for_the_later_record() -> None:
-    log = SegmentBuilder()
-    job_id = log.entry(KEY, uri=URI)
-    log.entry(OTHER, job_id=job_id)
-    state = state_of(log)
-    assert set(state.keys) == {OTHER}
-    assert state.odd["an id added twice"] == 1
-
-
 # --- the end of entries --------------------------------------------------------------------------
-
-
-def test_completion_leaves_its_tombstone_and_a_later_entry_erases_it() -> None:
-    log = SegmentBuilder()
-    job_id = log.entry(KEY, timestamp=T, uri=URI)
-    log.complete(job_id, KEY, T + 3)
-    state = state_of(log)
-    assert (state.jobs, state.keys) == ({}, {})
-    assert tombs(state) == {KEY: T + 3}
-    assert state.tombstones[KEY].deleted_us == log.now_us
-    log.entry(KEY, timestamp=T + 4)
-    assert tombs(state_of(log)) == {}
 
 
 def test_completion_of_a_job_that_is_gone_still_leaves_its_tombstone() -> None:
@@ -280,21 +107,6 @@ def test_completion_of_a_job_that_is_gone_still_leaves_its_tombstone() -> None:
     log.complete(log.job_id(), KEY, T)
     log.complete(log.job_id(), b"k" * 1000, T + 1)
     assert tombs(state_of(log)) == {KEY: T, b"k" * 1000: T + 1}
-
-
-@pytest.mark.parametrize("command", [Command.DELETE, Command.EXPIRE])
-def test_deleted_and_expired_entries_leave_nothing(command: Command) -> None:
-    log = SegmentBuilder()
-    log.simple(command, log.entry(KEY, uri=URI, links=[b"link"]))
-    state = state_of(log)
-    assert (state.jobs, state.keys, state.tombstones) == ({}, {}, {})
-
-
-def test_completion_by_workq_leaves_no_tombstone() -> None:
-    log = SegmentBuilder()
-    log.result(Command.COMPLETE, log.entry(KEY), b"workq's own result")
-    state = state_of(log)
-    assert (state.jobs, state.tombstones) == ({}, {})
 
 
 def test_tombstones_are_told_oldest_first_and_the_oldest_go_when_there_are_too_many() -> None:
@@ -321,142 +133,6 @@ def test_tombstones_of_a_replay_are_bounded_in_bytes_and_the_oldest_go() -> None
         replay.replay(scan_segment(bytes(log)).runs[0], last=True)
         keys = [] if expected is None else [*(b"%01000d" % n for n in expected), b"short"]
         assert list(replay.state.tombstones) == keys
-
-
-def test_tombstone_under_a_key_of_another_keeps_the_later_timestamp_while_the_first_stands() -> (
-    None
-):
-    log = SegmentBuilder()
-    log.operation(Tombstone(KEY, T + 9))
-    log.now_us += 10
-    log.operation(Tombstone(KEY, T + 5))
-    state = state_of(log)
-    assert (tombs(state), state.tombstones[KEY].deleted_us) == ({KEY: T + 9}, T + 10)
-    log.now_us += TOMBSTONE_TTL_US
-    log.operation(Tombstone(KEY, T + 5))
-    assert tombs(state_of(log)) == {KEY: T + 5}
-
-
-def test_tombstone_can_be_forgotten() -> None:
-    log = SegmentBuilder()
-    log.operation(Tombstone(KEY, T))
-    log.operation(Erasure(KEY))
-    assert tombs(state_of(log)) == {}
-
-
-def test_tombstone_under_a_live_key_is_odd_and_not_kept() -> None:
-    log = SegmentBuilder()
-    log.entry(KEY)
-    log.operation(Tombstone(KEY, T))
-    state = state_of(log)
-    assert tombs(state) == {}
-    assert state.odd.total() == 1
-
-
-# --- leases --------------------------------------------------------------------------------------
-
-
-def test_lease_gives_its_token_to_all_jobs_of_the_group() -> None:
-    log = SegmentBuilder()
-    ids = [log.entry(b"d:0:1:%d" % number) for number in range(3)]
-    log.lease(ids[:2], T + SECOND + 123)
-    state = state_of(log)
-    assert [state.jobs[job_id].token for job_id in ids] == [T + SECOND + 123] * 2 + [0]
-    assert [state.jobs[job_id].starts for job_id in ids] == [1, 1, 0]
-    assert state.last_token == T + SECOND + 123
-
-
-@pytest.mark.parametrize(("late", "attempts"), [(-1, 0), (0, 1), (SECOND, 1)])
-def test_lease_that_ran_out_counts_as_an_attempt_and_a_release_does_not(
-    late: int, attempts: int
-) -> None:
-    log = SegmentBuilder()
-    job_id = log.entry(KEY)
-    token = T + SECOND
-    log.lease([job_id], token)
-    log.now_us = token + late
-    log.simple(Command.TIMEOUT_ATTEMPT, job_id)
-    job = only(state_of(log))
-    assert (job.attempts, job.token, job.starts) == (attempts, 0, 1)
-
-
-@pytest.mark.parametrize(("late", "attempts"), [(-1, 2), (0, 3)])
-def test_buried_entry_keeps_its_attempts_but_for_the_lease_that_ran_out(
-    late: int, attempts: int
-) -> None:
-    log = SegmentBuilder()
-    job_id = log.entry(KEY, attempts=2)
-    log.lease([job_id], T + SECOND)
-    log.now_us = T + SECOND + late
-    log.fail(job_id, b"no luck")
-    job = only(state_of(log))
-    assert (job.attempts, job.token, job.reason) == (attempts, 0, b"no luck")
-
-
-def test_entry_that_nobody_works_on_can_be_buried() -> None:
-    log = SegmentBuilder()
-    log.fail(log.entry(KEY), b"")
-    job = only(state_of(log))
-    assert (job.attempts, job.reason) == (0, b"")
-
-
-def test_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
-    log = SegmentBuilder()
-    job_id = log.entry(KEY)
-    log.lease([job_id], T + SECOND)
-    log.operation(Extend(job_id, T + 2 * SECOND + 7, 0, b"", 0, b""))
-    log.operation(Touch(job_id, T + 3 * SECOND, is_instant=False))
-    log.operation(Delay(job_id, T + 4 * SECOND))
-    state = state_of(log)
-    job = only(state)
-    assert (job.token, job.expires) == (T + 2 * SECOND + 7, T + 3 * SECOND)
-    assert job.not_before == T + 4 * SECOND
-    assert state.last_token == T + 2 * SECOND + 7
-
-
-def test_operations_on_jobs_that_cleaning_took_away_do_nothing() -> None:
-    log = SegmentBuilder()
-    unknown = log.job_id()
-    for operation in (
-        Extend(unknown, 1, 0, b"", 0, b""),
-        Touch(unknown, 1, is_instant=False),
-        Delay(unknown, 1),
-    ):
-        log.operation(operation)
-    log.lease([unknown], 5)
-    state = state_of(log)
-    assert state.odd == {}
-    assert state.jobs == {}
-    assert state.last_token == 5
-
-
-def test_attempts_of_unknown_jobs_are_odd_in_the_log_of_another_program_only() -> None:
-    for previous, odd in ((0, {}), (None, {"a record of an unknown job": 2})):
-        log = SegmentBuilder(previous)
-        unknown = log.job_id()
-        log.simple(Command.START_ATTEMPT, unknown)
-        log.simple(Command.TIMEOUT_ATTEMPT, unknown)
-        state = state_of(log)
-        assert state.odd == odd
-        assert state.jobs == {}
-
-
-def test_start_without_a_lease_lasts_for_the_default_lease() -> None:
-    log = SegmentBuilder()
-    log.simple(Command.START_ATTEMPT, log.entry(KEY))
-    assert only(state_of(log)).token == T + LEASE_US_DEFAULT
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_timeout_of_a_job_that_is_not_leased_does_nothing_and_is_odd_in_anothers_log(
-    ours: bool,
-) -> None:
-    """In ours cleaning keeps the end of a lease, and perhaps not the lease."""
-    log = SegmentBuilder(0 if ours else None)
-    log.simple(Command.TIMEOUT_ATTEMPT, log.entry(KEY))
-    state = state_of(log)
-    assert only(state).attempts == 0
-    assert state.odd.total() == (0 if ours else 1)
 
 
 # --- groups --------------------------------------------------------------------------------------
@@ -580,20 +256,150 @@ def test_valid_record_that_cannot_be_understood_is_damage(what: str, record: byt
     check(replay.state)
 
 
-def test_replaying_in_slices_gives_what_replaying_at_once_gives() -> None:
+# --- cmdlog replay changes ------------------------------------------------------------------------
+# Replay of the operations that change values and keys: what is odd in damaged logs, too.
+
+
+def replay_of(log: SegmentBuilder) -> Replay:
+    replay = Replay()
+    data = bytes(log)
+    replay.start_segment(1, data)
+    for run in scan_segment(data).runs:
+        replay.replay(run, last=True)
+    return replay
+
+
+def state_of_changes(log: SegmentBuilder) -> ReplayState:
+    replay = replay_of(log)
+    assert replay.damage == []
+    state = replay.state
+    assert all(job.job_id in state.jobs for job in state.keys.values())
+    assert all(state.keys[job.key] is job for job in state.jobs.values())
+    return state
+
+
+@pytest.mark.parametrize("size", [-1, VALUE_BYTES_LIMIT + 1, 2**63])
+def test_size_that_no_value_can_have_is_damage(size: int) -> None:
     log = SegmentBuilder()
-    ids = [log.entry(b"d:0:1:%d" % number, arrival=number) for number in range(10)]
-    log.lease(ids[:5], T + SECOND)
-    for number, job_id in enumerate(ids[:3]):
-        log.complete(job_id, b"d:0:1:%d" % number)
-    whole = state_of(log)
-    (run,) = scan_segment(bytes(log)).runs
-    for step in (1, 2, 3, 7):
-        replay = Replay()
-        replay.start_segment(1, bytes(log))
-        index = 0
-        while index < len(run):
-            index = replay.replay(run, index, index + step, last=True)
-        assert replay.state.jobs == whole.jobs
-        assert replay.state.tombstones == whole.tombstones
-        assert replay.state.records == whole.records == len(log.offsets)
+    job_id = log.entry(KEY, value=b"abc")
+    log.operation(Resize(job_id, size, T))
+    (damage,) = replay_of(log).damage
+    assert "an operation cannot be read" in damage.reason
+
+
+def test_rename_moves_the_job_and_leaves_a_tombstone() -> None:
+    log = SegmentBuilder()
+    log.operation(Tombstone(OTHER, T))
+    job_id = log.entry(KEY, uri=URI, timestamp=T, not_before=1)
+    log.now_us += SECOND
+    log.operation(Rename(job_id, OTHER, T + 5, KEY, b""))
+    state = state_of_changes(log)
+    job = only(state)
+    assert (job.key, job.priority, job.not_before) == (OTHER, 100, 2)
+    assert (job.timestamp, job.modified, job.uri) == (T + 5, T + SECOND, URI)
+    assert set(state.keys) == {OTHER, URI}
+    assert {key: tomb.timestamp for key, tomb in state.tombstones.items()} == {KEY: T + 5}
+
+
+# --- cmdlog replay dead letters -------------------------------------------------------------------
+# Replay of burials, kicks, pauses and first due times.
+
+
+LETTERS_KEY = b"a:1:0:x"
+
+
+def state_of_letters(log: SegmentBuilder) -> ReplayState:
+    replay = Replay()
+    data = bytes(log)
+    replay.start_segment(1, data)
+    (run,) = scan_segment(data).runs
+    replay.replay(run, last=True)
+    assert not replay.damage
+    return replay.state
+
+
+def test_first_due_time_of_an_envelope_stays() -> None:
+    log = SegmentBuilder()
+    log.entry(LETTERS_KEY, not_before=T + 9, first_due=T + 5)
+    (job,) = state_of_letters(log).jobs.values()
+    assert (job.not_before, job.first_due) == (T + 9, T + 5)
+
+
+def test_delay_is_the_next_first_due_time_where_that_is_later() -> None:
+    log = SegmentBuilder()
+    job_id = log.entry(LETTERS_KEY)
+    log.lease([job_id], T + 2 * SECOND)
+    log.operation(Batch(2))
+    log.operation(Delay(job_id, T + 9 * SECOND))
+    log.simple(Command.TIMEOUT_ATTEMPT, job_id)
+    (job,) = state_of_letters(log).jobs.values()
+    assert (job.not_before, job.first_due) == (T + 9 * SECOND, T + 9 * SECOND)
+
+
+def test_pauses_that_are_over_do_not_gather() -> None:
+    state = ReplayState()
+    for n in range(2 * PAUSED_DOMAINS_MAX + 1):
+        state.pause(b"%d" % n, T + n, T + n, 1)
+    assert state.pauses == {}
+    state.pause(b"a", T, 0, 1)
+    assert state.pauses == {b"a": T}
+
+
+# --- cmdlog replay foreign ------------------------------------------------------------------------
+
+
+def a_log() -> SegmentBuilder:
+    return SegmentBuilder(None)
+
+
+def state_of_foreign(*segments: SegmentBuilder | bytes) -> ReplayState:
+    replay = Replay()
+    for number, segment in enumerate(segments, 1):
+        replay.start_segment(number, bytes(segment))
+        for run in scan_segment(bytes(segment)).runs:
+            replay.replay(run, last=False)
+        assert replay.damage == []
+    return replay.state
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, 60, -(2**15), 2**15 - 1])
+def test_job_of_workq_without_a_time_is_due_at_its_creation_in_any_zone(minutes: int) -> None:
+    log = a_log()
+    log.foreign(b"q", ttl_ms=5000)
+    log.foreign(b"q", due_us=T + 60 * SECOND, ttl_ms=5000)
+    added, scheduled = state_of_foreign(in_zone(bytes(log), minutes)).jobs.values()
+    assert (added.not_before, added.timestamp, added.expires) == (T, T, T + 5 * SECOND)
+    assert (scheduled.not_before, scheduled.expires) == (T + 60 * SECOND, T + 65 * SECOND)
+
+
+def test_priorities_of_workq_beyond_ours_are_cut() -> None:
+    log = a_log()
+    for priority in (2**31 - 1, 129, 128, 0, -127, -128, -(2**31)):
+        log.foreign(b"q", priority=priority)
+    priorities = [job.priority for job in state_of_foreign(log).jobs.values()]
+    assert priorities == [0, 0, 0, 128, 255, 255, 255]
+
+
+def test_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
+    log = a_log()
+    failed = log.foreign(b"q")
+    log.result(Command.FAIL, failed, b"some result")
+    spent = log.foreign(b"q", attempts_max=1)
+    log.simple(Command.START_ATTEMPT, spent)
+    log.simple(Command.TIMEOUT_ATTEMPT, spent)
+    state = state_of_foreign(log)
+    assert state.jobs[failed].reason == b"failed"
+    assert state.jobs[spent].reason == b"attempts reached max-attempts"
+
+
+def test_stray_ids_are_forgotten_after_a_while() -> None:
+    log = a_log()
+    first = log.job_id()
+    log.now_us = T + 5
+    log.simple(Command.START_ATTEMPT, first)
+    for _ in range(3000):
+        log.simple(Command.START_ATTEMPT, log.job_id())
+    log.foreign(b"q", job_id=first, created_us=T)
+    state = state_of_foreign(log)
+    assert only(state).starts == 0
+    assert len(state.early) + len(state.early_before) <= 2048

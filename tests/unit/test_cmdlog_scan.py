@@ -1,11 +1,18 @@
+"""None"""
+
 from __future__ import annotations
+
+import errno
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, encode_uvarint
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, encode_uvarint, segment_name
 from fastjournal.cmdlog.format.records import encode_time
-from fastjournal.cmdlog.recovery.scan import find_record, scan_segment
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader, pack_segment
+from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.property.packer import Packer
 
 
 def a_segment(entries: int = 3, value: bytes = b"value") -> SegmentBuilder:
@@ -19,18 +26,6 @@ def damaged(log: SegmentBuilder, record: int, at: int, flip: int = 1) -> bytes:
     data = bytearray(bytes(log))
     data[log.offsets[record] + at] ^= flip
     return bytes(data)
-
-
-def test_whole_segment_is_one_run() -> None:
-    log = a_segment()
-    scan = scan_segment(bytes(log))
-    assert scan.clean
-    assert not scan.torn
-    assert scan.records == 4
-    assert [offset for offset, _, _ in scan.spans()] == log.offsets
-    assert [end for _, _, end in scan.spans()] == [*log.offsets[1:], len(log.data)]
-    assert all(log.data[body] in (Command.ADD, Command.SCHEDULE) for _, body, _ in scan.spans())
-    assert scan.usable_bytes == len(log.data)
 
 
 def test_header_alone_is_whole_and_holds_nothing() -> None:
@@ -51,25 +46,6 @@ def test_segment_cut_anywhere_is_torn_behind_its_last_whole_record(value: bytes)
         assert scan.usable_bytes == whole
         assert scan.clean == (whole == cut)
         assert scan.torn == (whole != cut)
-
-
-@pytest.mark.parametrize("zeros", [1, 3, 36, 37, 38, 511, 5000])
-def test_zeros_behind_the_last_record_are_a_torn_tail(zeros: int) -> None:
-    data = bytes(a_segment())
-    scan = scan_segment(data + bytes(zeros))
-    assert scan.torn
-    assert scan.usable_bytes == len(data)
-    assert scan.damage[0].end == len(data) + zeros
-
-
-def test_zeros_before_a_valid_record_are_not_a_torn_tail() -> None:
-    log = a_segment()
-    data = bytes(log)
-    scan = scan_segment(data[: log.offsets[2]] + bytes(600) + data[log.offsets[2] :])
-    assert not scan.torn
-    assert scan.records == 4
-    assert (scan.damage[0].offset, scan.damage[0].end) == (log.offsets[2], log.offsets[2] + 600)
-    assert "zeros" in scan.damage[0].reason
 
 
 def test_flipped_bit_anywhere_in_a_record_in_the_middle_damages_that_record_alone() -> None:
@@ -106,49 +82,89 @@ def test_size_that_lies_is_found_out_without_allocating_it(size: int) -> None:
     assert tail.usable_bytes == len(log.data)
 
 
-def test_image_of_a_record_inside_a_damaged_value_is_no_record() -> None:
-    inner = SegmentBuilder()
-    inner.entry(b"inner")
-    image = bytes(inner)[8:]
-    log = a_segment(1, image)
-    log.entry(b"d:128:1:behind")
-    middle = damaged(log, 1, -6 + log.offsets[2] - log.offsets[1])
-    scan = scan_segment(middle)
-    assert [(found.offset, found.end) for found in scan.damage] == [
-        (log.offsets[1], log.offsets[2])
-    ]
-    alone = a_segment(1, image)
-    last = scan_segment(damaged(alone, -1, -6 + len(alone.data) - alone.offsets[-1]))
-    assert last.torn
+# --- segment reader -------------------------------------------------------------------------------
+# Segment reader: order, damage, and a worker that is late, gone, or wrong.
 
 
-def test_bad_header_is_damage_and_the_records_behind_it_are_found() -> None:
-    data = bytearray(bytes(a_segment()))
-    data[7] = 2
-    scan = scan_segment(bytes(data))
-    assert not scan.torn
-    assert (scan.damage[0].offset, scan.damage[0].end) == (0, 8)
-    assert scan.records == 4
+LOG = "/log"
+SEGMENTS = 6
 
 
-def test_bad_header_without_records_is_damage_too() -> None:
-    scan = scan_segment(b"not a log")
-    assert not scan.clean
-    assert not scan.torn
+def a_segment_reader(number: int, domain: bytes, scheme: bytes) -> bytes:
+    log = SegmentBuilder(number - 1, ids_from=number << 64)
+    for serial in range(20 + number):
+        key, uri = b"%s:128:%d:%d" % (domain, serial, number), b"%s%d/%d" % (scheme, number, serial)
+        log.entry(key, uri=uri, value=bytes(400))
+        log.now_us += number * (-1) ** serial * serial
+    return bytes(log)
 
 
-@pytest.mark.parametrize("length", range(8))
-@pytest.mark.parametrize("zeros", [0, 1, 5, 600])
-def test_header_that_was_not_written_whole_is_torn(length: int, zeros: int) -> None:
-    data = SEGMENT_HEADER[:length] + bytes(zeros)
-    scan = scan_segment(data)
-    assert scan.torn
-    assert scan.records == 0
+def a_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir(LOG)
+    for number in range(1, SEGMENTS + 1):
+        disk.create(f"{LOG}/{segment_name(number)}").write(a_segment_reader(number, b"a", b"u"))
+    return disk
 
 
-def test_search_finds_the_first_record_behind_noise() -> None:
-    log = a_segment()
-    noise = bytes(range(256)) * 3 + b"\x01\x00\x00\x00" * 50
-    data = bytes(log.data[: log.offsets[2]]) + noise + bytes(log.data[log.offsets[2] :])
-    assert find_record(data, log.offsets[2]) == log.offsets[2] + len(noise)
-    assert find_record(bytes(log), log.offsets[3]) is None
+def contents(segment: Segment) -> object:
+    (run,) = segment.scan.runs
+    return (
+        *(segment.number, segment.data, list(run.bodies), list(run.ends), run.start),
+        *(segment.scan.size, segment.scan.damage, segment.unreadable, segment.crc32c),
+        [(block.first, block.arrival, block.jobs) for block in segment.blocks(run)],
+        segment.info(len(segment.data)),
+    )
+
+
+def alone(disk: SimulatedDisk) -> list[object]:
+    reader = SegmentReader(disk, LOG, range(1, SEGMENTS + 1), None)
+    return [contents(reader.read(number)) for number in range(1, SEGMENTS + 1)]
+
+
+def test_sector_that_only_the_worker_could_read_is_reported() -> None:
+    disk, whole = a_disk(), a_disk()
+    path = f"{LOG}/{segment_name(2)}"
+    disk.break_sectors(path, 0, 4096)
+    reader = SegmentReader(disk, LOG, range(1, SEGMENTS + 1), Packer(whole, LOG))
+    reader.read(1)
+    assert reader.read(2).unreadable == [(0, 4096)]
+
+
+def test_damaged_segment_and_one_without_room_are_not_packed() -> None:
+    data = a_disk().read(f"{LOG}/{segment_name(1)}")
+    buffer = memoryview(bytearray(2 * len(data)))
+    packed = pack_segment(1, data, buffer)
+    assert packed is not None
+    size = packed.index_at + packed.index_bytes
+    assert pack_segment(1, data, buffer[:size]) == packed
+    for room in (0, 100, size - packed.index_bytes, size - 1):
+        assert pack_segment(1, data, buffer[:room]) is None
+    for at in (0, 30, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        assert pack_segment(1, bytes(damaged), buffer) is None
+    assert pack_segment(1, b"", buffer) is None
+    assert pack_segment(1, data[:8], buffer) is None
+
+
+class Failing(Packer):
+    """Never answers: the reader makes segments ready itself meanwhile, and then waits."""
+
+    def is_packing(self, number: int) -> bool:
+        return number in self._asked
+
+    def wait(self) -> None:
+        self._asked.clear()
+
+
+def test_segment_that_cannot_be_read_ahead_fails_when_it_is_wanted() -> None:
+    disk = a_disk()
+    worker = Failing(disk, LOG)
+    reader = SegmentReader(disk, LOG, range(1, SEGMENTS + 1), worker)
+    expected = alone(disk)
+    assert contents(reader.read(1)) == expected[0]
+    # 2 and 3 are asked for: 4 is read while 2 is waited for
+    disk.fail_at(1, "read", errno.ENODEV)
+    assert contents(reader.read(2)) == expected[1]
+    assert [contents(reader.read(number)) for number in (3, 4, 5, 6)] == expected[2:]

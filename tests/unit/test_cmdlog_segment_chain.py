@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,7 @@ from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Diagnostic, recover, verify
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.cmdlog.snapshot import take_snapshot
-from fastjournal.disk import DiskLock, OsDisk
+from fastjournal.disk import DiskLock
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
@@ -85,31 +83,6 @@ def test_chain_knows_a_sealed_segment_that_was_cut_anywhere_between_two_records(
         found = assert_known(disk, "differs", 1)
         assert found.offset == size
         assert "its end is missing" in found.message
-
-
-def test_chain_lets_a_repair_use_what_a_cut_segment_still_holds() -> None:
-    log = two_sealed()
-    log.disk.truncate(path_of(1), ends(log.disk, 1)[6])
-    log.config.repair = True
-    log.restart()
-    found = {entry.key for entry in log.engine.store}
-    assert {b"one/4", b"two/19", b"three/19"} <= found
-    assert b"one/5" not in found
-    log.config.repair = False
-    log.restart()
-    log.check()
-
-
-def test_chain_knows_an_older_copy_of_a_segment() -> None:
-    log = two_sealed()
-    before = log.disk.read(path_of(1))
-    for number in range(15):
-        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
-    assert log.clean(log.writer.sealed[0]) == "rewritten"
-    log.flush()
-    put(log.disk, 1, before)
-    found = assert_known(log.disk.kill(), "differs", 1)
-    assert "an older copy" in found.message
 
 
 def test_chain_knows_a_copy_of_another_segment_of_the_same_size() -> None:
@@ -184,43 +157,6 @@ def test_chain_knows_a_missing_segment_when_the_one_behind_it_was_cleaned_away()
     assert_known(log.disk.kill(), "missing", 1)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_chain_lets_a_repair_go_on_without_a_rewritten_segment_that_is_missing(number: int) -> None:
-    log = two_sealed()
-    log.empty(15, key=(b"one/%d", b"two/%d")[number - 1])
-    assert log.clean(log.writer.sealed[number - 1]) == "rewritten"
-    log.flush()
-    log.disk.unlink(path_of(number))
-    assert_known(log.disk.kill(), "missing", number)
-    log.config.repair = True
-    log.restart()
-    log.check()
-
-
-def test_chain_knows_it_still_when_the_segment_that_tells_is_moved_and_after_a_restart() -> None:
-    log = two_sealed()
-    for number in range(15):
-        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
-    assert log.clean(log.writer.sealed[0]) == "rewritten"
-    for _ in range(4):
-        # what tells of the first segment is in the one that is moved
-        log.fill(20, key=b"three/%d")
-        info = log.roll()
-        log.empty(20, key=b"three/%d")
-        assert log.clean(info) in ("moved", "removed", "rewritten")
-        log.restart()
-        assert verify(log.disk, LOG) == []
-        for size in (8, ends(log.disk, 1)[-2]):
-            disk = log.disk.kill()
-            disk.truncate(path_of(1), size)
-            (found,) = damage(disk)
-            assert found.kind == "differs"
-        disk = log.disk.kill()
-        disk.unlink(path_of(1))
-        (found,) = damage(disk)
-        assert found.kind == "missing"
-
-
 def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is_cut() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     for number in range(20):
@@ -244,40 +180,6 @@ def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is
         disk = log.disk.kill()
         disk.truncate(path_of(last), size)
         assert damage(disk) == []
-
-
-def test_chain_knows_a_missing_segment_that_was_told_to_go_and_stayed() -> None:
-    log = two_sealed()
-    log.empty(20, key=b"one/%d")
-    log.flush()
-    log.disk.fail_at(1, "unlink", errno.EIO)
-    with pytest.raises(LogFailedError):
-        log.clean(log.writer.sealed[0])
-    log.disk = log.disk.kill()
-    log.start()
-    assert damage(log.disk) == []
-    log.disk.unlink(path_of(1))
-    assert_known(log.disk, "missing", 1)
-
-
-def test_chain_gives_no_alarm_while_anything_tells_of_a_segment_that_was_removed() -> None:
-    log = two_sealed()
-    for number in range(10):
-        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
-    assert log.clean(log.writer.sealed[0]) == "rewritten"
-    # the third segment tells of the first one, and stays
-    log.roll()
-    for number in range(10, 20):
-        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
-    assert log.clean(log.writer.sealed[0]) == "removed"
-    log.empty(20, key=b"two/%d")
-    assert log.clean(log.writer.sealed[0]) == "removed"
-    fourth = log.roll()
-    assert log.clean(fourth) in ("moved", "rewritten", "removed")
-    log.flush()
-    assert path_of(3) == f"{LOG}/{log.segments()[0]}"
-    assert damage(log.disk) == []
-    log.restart()
 
 
 def rewritten_until(log: CompactedLog, call: str) -> tuple[SegmentInfo, bytes]:
@@ -313,23 +215,6 @@ def test_chain_takes_the_old_and_the_new_segment_after_a_crash_at_the_rename(cal
             assert [each.kind for each in damage(other)] == ["differs"]
         assert damage(log.disk) == []
     assert found == ({True, False} if call == "sync_directory" else {True})
-
-
-def test_chain_knows_a_repaired_segment_and_takes_the_original_back() -> None:
-    log = two_sealed()
-    whole = log.disk.read(path_of(1))
-    broken = bytearray(whole)
-    broken[ends(log.disk, 1)[3] + 30] ^= 1
-    put(log.disk, 1, bytes(broken))
-    disk = log.disk.kill()
-    repaired = recover(disk, LOG, now_us=1, repair=True)
-    assert [found.kind for found in repaired.diagnostics] == ["damaged"]
-    assert verify(disk, LOG) == []
-    restored = disk.kill()
-    put(restored, 1, whole)
-    assert verify(restored, LOG) == []
-    disk.truncate(path_of(1), 8)
-    assert [found.kind for found in damage(disk)] == ["differs"]
 
 
 def test_chain_of_a_repair_that_is_cut_anywhere_can_be_repaired_again() -> None:
@@ -392,28 +277,6 @@ def test_repair_that_the_operator_interrupts_leaves_nothing_half_done(
     assert stopped > 20
 
 
-def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None:
-    log = two_sealed()
-    rewritten = log.writer.sealed[0]
-    for number in range(15):
-        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
-    log.clean(rewritten)
-    log.roll()
-    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.instant_us)
-    assert verify(log.disk, path) == []
-    before = log.state()
-    for name in log.segments():
-        log.disk.unlink(f"{LOG}/{name}")
-    for name in log.disk.listdir(path):
-        if name.endswith(".log"):
-            put(log.disk, int(name[:9]), log.disk.read(f"{path}/{name}"))
-    log.disk.sync_directory(LOG)
-    for _ in range(2):
-        log.restart()
-        assert log.state() == before
-        assert verify(log.disk, LOG) == []
-
-
 def test_golden_log_is_what_the_daemon_writes_now() -> None:
     log = build()
     written = {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
@@ -445,15 +308,6 @@ def test_chain_of_the_golden_log_is_whole_and_a_start_goes_on_with_it() -> None:
     log.check()
 
 
-def test_chain_on_a_real_disk_is_held_by_a_start(tmp_path: Path) -> None:
-    log = two_sealed()
-    for name in log.segments():
-        (tmp_path / name).write_bytes(log.disk.read(f"{LOG}/{name}"))
-    (tmp_path / "000000002.log").write_bytes(SEGMENT_HEADER)
-    with pytest.raises(LogCorruptError, match="its end is missing"):
-        recover(OsDisk(), str(tmp_path), now_us=1)
-
-
 # --- somebody reads the log ---------------------------------------------------------------------
 
 
@@ -464,22 +318,6 @@ def dying(log: CompactedLog, how: str) -> SegmentInfo:
         log.done(Function.DELETE, b"one/%d" % number)
     log.flush()
     return log.writer.sealed[0]
-
-
-@pytest.mark.parametrize("how", ["rewritten", "moved", "removed"])
-def test_cleaning_writes_nothing_while_somebody_reads_the_log(how: str) -> None:
-    log = two_sealed()
-    info = dying(log, how)
-    before = {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
-    reader = lock_read(log.disk, LOG)
-    for _ in range(5):
-        assert log.clean(info) == READ
-        log.flush()
-    assert {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()} == before
-    assert not log.disk.exists(f"{path_of(1)}.rw")
-    reader.close()
-    assert log.clean(info) == how
-    log.check()
 
 
 class LateReader:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-import google_crc32c
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo
@@ -71,64 +69,6 @@ def take(disk: Disk, segments: list[SegmentInfo], now_us: int = NOW) -> str:
         partial.remove()
         raise
     return partial.finish(written)
-
-
-def test_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
-    tmp_path: Path,
-) -> None:
-    disk, log, snapshots = OsDisk(), tmp_path / "log", tmp_path / "log" / "snapshots"
-    log.mkdir()
-    writer = a_log(disk, str(log))
-    path = Path(take_snapshot(disk, str(log), str(snapshots), writer.sealed, NOW))
-    assert path == snapshots / NAME
-    content = SEGMENT_HEADER + RECORD + RECORD
-    crc = f"{google_crc32c.value(content):08x}"
-    assert json.loads((path / "MANIFEST.json").read_text()) == {
-        "format": "fastjournal-snapshot",
-        "version": 1,
-        "taken_us": NOW,
-        "segments": [
-            {
-                "name": f"00000000{number}.log",
-                "number": number,
-                "bytes": len(content),
-                "crc32c": crc,
-                "first_us": NOW + number - 1,
-                "last_us": NOW + number - 1,
-                "records": 2,
-                "min_us": NOW,
-                "max_us": NOW,
-            }
-            for number in (1, 2, 3)
-        ],
-        "records": 6,
-        "bytes": 3 * len(content),
-    }
-    assert (path / "000000002.log").samefile(log / "000000002.log")
-    assert verify_snapshot(disk, str(path)).records == 6
-    assert list_snapshots(disk, str(snapshots)) == [str(path)]
-
-
-def test_empty_log_has_an_empty_snapshot(disk: SimulatedDisk) -> None:
-    manifest = verify_snapshot(disk, take(disk, []))
-    assert (manifest.segments, manifest.records, manifest.bytes) == ([], 0, 0)
-
-
-def test_snapshot_stays_as_it_was_when_the_log_goes_on(disk: SimulatedDisk) -> None:
-    writer = a_log(disk, "/log")
-    path = take(disk, writer.sealed)
-    before = {name: disk.read(f"{path}/{name}") for name in disk.listdir(path)}
-    writer.append(RECORD, 1, NOW)
-    writer.close()
-    disk.unlink("/log/000000001.log")
-    assert {name: disk.read(f"{path}/{name}") for name in disk.listdir(path)} == before
-    verify_snapshot(disk, path)
-
-
-def test_names_are_utc_and_sort_by_time() -> None:
-    assert snapshot_name(0) == "19700101T000000.000000Z"
-    assert snapshot_name(NOW) == NAME
-    assert snapshot_name(NOW) < snapshot_name(NOW + 1) < snapshot_name(NOW + 10**12)
 
 
 def test_snapshot_after_any_crash_is_whole_or_a_partial_that_can_be_removed(
@@ -194,17 +134,6 @@ def test_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) ->
     path = take(disk, writer.sealed)
     for seed in range(50):
         assert len(verify_snapshot(disk.crash(seed), path).segments) == 2
-
-
-def test_snapshots_are_removed_only_if_partial(disk: SimulatedDisk) -> None:
-    writer = a_log(disk, "/log", 1)
-    path = take(disk, writer.sealed)
-    disk.mkdir(f"{SNAPSHOTS}/mine.partial")
-    disk.mkdir(f"{SNAPSHOTS}/{NAME}.partial")
-    disk.link("/log/000000001.log", f"{SNAPSHOTS}/{NAME}.partial/000000001.log")
-    assert remove_partial_snapshots(disk, SNAPSHOTS) == [f"{SNAPSHOTS}/{NAME}.partial"]
-    assert list_snapshots(disk, SNAPSHOTS) == [path]
-    assert disk.listdir(SNAPSHOTS) == [NAME, "mine.partial"]
 
 
 def test_snapshots_are_none_without_a_directory(disk: SimulatedDisk) -> None:
@@ -302,17 +231,6 @@ def test_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
     with pytest.raises(LogCorruptError, match=r"000000001\.log: this file is missing"):
         verify_snapshot(disk, path)
     assert read_manifest(disk, path).records == 4
-
-
-def test_newest_snapshots_are_kept_and_the_others_go(disk: SimulatedDisk) -> None:
-    writer = a_log(disk, "/log")
-    paths = [take(disk, writer.sealed, NOW + day) for day in range(4)]
-    assert prune_snapshots(disk, SNAPSHOTS, 4) == []
-    assert prune_snapshots(disk, SNAPSHOTS, 2) == paths[:2]
-    assert list_snapshots(disk, SNAPSHOTS) == paths[2:]
-    assert disk.listdir(SNAPSHOTS) == [path.rpartition("/")[2] for path in paths[2:]]
-    assert prune_snapshots(disk, SNAPSHOTS, 0) == paths[2:3]
-    assert verify_snapshot(disk, paths[3]).records == 6
 
 
 def test_pruning_leaves_a_log_that_a_daemon_started_on_and_does_not_count_it() -> None:

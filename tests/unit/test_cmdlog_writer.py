@@ -79,74 +79,6 @@ def segments_of(disk: Disk) -> dict[int, bytes]:
     }
 
 
-def test_writer_does_not_touch_the_disk_before_the_write() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    before = disk.calls.total()
-    writer.append(a_record(1), 1, NOW)
-    assert disk.calls.total() == before
-    assert (writer.written, writer.durable, writer.dirty) == (0, 0, True)
-    writer.flush()
-    assert disk.calls["write"] == 1
-    assert (writer.written, writer.durable, writer.dirty) == (
-        writer.appended,
-        writer.appended,
-        False,
-    )
-
-
-def test_first_segment_starts_with_header_and_start_record() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    position = writer.append(a_record(1) + a_record(2), 2, NOW + 5)
-    writer.append(a_record(3), 1, NOW + 7)
-    writer.flush()
-    content = SEGMENT_HEADER + start_record(0, NOW + 5) + b"".join(map(a_record, (1, 2, 3)))
-    assert segments_of(disk) == {1: content}
-    assert unpack_position(position) == (1, 8 + START_BYTES)
-    assert writer.active == SegmentInfo(
-        *(1, len(content), google_crc32c.value(content), NOW + 5, NOW + 7, 4),
-        *(NOW, NOW + 5),
-    )
-    assert writer.appended == len(content)
-
-
-def test_position_is_where_the_record_is_found() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    positions = {}
-    for number in range(100):
-        positions[number] = writer.append(a_record(number), 1, NOW)
-        if number % 3 == 0:
-            writer.flush()
-    writer.close()
-    contents = segments_of(disk)
-    assert len(contents) > 5
-    for number, position in positions.items():
-        segment, offset = unpack_position(position)
-        record, _ = decode_record(contents[segment], offset)
-        assert record.job_id == number.to_bytes(16, "big")
-    assert sorted(positions.values()) == list(positions.values())
-
-
-def test_new_segment_names_the_one_before_and_overshoots_by_one_batch_at_most() -> None:
-    disk = a_disk()
-    writer = a_writer(disk, segment_bytes_max=200)
-    for _ in range(50):
-        writer.append(a_record(7), 1, NOW)
-    writer.flush()
-    writer.append(a_record(8), 1, NOW)
-    writer.append(a_record(9), 1, NOW)
-    writer.flush()
-    contents = segments_of(disk)
-    assert list(contents) == [1, 2]
-    assert len(contents[1]) == 8 + START_BYTES + 50 * len(a_record(7))
-    assert contents[2] == SEGMENT_HEADER + start_record(1, NOW) + a_record(8) + a_record(9)
-    sealed = writer.sealed[0]
-    assert sealed.crc32c == google_crc32c.value(contents[1])
-    assert (sealed.number, sealed.bytes, sealed.records) == (1, len(contents[1]), 51)
-
-
 @pytest.mark.parametrize("sync", SyncPolicy)
 def test_segment_is_durable_before_the_next_exists_under_every_policy(sync: SyncPolicy) -> None:
     disk = a_disk()
@@ -160,91 +92,6 @@ def test_segment_is_durable_before_the_next_exists_under_every_policy(sync: Sync
             assert list(kept) == list(written)[: len(kept)]
             for segment in list(kept)[:-1]:
                 assert kept[segment] == written[segment]
-
-
-def test_settled_is_what_the_policy_promises() -> None:
-    for sync in SyncPolicy:
-        writer = a_writer(a_disk(), sync=sync)
-        writer.append(a_record(1), 1, NOW)
-        writer.write()
-        assert writer.settled == (0 if sync is SyncPolicy.ALWAYS else writer.appended)
-        writer.flush()
-        assert writer.settled == writer.appended
-        assert writer.dirty == (sync is not SyncPolicy.ALWAYS)
-        writer.sync()
-        assert not writer.dirty
-
-
-def test_appends_during_a_sync_are_not_taken_for_durable() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    writer.append(a_record(1), 1, NOW)
-    writer.write()
-    written = writer.written
-    writer.append(a_record(2), 1, NOW)
-    writer.sync()
-    assert (writer.durable, writer.written) == (written, written)
-    assert writer.dirty
-    writer.flush()
-    assert writer.durable == writer.appended == written + len(a_record(2))
-
-
-def test_idle_writer_neither_writes_nor_syncs() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    writer.append(a_record(1), 1, NOW)
-    writer.flush()
-    before = disk.calls.total()
-    writer.flush()
-    writer.write()
-    writer.sync()
-    assert disk.calls.total() == before
-
-
-def test_roll_seals_what_there_is_and_the_next_append_starts_a_segment() -> None:
-    disk = a_disk()
-    writer = a_writer(disk, sync=SyncPolicy.OS)
-    writer.roll()
-    assert (writer.sealed, writer.active) == ([], None)
-    writer.append(a_record(1), 1, NOW)
-    writer.roll()
-    writer.roll()
-    assert [info.number for info in writer.sealed] == [1]
-    assert writer.active is None
-    assert not writer.dirty
-    assert all(segments_of(disk.crash(seed)) == segments_of(disk) for seed in range(20))
-    assert unpack_position(writer.append(a_record(2), 1, NOW))[0] == 2
-    writer.flush()
-    assert segments_of(disk)[2] == SEGMENT_HEADER + start_record(1, NOW) + a_record(2)
-
-
-def test_numbers_are_not_used_again_when_sealed_segments_are_removed() -> None:
-    disk = a_disk()
-    writer = a_writer(disk)
-    writer.append(a_record(1), 1, NOW)
-    writer.roll()
-    writer.sealed.clear()
-    assert unpack_position(writer.append(a_record(2), 1, NOW))[0] == 2
-
-
-def test_resumed_writer_goes_on_in_the_active_segment() -> None:
-    disk = a_disk()
-    first = a_writer(disk)
-    first.append(a_record(1), 1, NOW)
-    first.write()
-    active = first.active
-    disk = disk.kill()
-    writer = a_writer(disk, active=active)
-    assert all(segments_of(disk.crash(seed)) == segments_of(disk) for seed in range(20))
-    position = writer.append(a_record(2), 1, NOW + 1)
-    writer.flush()
-    content = segments_of(disk)[1]
-    assert content == SEGMENT_HEADER + start_record(0, NOW) + a_record(1) + a_record(2)
-    assert decode_record(content, unpack_position(position)[1])[1] == len(content)
-    assert writer.active == SegmentInfo(
-        1, len(content), google_crc32c.value(content), NOW, NOW + 1, 3, NOW, NOW
-    )
-    assert writer.appended == len(a_record(2))
 
 
 def test_bounds_of_times_hold_whatever_the_clock_does() -> None:
@@ -266,17 +113,6 @@ def test_bounds_of_times_hold_whatever_the_clock_does() -> None:
         assert writer.active is not None
         bounds = (NOW - 9, NOW + 7) if known else (None, None)
         assert (writer.active.min_us, writer.active.max_us) == bounds
-
-
-def test_last_of_the_sealed_segments_is_durable_before_another_is_started() -> None:
-    disk = a_disk()
-    disk.create(f"{LOG}/{segment_name(3)}").write(SEGMENT_HEADER + a_record(1))
-    writer = a_writer(disk, sealed=[SegmentInfo(3, 8 + len(a_record(1)), 0, NOW, NOW, 1)])
-    assert writer.active is None
-    assert all(segments_of(disk.crash(seed)) == segments_of(disk) for seed in range(20))
-    writer.append(a_record(2), 1, NOW)
-    writer.flush()
-    assert segments_of(disk)[4] == SEGMENT_HEADER + start_record(3, NOW) + a_record(2)
 
 
 @pytest.mark.parametrize("header", [b"", SEGMENT_HEADER])

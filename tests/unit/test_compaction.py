@@ -10,24 +10,21 @@ import pytest
 
 from fastjournal.cmdlog.format.endings import DELETED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo, unpack_position
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
 from fastjournal.cmdlog.format.operation_records import (
     Operation,
-    SegmentRemoved,
     tag_of,
     unpack_operation,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, is_operation
-from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
 from fastjournal.errors import LogFailedError
 from fastjournal.limits import COMPACTION_RETRY_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import READ, _write_pieces
-from fastjournald.compaction.policy import MOVED_RECORD_BYTES, candidates, live_bytes
-from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
+from fastjournald.compaction.compact_segment import _write_pieces
+from fastjournald.compaction.policy import live_bytes
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
@@ -47,10 +44,6 @@ def records(log: CompactedLog, info: SegmentInfo) -> list[Record]:
     return found[1:]
 
 
-def commands(log: CompactedLog, info: SegmentInfo) -> list[Command]:
-    return [record.command for record in records(log, info)]
-
-
 def by_number(log: CompactedLog, number: int) -> SegmentInfo:
     return next(info for info in log.writer.sealed if info.number == number)
 
@@ -68,16 +61,6 @@ def half_dead(**options: int) -> tuple[CompactedLog, SegmentInfo]:
         log.done(Function.DELETE, b"fill/%d" % number)
     log.flush()
     return log, info
-
-
-def test_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
-    log = CompactedLog()
-    log.fill(5)
-    info = log.roll()
-    log.empty(5)
-    assert log.clean(info) == "removed"
-    assert info.name not in log.segments()
-    log.check()
 
 
 def test_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
@@ -111,98 +94,12 @@ def test_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
     log.check()
 
 
-def test_segment_that_is_half_dead_is_rewritten_in_its_place() -> None:
-    log, info = half_dead()
-    before = log.entry(b"fill/29").job_id
-    assert log.clean(info) == "rewritten"
-    assert log.disk.size(f"{LOG}/{info.name}") < info.bytes / 2
-    assert log.entry(b"fill/29").job_id == before
-    log.check()
-
-
-def test_entries_know_where_they_are_after_a_rewrite() -> None:
-    log, info = half_dead()
-    log.clean(info)
-    data = log.disk.read(f"{LOG}/{info.name}")
-    for number in range(20, 30):
-        entry = log.entry(b"fill/%d" % number)
-        segment, offset = unpack_position(entry.position)
-        assert segment == info.number
-        assert entry.key in data[offset : offset + entry.record_bytes]
-        assert entry.value in data[offset : offset + entry.record_bytes]
-
-
 def test_writer_knows_the_true_state_of_a_rewritten_segment() -> None:
     log, info = half_dead()
     log.clean(info)
     log.roll()
     path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.instant_us)
     assert verify_snapshot(log.disk, path).records > 10
-
-
-def test_segment_that_is_mostly_live_is_no_candidate() -> None:
-    log = CompactedLog()
-    log.fill(10)
-    log.roll()
-    log.empty(3)
-    assert candidates(log.engine.store, log.writer, log.clock.instant_us) == []
-
-
-def test_active_segment_is_never_a_candidate() -> None:
-    log = CompactedLog()
-    log.fill(5)
-    log.empty(5)
-    log.flush()
-    assert log.clean_all() == []
-
-
-def test_log_of_which_nothing_is_live_starts_over() -> None:
-    log = CompactedLog(tombstone_ttl=1)
-    for turn in range(5):
-        log.fill(30, key=b"%d/" % turn + b"%d")
-        log.empty(30, key=b"%d/" % turn + b"%d")
-    log.pass_time(2)
-    log.roll()
-    log.clean_all()
-    log.clean_all()
-    assert log.log_bytes() < 4096
-    assert len(log.segments()) <= 2
-    log.check()
-
-
-def test_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
-    """The cleaner of workq has no such rule: its deleted jobs return."""
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.fill(10)
-    base = log.roll()
-    log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
-    log.fill(50, key=b"gone/%d")
-    log.empty(50, key=b"gone/%d")
-    removal = log.roll()
-    assert log.clean(removal) == "rewritten"
-    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
-    log.check()
-    # as soon as that is gone, it may go
-    log.pass_time(1)
-    log.fill(10)
-    log.flush()
-    assert log.clean(base) == "removed"
-    assert log.clean(by_number(log, removal.number)) == "removed"
-    log.check()
-
-
-def test_compaction_keeps_a_removal_after_a_restart_until_the_other_segment_was_compacted() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.fill(10)
-    base = log.roll()
-    log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
-    removal = log.roll()
-    log.fill(1, key=b"more/%d")
-    log.restart()
-    assert log.clean(by_number(log, removal.number)) == "left"
-    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
-    log.check()
-    assert base.name in log.segments()
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -283,17 +180,6 @@ def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_no
         log.clean(info)
         log.check()
     assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) is None
-
-
-def test_entry_that_erased_no_tombstone_leaves_nothing() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.fill(10, key=b"cold/%d")
-    log.roll()
-    log.fill(50, timeout=log.clock.instant_us + SECOND)
-    second = log.roll()
-    log.pass_time(2)
-    assert log.clean(second) == "removed"
-    log.check()
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -430,23 +316,6 @@ def test_compaction_keeps_the_last_delivery_whose_interval_a_step_of_the_clock_h
     assert log.engine.store.rules.limits.waits_until(b"a") == ends
 
 
-def test_deliveries_of_many_domains_are_written_once() -> None:
-    log = CompactedLog(cmdlog_seg_size=16384, default_interval=10**6)
-    for number in range(300):
-        log.done(Function.SET, b"d%d:1:0:x" % number, b"v", flags=Flag.OVERWRITE)
-    for _ in range(300):
-        assert log.ask(Function.NEXT, flags=Flag.OVERWRITE).pairs
-    for _ in range(4):
-        log.pass_time(300)
-        log.clean_all()
-    log.check()
-    appended = log.writer.appended
-    for _ in range(20):
-        log.pass_time(300)
-        log.clean_all()
-    assert log.writer.appended == appended
-
-
 def operations(log: CompactedLog) -> list[Operation]:
     """Return all operations of a log."""
     found = []
@@ -456,125 +325,6 @@ def operations(log: CompactedLog) -> list[Operation]:
                 payload = decode_body(data, start, body, end - 4).payload
                 found.append(unpack_operation(payload))
     return found
-
-
-def test_counter_that_is_added_to_often_leaves_little() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.done(Function.SET, b"n", bytes(8), kind=ValueType.INTEGER)
-    for _ in range(10_000):
-        log.done(Function.ADD, b"n", (1).to_bytes(8), kind=ValueType.INTEGER)
-    log.clean_settled()
-    assert log.log_bytes() < 4096
-    assert log.entry(b"n").value == (10_000).to_bytes(8)
-
-
-def test_lease_goes_on_across_cleaning_and_a_restart() -> None:
-    log = CompactedLog(default_lease=1)
-    log.done(Function.SET, KEY, b"v")
-    for _ in range(2):
-        log.ask(Function.NEXT, b"a")
-        log.pass_time(2)
-    reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
-    assert log.entry(KEY).extra.attempts == 2
-    log.roll()
-    log.fill(10)
-    log.empty(10)
-    log.clean_settled()
-    log.restart()
-    entry = log.entry(KEY)
-    assert (entry.token, entry.extra.attempts) == (reply.timeout, 2)
-    assert reply.timeout is not None
-    log.done(Function.SET, OTHER, b"v")
-    newer = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
-    assert newer.timeout is not None
-    assert newer.timeout % 1000 == (reply.timeout + 1) % 1000, "the counter goes on"
-    log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=reply.timeout)
-
-
-def test_newest_token_outlives_the_records_about_it() -> None:
-    """No other segment says it where the log was rolled and nothing was appended since."""
-    log = CompactedLog(cmdlog_seg_size=16384)
-    log.done(Function.SET, KEY, b"v")
-    token = log.ask(Function.NEXT, b"a", timeout=SECOND).timeout
-    log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
-    log.fill(30)
-    log.empty(18)
-    assert log.clean(log.roll()) == "rewritten"
-    log.check()
-
-
-@pytest.mark.parametrize("done", [False, True])
-def test_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool) -> None:
-    """The job's own record was looked at while it was live, and is on the disk when it is not."""
-    log = CompactedLog(cmdlog_seg_size=8192)
-    log.done(Function.SET, KEY, b"v")
-    log.fill(20, key=b"cold/%d")
-    first = log.roll()
-    log.ask(Function.NEXT, b"a", timeout=SECOND)
-    log.fill(20, key=b"cool/%d")
-    log.roll()
-    log.pass_time(2)
-    log.fill(30)
-    third = log.roll()
-    token = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND).timeout
-    log.roll()
-    assert log.clean(first) == "left"
-    if done:
-        log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
-    log.empty(30)
-    log.flush()
-    assert log.clean(third) == "rewritten"
-    assert commands(log, by_number(log, third.number)) == [Command.TIMEOUT_ATTEMPT]
-    log.check()
-    log.roll()
-    for number in (first.number, third.number, first.number, third.number):
-        log.clean(by_number(log, number))
-        log.check()
-
-
-def test_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone() -> None:
-    log = CompactedLog(cmdlog_seg_size=8192)
-    log.done(Function.SET, b"one", b"v")
-    log.fill(20, key=b"cold/%d")
-    first = log.roll()
-    log.pass_time(1)
-    log.done(Function.RENAME, b"one", uri=b"two")
-    log.fill(30)
-    second = log.roll()
-    assert log.clean(first) == "left"
-    log.pass_time(1)
-    log.done(Function.RENAME, b"two", uri=b"three")
-    log.done(Function.DELETE, b"three")
-    log.empty(30)
-    log.flush()
-    log.clean(second)
-    log.check()
-
-
-def test_buried_entry_keeps_its_reason() -> None:
-    log = CompactedLog()
-    log.done(Function.SET, KEY, b"v")
-    log.done(Function.BURY, KEY, b"why")
-    info = log.roll()
-    log.clean(info)
-    log.check()
-    log.restart()
-    assert log.entry(KEY).reason == b"why"
-
-
-def test_links_and_names_survive() -> None:
-    log = CompactedLog()
-    log.done(Function.SET, b"old", b"v")
-    log.done(Function.LINK, b"old", uri=b"link")
-    log.done(Function.RENAME, b"old", uri=b"new")
-    info = log.roll()
-    log.clean(info)
-    log.check()
-    log.clean_settled()
-    log.restart()
-    assert log.entry(b"link") is log.entry(b"new")
-    assert log.engine.store.find(b"old") is None
-    assert log.engine.store.tombstones.find(b"old", log.clock.instant_us) is not None
 
 
 def superseded(**options: int) -> tuple[CompactedLog, int]:
@@ -702,43 +452,6 @@ def test_superseded_work_stays_superseded_where_what_superseded_it_is_gone() -> 
     assert log.entry(KEY).superseded
 
 
-def test_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() -> None:
-    log = CompactedLog(cmdlog_seg_size=8192)
-    log.fill(30, key=b"cold/%d")
-    first = log.roll()
-    log.empty(3, key=b"cold/%d")
-    log.fill(30)
-    second = log.roll()
-    log.empty(18)
-    log.flush()
-    assert log.clean(first) == "left"
-    assert log.clean(second) == "rewritten"
-    assert commands(log, by_number(log, second.number)).count(Command.COMPLETE) == 3
-    log.check()
-
-
-def test_removal_in_the_place_of_a_change_leaves_the_reason_to_the_one_behind_it() -> None:
-    log = CompactedLog(cmdlog_seg_size=8192)
-    log.fill(30, key=b"cold/%d")
-    log.done(Function.SET, b"key", b"v")
-    log.roll()
-    log.done(Function.LINK, b"key", uri=b"link")
-    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
-    log.fill(30)
-    second = log.roll()
-    log.empty(18)
-    log.flush()
-    assert log.clean(second) == "rewritten"
-    removals = [
-        record
-        for record in records(log, by_number(log, second.number))
-        if record.command in (Command.COMPLETE, Command.EXPIRE)
-    ]
-    assert [record.command for record in removals] == [Command.EXPIRE, Command.COMPLETE]
-    assert how_of(unpack_completion(removals[1].result).facts) == DELETED
-    log.check()
-
-
 def test_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
     log = CompactedLog(cmdlog_seg_size=10_000)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
@@ -771,23 +484,6 @@ def test_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() ->
     log.clean(log.roll())
     log.check()
     assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) is None
-
-
-def test_tombstone_that_was_renewed_lasts_from_then_on() -> None:
-    log = CompactedLog(cmdlog_seg_size=8192, tombstone_ttl=10)
-    log.fill(20, key=b"cold/%d")
-    log.done(Function.SET, b"key", b"v")
-    log.done(Function.DELETE, b"key")
-    at = log.clock.instant_us
-    log.roll()
-    log.pass_time(8)
-    assert log.ask(Function.DELETE, b"key", at=at - 1).code == "not-found"
-    log.fill(30)
-    log.empty(18)
-    assert log.clean(log.roll()) == "rewritten"
-    log.pass_time(4)
-    log.restart()
-    assert log.engine.store.tombstones.find(b"key", log.clock.instant_us) == (at, at + 8 * SECOND)
 
 
 def test_damaged_segment_is_left_alone() -> None:
@@ -832,31 +528,6 @@ def test_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     log.check()
 
 
-def test_reader_of_the_log_postpones_the_replacement() -> None:
-    log, info = half_dead()
-    before = log.disk.read(f"{LOG}/{info.name}")
-    reader = lock_read(log.disk, LOG)
-    assert log.clean(info) == READ
-    assert log.disk.read(f"{LOG}/{info.name}") == before
-    log.check()
-    reader.close()
-    assert log.clean_all() == ["rewritten"]
-    log.check()
-
-
-def test_reader_of_the_log_postpones_a_removal() -> None:
-    log = CompactedLog()
-    log.fill(5)
-    info = log.roll()
-    log.empty(5)
-    reader = lock_read(log.disk, LOG)
-    assert log.clean(info) == READ
-    assert info.name in log.segments()
-    reader.close()
-    assert log.clean_all() == ["removed"]
-    log.check()
-
-
 def test_replacement_that_fails_ends_the_daemon() -> None:
     log, info = half_dead()
     log.disk.fail_at(1, "rename")
@@ -872,20 +543,6 @@ def test_removal_that_fails_ends_the_daemon() -> None:
     log.disk.fail_at(1, "unlink")
     with pytest.raises(LogFailedError):
         log.clean(info)
-
-
-def test_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() -> None:
-    log = CompactedLog(tombstone_ttl=100)
-    log.fill(10)
-    log.roll()
-    for number in range(10):
-        log.done(Function.DELETE, b"fill/%d" % number)
-    log.roll()
-    assert log.clean_all() == ["removed", "left"]
-    log.clock.instant_us += 99 * SECOND
-    assert log.clean_all() == []
-    log.clock.instant_us += SECOND
-    assert log.clean_all() == ["removed"]
 
 
 def test_snapshot_stays_as_it_was() -> None:
@@ -986,85 +643,6 @@ LIVE_RECORDS = {
     ),
 }
 """Kinds of records that compaction keeps, and how one of each comes into the log."""
-
-
-@pytest.mark.parametrize("kind", LIVE_RECORDS)
-def test_live_bytes_are_those_of_the_records_that_compaction_keeps(kind: str) -> None:
-    log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=3600)
-    for at in range(500):
-        LIVE_RECORDS[kind](log, at)
-    log.clean_settled()
-    # a hundred bytes of the first record of each segment, and of those about segments
-    kept = log.log_bytes() - 300 * len(log.segments())
-    assert 0.92 * kept < live_bytes(log.engine.store) <= log.log_bytes()
-    log.restart()
-    assert 0.92 * kept < live_bytes(log.engine.store) <= log.log_bytes()
-
-
-def test_live_bytes_of_a_deletion_are_the_size_of_its_record() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.done(Function.SET, KEY, b"v")
-    # by the default lease, the job of a tombstone is two bytes longer
-    for key, size in ((KEY, COMPLETION_BYTES), (OTHER, TOMBSTONE_RECORD_BYTES + 2)):
-        before = log.writer.appended
-        log.ask(Function.DELETE, key)
-        assert log.writer.appended - before == size + len(key)
-
-
-@pytest.mark.parametrize("key", [b"plain", KEY, b"d" * 40 + b":1:0:x"])
-def test_compaction_policy_counts_the_records_that_the_move_of_an_entry_takes(key: bytes) -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    log.done(Function.SET, key, b"v" * 100)
-    entry, store = log.entry(key), log.engine.store
-    before = log.writer.appended
-    with store.scheduler.facts_change(entry):
-        store.journal.copied_forward(entry, log.clock.instant_us, None)
-    assert log.writer.appended - before == entry.record_bytes + MOVED_RECORD_BYTES
-    log.check()
-
-
-def test_compaction_moves_no_record_of_a_removed_segment_that_only_its_own_names() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536)
-    for _ in range(3):
-        log.fill(9)
-        log.empty(9)
-        assert log.clean(log.roll()) == "removed"
-    (removal,) = records(log, log.roll())
-    operation = unpack_operation(removal.payload)
-    assert operation == SegmentRemoved(3)
-    assert log.clean_all() == ["left"]
-    log.check()
-
-
-def test_live_bytes_of_tombstones_follow_a_move_to_the_end_of_the_log() -> None:
-    log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=3600)
-    for at in range(400):
-        LIVE_RECORDS["completes"](log, at)
-        if at % 50 == 49:
-            log.roll()
-    for _ in range(20):
-        if not log.clean_all():
-            break
-    assert Command.COMPLETE not in commands(log, log.roll())
-    assert 0.9 * log.log_bytes() < live_bytes(log.engine.store) <= log.log_bytes()
-
-
-def test_live_bytes_are_none_where_entries_are_in_memory_only_and_where_tombstones_are_over() -> (
-    None
-):
-    log = CompactedLog(tombstone_ttl=3600)
-    empty = live_bytes(log.engine.store)
-    for at in range(50):
-        key = b"d:1:0:%d" % at
-        log.done(Function.SET, key, b"v", persist=False)
-        log.done(Function.DELETE, key, persist=False)
-    assert live_bytes(log.engine.store) == empty == 0
-    for at in range(50):
-        log.ask(Function.DELETE, b"k%d" % at)
-    assert live_bytes(log.engine.store) > 50 * 100
-    log.pass_time(3600)
-    log.engine.store.tombstones.drop_expired(log.clock.instant_us, 1000)
-    assert live_bytes(log.engine.store) == 0
 
 
 def test_live_bytes_of_leased_and_buried_entries_are_more_than_those_of_waiting_ones() -> None:

@@ -10,16 +10,22 @@ import pytest
 import trio
 import trio.testing
 
+from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import verify
+from fastjournal.protocol.constants import Flag, Function
 from fastjournald.compaction.compact_segment import (
     DURABLE,
     Blocking,
     CompactionStoppedError,
     compact_segment,
 )
+from fastjournald.compaction.liveness import Liveness
 from fastjournald.compaction.policy import bytes_usual
-from fastjournald.tasks.compactor import CompactionPace, Compactor
+from fastjournald.compaction.segment_filter import SegmentFilter
+from fastjournald.tasks.compactor import TURN_SECONDS_MAX, CompactionPace, Compactor
+from fastjournald.wal.segment_usage import SegmentScore, SegmentUsage
 from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive, runtime_of
+from tests.property.subject import SECOND
 
 SEGMENT_BYTES = 16 * 1024
 
@@ -171,3 +177,168 @@ async def test_compaction_lets_no_snapshot_begin_before_all_entries_know_of_a_re
     assert {(False, False), (True, True)} == set(seen)
     assert not lock.locked()
     log.check()
+
+
+# --- compactor pace -------------------------------------------------------------------------------
+# How cleaning shares the event loop with everybody else, by a clock that the tests set.
+
+
+SLICE = 0.001
+
+
+@pytest.fixture
+def pace() -> CompactionPace:
+    return CompactionPace()
+
+
+async def test_compactor_far_behind_has_half_of_what_others_had_up_to_a_bound(
+    pace: CompactionPace, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = float("inf")
+    turns = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pace.give_way, SLICE, 0.999)
+        await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(1.0)
+    with trio.CancelScope() as scope:
+        # a call that does not give way is no checkpoint, so it is not cancelled
+        scope.cancel()
+        while True:
+            await pace.give_way(SLICE, 1.0)
+            turns += 1
+    assert turns == round(TURN_SECONDS_MAX / SLICE) - 1
+
+
+# --- segment filter -------------------------------------------------------------------------------
+# Segment filter: which records of a segment stay, found out in slices.
+
+
+SET, DELETE = Function.SET, Function.DELETE
+
+
+def filter_of(log: CompactedLog, info: SegmentInfo) -> SegmentFilter:
+    present = frozenset(segment.number for segment in log.writer.sealed)
+    data = log.disk.read(f"{LOG}/{info.name}")
+    store = log.engine.store
+    liveness = Liveness(store, info.number, data, present, log.writer.next_number)
+    return SegmentFilter(data, liveness)
+
+
+def test_life_of_what_is_kept_counts() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    until = log.clock.instant_us + 100 * SECOND
+    log.fill(10, timeout=until)
+    segment = filter_of(log, log.roll())
+    segment.step(log.clock.instant_us)
+    assert segment.liveness.expiries == [10 * until, 10]
+
+
+def renamed_away_and_cleaned() -> CompactedLog:
+    """A log of which the segment of a job was cleaned, and then that of its first RENAME."""
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.fill(10, size=1000)
+    at = log.clock.instant_us
+    log.done(SET, b"first", b"v" * 5000, flags=Flag.OVERWRITE, at=at)
+    log.fill(30, key=b"more/%d", size=1000)
+    job = log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, b"first", uri=b"second")
+    log.ask(DELETE, b"first", flags=Flag.OVERWRITE)
+    log.done(SET, b"first", b"older", flags=Flag.OVERWRITE, at=at - SECOND)
+    log.fill(10, key=b"again/%d", size=1000)
+    rename = log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, b"second", uri=b"third")
+    log.roll()
+    log.empty(30, key=b"more/%d")
+    assert log.clean(job) == "rewritten"
+    log.empty(10, key=b"again/%d")
+    log.clean(rename)
+    return log
+
+
+def test_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() -> None:
+    log = renamed_away_and_cleaned()
+    assert log.entry(b"first").value == b"older"
+    log.check()
+    log.restart()
+    assert log.entry(b"first").value == b"older"
+    assert log.entry(b"third").value == b"v" * 5000
+
+
+def test_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
+    log = renamed_away_and_cleaned()
+    log.restart()
+    late = log.ask(SET, b"second", b"late", at=log.clock.instant_us - 2 * SECOND)
+    assert late.code == "stale"
+
+
+# --- segment usage --------------------------------------------------------------------------------
+# Segment usage table: live bytes in each segment of the log.
+
+
+RUN = b"run one:"
+OTHER = b"another:"
+
+
+def job(number: int, run: bytes = RUN) -> bytes:
+    return run + number.to_bytes(8)
+
+
+def space_of_three() -> SegmentUsage:
+    """Jobs 10 to 19 are in segment 1, 20 to 29 in 2, all later ones in 3."""
+    space = SegmentUsage()
+    for number in (1, 2, 3):
+        space.begins(job(10 * number), number)
+    return space
+
+
+PRESENT = frozenset((1, 2, 3))
+
+
+def test_first_id_of_a_segment_counts() -> None:
+    space = space_of_three()
+    space.begins(job(35), 3)
+    space.begins(job(40), 4)
+    assert space.segment_of(job(34)) == 3
+    assert space.segment_of(job(40)) == 4
+
+
+def test_job_of_another_program_may_be_in_any_segment_of_that() -> None:
+    space = space_of_three()
+    space.foreign_last = 2
+    assert space.may_return(b"x" * 16, 3, PRESENT) in (1, 2)
+    space.was_compacted(1, 4, emptied=False)
+    assert space.may_return(b"x" * 16, 3, PRESENT) == 2
+    space.was_compacted(2, 4, emptied=False)
+    assert space.may_return(b"x" * 16, 3, PRESENT) is None
+
+
+def test_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> None:
+    space = SegmentUsage()
+    space.scores[1] = SegmentScore(100, live=1000)
+    space.live[1] = 500
+    assert not space.is_changed(1, 99, PRESENT)
+    space.live[1] = 499
+    assert space.is_changed(1, 99, PRESENT)
+    space.live[1] = 1000
+    assert space.is_changed(1, 100, PRESENT), "what ends by itself has ended"
+
+
+def test_segment_that_could_not_be_cleaned_rests() -> None:
+    space = SegmentUsage()
+    space.scores[1] = SegmentScore(100, live=1000, failed=True)
+    assert not space.is_changed(1, 99, PRESENT)
+    assert space.is_changed(1, 100, PRESENT)
+
+
+def test_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_gone() -> None:
+    space = SegmentUsage()
+    space.paused(1, b"d", 50)
+    space.paused(2, b"e", 50)
+    space.scores[3] = SegmentScore(100, pauses=(b"d", b"e"))
+    assert not space.is_changed(3, 49, PRESENT)
+    space.remove_segment(1)
+    assert not space.is_changed(3, 49, PRESENT)
+    space.remove_segment(2)
+    assert space.is_changed(3, 49, PRESENT)

@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 import errno
@@ -47,24 +49,6 @@ def test_appended_bytes_are_read_back(disk: Disk, root: str) -> None:
     assert disk.read_slice(path, 4, 3) == b"two"
     assert disk.read_slice(path, 8, 100) == b"three"
     assert disk.read_slice(path, 100, 1) == b""
-
-
-def test_names_are_moved_linked_and_removed(disk: Disk, root: str) -> None:
-    disk.mkdir(root)
-    write(disk, f"{root}/a", b"a")
-    write(disk, f"{root}/b", b"b")
-    disk.link(f"{root}/a", f"{root}/c")
-    disk.rename(f"{root}/b", f"{root}/a")
-    assert disk.listdir(root) == ["a", "c"]
-    assert (disk.read(f"{root}/a"), disk.read(f"{root}/c")) == (b"b", b"a")
-    disk.unlink(f"{root}/c")
-    assert not disk.exists(f"{root}/c")
-    disk.mkdir(f"{root}/d")
-    disk.rename(f"{root}/d", f"{root}/e")
-    assert disk.exists(f"{root}/e")
-    disk.rmdir(f"{root}/e")
-    disk.sync_directory(root)
-    assert disk.listdir(root) == ["a"]
 
 
 def test_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str) -> None:
@@ -268,3 +252,75 @@ def test_hard_link_that_is_refused_has_a_hint_of_its_own(
     assert "hard links" in (caught.value.hint or "")
     assert ("remove old snapshots" in (caught.value.hint or "")) is (number == errno.EMLINK)
     assert disk.listdir(root) == ["a"]
+
+
+# --- disk simulated -------------------------------------------------------------------------------
+
+
+SEEDS = range(200)
+
+
+def with_file(synced: bytes, unsynced: bytes = b"") -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir("/log")
+    file = disk.create("/log/a")
+    file.write(synced)
+    file.sync()
+    disk.sync_directory("/log")
+    file.write(unsynced)
+    return disk
+
+
+def test_synced_bytes_survive_every_crash() -> None:
+    disk = with_file(b"synced")
+    for seed in SEEDS:
+        assert disk.crash(seed, holes=True).read("/log/a") == b"synced"
+
+
+def test_holes_lose_sectors_before_others_that_survive() -> None:
+    disk = with_file(b"synced", b"x" * 20_000)
+    tails = [disk.crash(seed, holes=True).read("/log/a")[6:] for seed in SEEDS]
+    assert any(b"\0x" in tail for tail in tails)
+    assert all(set(tail) <= set(b"\0x") for tail in tails)
+    assert not any(b"\0x" in disk.crash(seed).read("/log/a") for seed in SEEDS)
+
+
+def test_crash_leaves_the_disk_as_it_is_and_the_same_seed_gives_the_same() -> None:
+    disk = with_file(b"synced", b"0123456789")
+    for seed in SEEDS:
+        assert disk.crash(seed).read("/log/a") == disk.crash(seed).read("/log/a")
+    assert disk.read("/log/a") == b"synced0123456789"
+
+
+def test_disk_keeps_two_names_of_a_file_one_file_after_a_crash() -> None:
+    disk = with_file(b"a")
+    disk.link("/log/a", "/log/b")
+    disk.sync_directory("/log")
+    after = disk.crash(1)
+    after.open_append("/log/a").write(b"more")
+    assert after.read("/log/b") == b"amore"
+
+
+def test_bytes_that_survived_a_crash_survive_the_next() -> None:
+    disk = with_file(b"synced", b"0123456789")
+    disk.create("/log/b")
+    for seed in SEEDS:
+        after = disk.crash(seed)
+        again = after.crash(seed + 1)
+        assert again.listdir("/log") == after.listdir("/log")
+        assert again.read("/log/a") == after.read("/log/a")
+
+
+def test_sync_after_a_failed_one_succeeds_and_saves_nothing_of_it() -> None:
+    disk = with_file(b"synced")
+    file = disk.open_append("/log/a")
+    file.write(b"0123456789")
+    disk.fail_at(1, "sync")
+    with pytest.raises(LogFailedError, match="cannot sync"):
+        file.sync()
+    file.write(b"later")
+    file.sync()
+    assert disk.read("/log/a") == b"synced0123456789later"
+    assert disk.crash(1).read("/log/a") == b"synced" + bytes(10) + b"later"
+    disk.truncate("/log/a", 8)
+    assert disk.crash(1).read("/log/a") == b"synced\0\0"

@@ -1,8 +1,9 @@
+"""None"""
+
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from random import Random
 
 import pytest
 import trio
@@ -13,7 +14,6 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
 from fastjournald.group_commit.commit import (
-    INLINE_SECONDS_MAX,
     WRITE_BYTES_MIN,
     GroupCommit,
     SyncThread,
@@ -85,25 +85,6 @@ async def test_commit_is_one_write_and_one_sync_for_all_who_wait() -> None:
     assert log.syncs == 1
 
 
-async def test_commit_of_a_settled_mark_costs_nothing() -> None:
-    log = Log()
-    await log.client("a")
-    before = log.disk.calls.total()
-    await log.commit.wait_settled(log.writer.appended)
-    assert log.disk.calls.total() == before
-
-
-@pytest.mark.parametrize("call", ["write", "sync", "create", "sync_directory"])
-async def test_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -> None:
-    log = Log()
-    log.disk.fail_at(1, call)
-    await log.clients(20)
-    assert sorted(log.told) == sorted(f"c{number} failed" for number in range(20))
-    for later in (log.commit.wait_settled(log.writer.appended), log.client("late")):
-        with pytest.raises(LogFailedError):
-            await later
-
-
 @pytest.mark.rule("Durability: `os`")
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
 async def test_commit_of_other_policies_waits_for_the_write_only(policy: SyncPolicy) -> None:
@@ -113,21 +94,6 @@ async def test_commit_of_other_policies_waits_for_the_write_only(policy: SyncPol
     assert log.disk.calls["write"] == 1
     assert log.syncs == 0
     assert log.writer.dirty
-
-
-async def test_cancelled_leader_leaves_the_lead_to_another() -> None:
-    log = Log()
-    async with trio.open_nursery() as nursery:
-        leader = trio.CancelScope()
-
-        async def lead() -> None:
-            with leader:
-                await log.client("leader")
-
-        nursery.start_soon(lead)
-        nursery.start_soon(log.clients, 5)
-        leader.cancel()
-    assert sorted(log.told) == sorted(f"c{number} OK" for number in range(5))
 
 
 async def test_waiter_that_is_cancelled_holds_up_nobody() -> None:
@@ -140,39 +106,6 @@ async def test_waiter_that_is_cancelled_holds_up_nobody() -> None:
                 scope.cancel()
     await log.client("stays")
     assert log.told == ["stays OK"]
-
-
-async def test_commit_writes_nothing_while_somebody_has_the_log_to_himself() -> None:
-    log = Log()
-    async with trio.open_nursery() as nursery, log.commit.exclusive():
-        nursery.start_soon(log.clients, 3)
-        await trio.testing.wait_all_tasks_blocked()
-        assert log.disk.calls["write"] == 0
-        assert log.told == []
-    assert len(log.told) == 3
-    assert log.syncs == 1
-
-
-async def test_commit_lets_two_who_want_the_log_to_themselves_take_turns() -> None:
-    log = Log()
-    inside = 0
-    turns = 0
-
-    async def roll() -> None:
-        nonlocal inside, turns
-        async with log.commit.exclusive():
-            inside += 1
-            assert inside == 1
-            await trio.lowlevel.checkpoint()
-            inside -= 1
-            turns += 1
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(10):
-            nursery.start_soon(roll)
-            nursery.start_soon(log.clients, 2)
-    assert turns == 10
-    assert len(log.told) == 20
 
 
 async def test_exclusive_waits_for_one_leader_however_many_clients_wait_again_at_once(
@@ -237,15 +170,6 @@ async def test_claimant_of_the_log_that_is_cancelled_holds_up_nobody() -> None:
     assert log.told == ["a OK"]
 
 
-async def test_error_inside_the_exclusive_part_gives_the_log_back() -> None:
-    log = Log()
-    with pytest.raises(KeyError):
-        async with log.commit.exclusive():
-            raise KeyError
-    await log.client("a")
-    assert log.told == ["a OK"]
-
-
 # --- slow disks ---------------------------------------------------------------------------------
 
 
@@ -268,63 +192,6 @@ class SlowDisk:
         self._now += self.seconds
         self.during_sync()
         self._sync(file)
-
-
-async def test_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = Log()
-    slow = SlowDisk(log, monkeypatch)
-    slow.seconds = INLINE_SECONDS_MAX / 10
-    for _ in range(20):
-        await log.client("fast")
-    assert not any(slow.in_thread)
-    slow.seconds = INLINE_SECONDS_MAX * 5
-    for _ in range(10):
-        await log.client("slow")
-    assert slow.in_thread[-1]
-    slow.seconds = 0
-    for _ in range(40):
-        await log.client("fast again")
-    assert not slow.in_thread[-1]
-    assert all(answer.endswith("OK") for answer in log.told)
-
-
-@pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
-async def test_full_segment_is_synced_in_a_thread_before_it_is_sealed(
-    policy: SyncPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Log(policy)
-    slow = SlowDisk(log, monkeypatch)
-    await log.client("x" * (1 << 20))
-    assert slow.in_thread == []
-    await log.client("in the next segment")
-    assert slow.in_thread == [True]
-    assert len(log.writer.sealed) == 1
-    assert log.writer.durable == log.writer.sealed[0].bytes
-
-
-async def test_roll_syncs_in_a_thread_and_tells_what_is_sealed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = Log(SyncPolicy.OS)
-    slow = SlowDisk(log, monkeypatch)
-    await log.client("a")
-    sealed = await log.commit.roll()
-    assert slow.in_thread == [True]
-    assert sealed == log.writer.sealed
-    assert log.writer.durable == log.writer.appended == sealed[0].bytes
-    assert await log.commit.roll() == sealed, "there is nothing new to seal"
-
-
-async def test_sync_that_is_slow_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    slow = SlowDisk(log, monkeypatch)
-    slow.seconds = INLINE_SECONDS_MAX * 1000
-    await log.client("slow")
-    slow.seconds = 0
-    await log.client("fast")
-    assert slow.in_thread == [False, False]
 
 
 class HeldDisk(SlowDisk):
@@ -422,25 +289,6 @@ async def test_replies_that_need_a_write_only_do_not_wait_for_a_sync_in_the_thre
     assert 0 < log.writer.durable < log.writer.written
 
 
-async def test_segment_is_not_sealed_while_a_thread_syncs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = Log(SyncPolicy.INTERVAL)
-    slow = HeldDisk(log, monkeypatch)
-    slow.during_sync = slow._hold
-    async with trio.open_nursery() as nursery:
-        await log.client("x" * (1 << 20))
-        nursery.start_soon(log.commit.wait_durable, log.writer.appended)
-        await slow.wait_begun()
-        nursery.start_soon(log.client, "in the next segment")
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(log.told) == 1
-        assert not log.writer.sealed
-        slow.go_on()
-    assert len(log.told) == 2
-    assert len(log.writer.sealed) == 1
-
-
 async def test_failure_in_the_thread_reaches_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -479,39 +327,6 @@ class VirtualSyncs:
             call()
 
         monkeypatch.setattr(SyncThread, "run", run)
-
-
-async def test_batch_holds_all_clients_that_wait_for_their_reply_before_they_go_on(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Clients come back at different turns of the event loop, and share one sync all the same."""
-    VirtualSyncs(monkeypatch)
-    log = Log()
-    log.commit.estimate.mean_seconds = 0.004
-    draw = Random(1)
-    batches: list[int] = []
-    write = log.writer.write
-
-    def counted_write() -> None:
-        before = log.writer.written
-        write()
-        batches.append((log.writer.written - before) // len(TIME + b"123"))
-
-    monkeypatch.setattr(log.writer, "write", counted_write)
-
-    async def client(number: int) -> None:
-        for _ in range(20):
-            for _ in range(draw.randint(1, 8)):
-                await trio.lowlevel.checkpoint()
-            await log.client(f"{number:03d}")
-
-    async with trio.open_nursery() as nursery:
-        for number in range(50):
-            nursery.start_soon(client, number)
-    assert len(log.told) == 50 * 20
-    # the first batches have whoever was there first; the last ones those that are not done
-    assert batches[3:-3] == [50] * len(batches[3:-3])
-    assert len(batches) < 20 + 6
 
 
 async def test_gathering_ends_after_a_part_of_a_sync_where_clients_stay_away(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import TIME_BYTES, segment_name
-from fastjournal.cmdlog.format.operation_records import Link, Pause, Resize
+from fastjournal.cmdlog.format.layout import segment_name
+from fastjournal.cmdlog.format.operation_records import Link, Resize
+from fastjournal.cmdlog.live_index import (
+    RUN_ENTRIES_MAX,
+    LiveChanges,
+    LiveIndex,
+    LiveIndexWriter,
+    LiveSegment,
+    WrittenIndex,
+)
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.decoding.rows import RecordRow
-from fastjournal.spark.decoding.view_columns import READABLE
 from fastjournal.spark.live_entries import entry_parts, log_replay
 from fastjournal.spark.live_entries.entry_parts import find_parts, read_part
 from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
@@ -21,7 +27,7 @@ from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.live_snapshots import take_live_snapshot
-from tests.spark.plan_logs import SECOND, ended_chain, hot_uri, linked_chain, write_log
+from tests.spark.plan_logs import SECOND, write_log
 from tests.spark.random_logs import replayed, write_linked_log, write_random_log
 
 NAMES = ENTRY_ARROW_SCHEMA.names
@@ -62,20 +68,6 @@ def test_live_index_gives_what_recovery_finds(
     assert rows_of(snapshot) == expected
     parts = find_parts(str(snapshot))
     assert (len(parts) > 2) == (seed % 3 < 2)
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [linked_chain(300), ended_chain(50), hot_uri(300, leased=290)],
-    ids=["links", "ended", "uri"],
-)
-def test_entries_of_a_chain_equal_recovery_with_and_without_a_live_index(
-    shape: SegmentBuilder, tmp_path: Path
-) -> None:
-    log = write_log(tmp_path / "log", shape)
-    expected = replayed(log)
-    assert rows_of(log) == expected
-    assert rows_of(take_live_snapshot(log, tmp_path / "snapshots")) == expected
 
 
 def test_live_index_reads_only_the_columns_that_are_asked_for(tmp_path: Path) -> None:
@@ -145,22 +137,6 @@ def test_records_of_live_entries_are_checked_one_by_one(tmp_path: Path) -> None:
         assert damaged[0] == f"{path} at offset {start}: the record of a live entry is damaged"
         assert damaged[-2:] == (1, start)
         assert set(damaged[1:-2]) == {None}
-
-
-def test_size_of_a_damaged_record_is_no_size_to_read(tmp_path: Path) -> None:
-    segment = SegmentBuilder()
-    for number in range(3):
-        segment.entry(b"key %d" % number, value=b"v" * 9000)
-    log = write_log(tmp_path / "log", segment)
-    snapshot = take_live_snapshot(log, tmp_path / "snapshots")
-    path = snapshot / segment_name(1)
-    data = bytearray(path.read_bytes())
-    at = segment.offsets[-1] + TIME_BYTES
-    data[at : at + 8] = b"\xff" * 7 + b"\x7f"
-    path.unlink()
-    path.write_bytes(data)
-    with pytest.raises(LogCorruptError, match="the record of a live entry is damaged"):
-        rows_of(snapshot)
 
 
 def test_log_that_was_cut_anywhere_gives_what_recovery_finds(tmp_path: Path) -> None:
@@ -238,27 +214,95 @@ def test_live_index_that_is_missing_or_another_is_one_sentence(tmp_path: Path) -
         rows_of(one)
 
 
-def test_live_index_of_a_directory_that_a_daemon_has_started_in_is_passed_over(
-    tmp_path: Path,
-) -> None:
-    write_random_log(tmp_path / "log", 5, segments=2, records=40)
-    snapshot = take_live_snapshot(tmp_path / "log", tmp_path / "snapshots")
-    (snapshot / "append.lock").touch()
-    (snapshot / "LIVE").write_bytes(b"old")
-    assert rows_of(snapshot) == replayed(tmp_path / "log")
+# --- live index -----------------------------------------------------------------------------------
+# Codec of the live index: what is written is read, and nothing else is.
 
 
-def test_snapshot_of_an_earlier_release_is_replayed(tmp_path: Path) -> None:
-    write_random_log(tmp_path / "log", 5, segments=2, records=40)
-    snapshot = take_live_snapshot(tmp_path / "log", tmp_path / "snapshots")
-    manifest = json.loads((snapshot / "MANIFEST.json").read_text())
-    del manifest["live"]
-    (snapshot / "MANIFEST.json").write_text(json.dumps(manifest))
-    (snapshot / "LIVE").unlink()
-    assert rows_of(snapshot) == replayed(tmp_path / "log")
+TAKEN_US = 1_795_169_472_123_456
+PATH = "/log/snapshots/LIVE"
+SEGMENTS = [LiveSegment(3, 900, 7), LiveSegment(5, 2**33, 2**32 - 1), LiveSegment(6, 30, 0)]
+SMALL = LiveChanges(
+    b"k", None, [], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, reason=b"why", value=(3, 2**32 - 2)
+)
+M = 2**64 - 1
+LARGE = LiveChanges(
+    b"\xff" * 20, b"uri", [b"a", b"b"], M, M, M, M, M, M, M, M, M, M, None, b"\0" * 70
+)
 
 
-def test_record_of_a_pause_tells_its_domain_and_its_end() -> None:
-    row = RecordRow(1, 8, b"", operation=Pause(b"d\xff", 77, again=False))
-    told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
-    assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}
+def write(runs: list[tuple[int, list[int], dict[int, LiveChanges]]]) -> tuple[bytes, WrittenIndex]:
+    data = bytearray()
+    writer = LiveIndexWriter(data.extend, TAKEN_US, SEGMENTS)
+    for run in runs:
+        writer.add_run(*run)
+    written = writer.finish()
+    return bytes(data), written
+
+
+def reader(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda place, size: data[place : place + size]
+
+
+def read(data: bytes) -> dict[int, tuple[list[int], dict[int, LiveChanges]]]:
+    """Return the offsets and changes of each segment."""
+    index = LiveIndex.open(reader(data), len(data), PATH)
+    found = {one.number: index.read_records(reader(data), one.number) for one in index.segments}
+    assert index.entries == sum(len(records.offsets) for records in found.values())
+    return {number: (list(one.offsets), one.changes) for number, one in found.items()}
+
+
+RUNS = [
+    (5, [2**32, 17, 5], {17: SMALL}),
+    (3, [8, 100], {}),
+    (5, [16, 18, 2**33 - 1], {18: LARGE, 2**33 - 1: SMALL}),
+]
+
+
+def test_live_index_of_no_entries_is_read() -> None:
+    data, written = write([(5, [], {})])
+    assert written.entries == 0
+    assert read(data) == {3: ([], {}), 5: ([], {}), 6: ([], {})}
+
+
+def test_live_index_with_a_flipped_bit_is_refused() -> None:
+    data, _ = write(RUNS)
+    for at in range(len(data)):
+        for bit in (1, 128):
+            broken = bytearray(data)
+            broken[at] ^= bit
+            with pytest.raises(LogCorruptError, match="live index") as caught:
+                read(bytes(broken))
+            assert caught.value.path == PATH
+            assert caught.value.hint is not None
+            assert "take another snapshot" in caught.value.hint
+
+
+def test_live_index_with_a_lost_or_doubled_piece_is_refused() -> None:
+    data, _ = write(RUNS)
+    for at in range(len(data)):
+        for broken in (data[:at] + data[at + 1 :], data[:at] + data[at : at + 1] + data[at:]):
+            if broken != data:
+                with pytest.raises(LogCorruptError, match="live index"):
+                    read(broken)
+
+
+def test_live_index_does_not_take_a_record_twice() -> None:
+    data, _ = write([(3, [8, 9], {}), (3, [9], {})])
+    with pytest.raises(LogCorruptError, match="records of segment 3 are there twice"):
+        read(data)
+
+
+def test_live_index_writer_refuses_what_no_reader_takes() -> None:
+    data = bytearray()
+    writer = LiveIndexWriter(data.extend, TAKEN_US, SEGMENTS)
+    before = bytes(data)
+    with pytest.raises(ValueError, match="65537 entries in a run"):
+        writer.add_run(5, range(RUN_ENTRIES_MAX + 1))
+    with pytest.raises(ValueError, match="a record of segment 3 is twice in a run"):
+        writer.add_run(3, [7, 7])
+    for segment, offset in ((3, -1), (3, 900), (4, 0)):
+        with pytest.raises(ValueError, match=f"a record is outside segment {segment}"):
+            writer.add_run(segment, [offset])
+    with pytest.raises(ValueError, match="changes of entries of segment 3 that are not in the run"):
+        writer.add_run(3, [7], {8: SMALL})
+    assert bytes(data) == before

@@ -61,29 +61,6 @@ async def test_snapshot_is_whole_or_not_there_where_the_daemon_stops_meanwhile(
         verify_snapshot(disk, path)
 
 
-async def test_snapshot_taken_after_the_clock_was_set_back_stays_and_those_before_it_go() -> None:
-    fixture = ServerFixture()
-    with trio.fail_after(SILENCE_S):
-        async with fixture.open():
-            peer = await fixture.connect()
-
-            async def taken(count: int | None = None) -> str:
-                fixture.clock.instant_us += 1
-                reply = await peer.ask(request(Function.SNAPSHOT, count=count))
-                assert reply.code == ""
-                return reply.pairs[0].value.decode()
-
-            before = [await taken() for _ in range(2)]
-            fixture.clock.instant_us -= 3600 * 1_000_000
-            first = await taken(2)
-            assert list_snapshots(fixture.disk, SNAPSHOTS) == [first, before[1]]
-            second = await taken(2)
-            assert list_snapshots(fixture.disk, SNAPSHOTS) == [first, second]
-            third = await taken(1)
-            assert list_snapshots(fixture.disk, SNAPSHOTS) == [third]
-            verify_snapshot(fixture.disk, third)
-
-
 async def test_snapshot_has_the_entries_of_its_instant_while_clients_change_all_of_them() -> None:
     fixture = ServerFixture()
     number, rounds = 300, 3
