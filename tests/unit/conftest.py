@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and hasattr(item, "callspec")
             and item.callspec.params.get("cold")
             and (
-                item.callspec.params.get("s") is Model
+                any(value is Model for value in item.callspec.params.values())
                 or item.get_closest_marker("warm_only") is not None
             )
         )

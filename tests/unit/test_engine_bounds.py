@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from itertools import permutations
 
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.limits import ENTRY_WORK, TOMBSTONE_BYTES
+from fastjournal.limits import (
+    ENTRY_WORK,
+    INTERVAL_BYTES,
+    KICK_BYTES_MAX,
+    LIMIT_BYTES,
+    PAUSE_BYTES,
+    PAUSED_DOMAINS_MAX,
+    TOMBSTONE_BYTES,
+)
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
-from fastjournal.protocol.constants import QUERY_SHIFT, Query
+from fastjournal.protocol.constants import QUERY_SHIFT, Query, ValueType
 from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
-from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
+from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES
+from fastjournald.tables.tombstones import Tombstones
+from tests.property.compacted_log import CompactedLog
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 NOW = 1_790_000_000_000_000
 LATER = NOW + 10_000_000
@@ -73,102 +87,11 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return Daemon()
 
 
-def test_entries_that_become_due_at_one_instant_come_in_parts(daemon: Daemon) -> None:
-    for number in range(3 * PART):
-        daemon.set(b"d:1:%d:%d" % (LATER, number))
-    assert daemon.stats(LATER)["due"] == PART
-    assert daemon.stats(LATER)["due"] == PART
-    assert daemon.stats(LATER + 1)["due"] == PART, "one request applies a part: others do not wait"
-    assert daemon.engine.next_wake() == LATER
-    assert sum(1 for _ in daemon.until_settled(LATER + 1)) == 2, "the timers apply the rest"
-    assert daemon.stats(LATER + 1)["due"] == 3 * PART
-    daemon.set(b"d:1:%d:x" % (LATER + 5))
-    assert daemon.stats(LATER + 5)["due"] == 3 * PART + 1, "from here on requests do it again"
-    daemon.engine.check()
-
-
-def test_lives_that_end_at_one_instant_end_in_parts(daemon: Daemon) -> None:
-    for number in range(2 * PART + 1):
-        daemon.set(b"k%d" % number, timeout=LATER)
-    assert daemon.stats(LATER)["entries"] == PART + 1
-    assert sum(1 for _ in daemon.until_settled(LATER)) == 2
-    assert daemon.stats(LATER)["entries"] == 0
-    daemon.engine.check()
-
-
-def test_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: Daemon) -> None:
-    keys = [b"d:1:0:%d" % number for number in range(2 * PART)]
-    for key in keys:
-        daemon.set(key)
-    tokens = {
-        key: daemon.ask(Function.GET, NOW, key=key, flags=Flag.TIMEOUT, timeout=LATER - NOW).timeout
-        for key in keys
-    }
-    late = max(token for token in tokens.values() if token)
-    daemon.ask(Function.NOP, late)
-    held = [key for key in keys if (entry := daemon.engine.store.find(key)) and entry.token]
-    assert len(held) == PART
-    for function in (Function.RELEASE, Function.DELETE, Function.TOUCH):
-        about = {"key": held[0], "flags": Flag.WORKED_ON, "timeout": tokens[held[0]], "ttl": 1}
-        assert daemon.ask(function, late, **about).code == "lease-lost"
-    for _ in daemon.until_settled(late):
-        pass
-    assert daemon.attempts_by_log() == dict.fromkeys(keys, 1)
-    daemon.engine.check()
-
-
-def test_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.engine.handlers.stats.OLDEST_DUE_LOOKS_MAX", 3)
-    daemon = Daemon()
-    for number in range(3):
-        daemon.set(b"d%d:1:%d:x" % (number, NOW - 1000 + number))
-    daemon.set(b"z:1:%d:x" % (NOW - 5000))
-    assert daemon.stats(NOW)["oldest_due_us"] == 1000
-    daemon.ask(Function.NEXT, NOW)
-    assert daemon.stats(NOW)["oldest_due_us"] == 5000
-
-
-def test_tombstones_whose_time_is_over_go_a_few_at_a_time() -> None:
-    tombstones = Tombstones(ttl_us=1000, number_max=100)
-    for number in range(50):
-        tombstones.put(b"%d" % number, 1, NOW)
-    tombstones.put(b"new", 1, NOW + 1000)
-    assert len(tombstones) == 51 - TOMBSTONES_DROPPED
-    assert tombstones.get(b"49", NOW + 1000) is None
-    for number in range(50):
-        tombstones.put(b"new%d" % number, 1, NOW + 1000)
-    assert len(tombstones) == 51
-
-
 def test_tombstones_are_bounded_in_number_and_the_oldest_go() -> None:
     tombstones = Tombstones(ttl_us=1000, number_max=3)
     for number in range(5):
         tombstones.put(b"%d" % number, number, NOW)
     assert tombstones.items() == [(b"2", 2), (b"3", 3), (b"4", 4)]
-
-
-def test_tombstones_are_bounded_in_bytes_and_the_oldest_go() -> None:
-    bytes_max = 100 * (TOMBSTONE_BYTES + 20)
-    tombstones = Tombstones(ttl_us=1000, number_max=10_000, bytes_max=bytes_max)
-    for number in range(1000):
-        tombstones.put(b"%020d" % number, number, NOW)
-    assert [key for key, _ in tombstones.items()] == [b"%020d" % n for n in range(900, 1000)]
-    # a long one takes the place of a dozen
-    tombstones.put(bytes(4096), 1, NOW)
-    assert len(tombstones) == 88
-    for number in range(100):
-        tombstones.put(b"%04096d" % number, number, NOW)
-        assert tombstones.bytes == sum(TOMBSTONE_BYTES + len(key) for key, _ in tombstones.items())
-        assert tombstones.bytes <= bytes_max
-    assert [timestamp for _, timestamp in tombstones.items()] == list(range(93, 100))
-    # put again, and taken away
-    tombstones.put(b"%04096d" % 94, 94, NOW)
-    assert tombstones.discard(b"%04096d" % 95)
-    assert not tombstones.discard(b"%04096d" % 95)
-    assert tombstones.bytes == 6 * (TOMBSTONE_BYTES + 4096)
-    for key, _ in tombstones.items():
-        tombstones.discard(key)
-    assert tombstones.bytes == 0
 
 
 def test_tombstones_that_will_make_room_last_shorter() -> None:
@@ -184,71 +107,6 @@ def test_tombstones_without_a_life_are_not_kept() -> None:
     tombstones = Tombstones(ttl_us=0, number_max=3)
     tombstones.put(b"a", 1, NOW)
     assert len(tombstones) == 0
-
-
-def waiting(daemon: Daemon, number: int, key: bytes = b"d", **fields: object) -> None:
-    for asked in range(number):
-        request = Request(Function.NEXT, asked, int(Flag.LISTEN), NOW, key, **fields)
-        assert daemon.engine.handle(f"waits {asked}", request, NOW) is None
-
-
-def served(daemon: Daemon, now: int) -> list[list[int]]:
-    """Serve as the timers do; return the identifiers that each go answers."""
-    goes = []
-    while (wake := daemon.engine.next_wake()) is not None and wake <= now:
-        daemon.engine.advance(now)
-        answers = daemon.engine.serve_waiters(now)
-        if answers:
-            goes.append([decode_reply(data).identifier for _, data in answers])
-        daemon.engine.check()
-    return goes
-
-
-def test_waiting_requests_are_served_in_parts_in_the_order_of_asking(
-    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
-) -> None:
-    monkeypatch.setattr("fastjournald.engine.dispatcher.SERVED_MAX", 4)
-    for number in range(PART):
-        daemon.set(b"d:1:%d:%d" % (LATER, number))
-    waiting(daemon, PART + 2)
-    goes = served(daemon, LATER)
-    assert goes == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert len(daemon.engine.waiters) == 2
-
-
-def test_newly_ready_domains_are_examined_in_parts(daemon: Daemon) -> None:
-    last = b"d%d" % (2 * PART)
-    for number in range(2 * PART + 1):
-        daemon.set(b"d%d:1:0:x" % number)
-    leased = daemon.ask(Function.NEXT, NOW, key=last)
-    request = Request(Function.NEXT, 7, int(Flag.LISTEN), NOW, last)
-    assert daemon.engine.handle("waits", request, NOW) is None
-    daemon.engine.context.read_only = True
-    release = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
-    assert not daemon.ask(Function.RELEASE, NOW, key=last + b":1:0:x", **release).error
-    assert not daemon.engine.serve_waiters(NOW)
-    assert not daemon.engine.resume(NOW), "it is none of the first"
-    assert served(daemon, NOW) == [[7]]
-
-
-def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
-    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
-) -> None:
-    monkeypatch.setattr("fastjournald.engine.dispatcher.REPLIES_BYTES_MAX", 1500)
-    for number in range(6):
-        daemon.set(b"d:1:%d:%d" % (LATER, number), value=bytes(1000))
-    for asked in range(6):
-        request = Request(Function.NEXT, asked, int(Flag.LISTEN | Flag.DATA), NOW, b"d")
-        assert daemon.engine.handle(f"waits {asked}", request, NOW) is None
-    assert served(daemon, LATER) == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_waiting_next_whose_time_is_over_is_answered_in_parts(
-    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
-) -> None:
-    monkeypatch.setattr("fastjournald.engine.dispatcher.SERVED_MAX", 4)
-    waiting(daemon, 10, ttl=LATER - NOW)
-    assert [len(go) for go in served(daemon, LATER)] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("timeout", [None, 1_000_000])
@@ -268,3 +126,409 @@ def test_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int | 
     assert len(data) < 4096
     assert reply.cursor
     assert daemon.engine.store.leases.count == (0 if timeout is None else len(reply.pairs))
+
+
+# --- kick pause bounds ----------------------------------------------------------------------------
+# KICK and PAUSE are bounded, and what they do on a disk that is nearly full.
+
+
+@pytest.fixture
+def s_bounds() -> Subject:
+    return Subject(EngineSubject(Rules()))
+
+
+@pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
+def test_large_values_end_a_request_and_one_always_goes(s_bounds: Subject) -> None:
+    half = KICK_BYTES_MAX // 2 - len(b"a:1:0:0")
+    sizes = (KICK_BYTES_MAX + 1, half, half, 1)
+    for n, size in enumerate(sizes):
+        s_bounds.set(b"a:1:0:%d" % n, bytes(size))
+        s_bounds.bury(b"a:1:0:%d" % n)
+    assert [s_bounds.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
+
+
+@pytest.mark.rule("PAUSE: At most 100,000 domains at a time")
+def test_pause_of_more_domains_than_the_limit_is_busy(
+    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.handlers.domains.PAUSED_DOMAINS_MAX", 2)
+    assert PAUSED_DOMAINS_MAX == 100_000
+    assert [s_bounds.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
+    assert s_bounds.pause(b"a", 2 * SECOND) == ""
+    s_bounds.later(SECOND)
+    assert s_bounds.pause(b"c", SECOND) == ""
+
+
+# --- a disk that is nearly full -------------------------------------------------------------------
+
+JOB = b"a:1:0:x"
+
+
+@pytest.fixture
+def full(s_bounds: Subject) -> Subject:
+    """With a buried, a leased and a waiting entry, and a paused domain; then read-only."""
+    assert isinstance(s_bounds.target, EngineSubject)
+    for key in (JOB, b"b:1:0:x", b"b:1:0:y"):
+        s_bounds.set(key)
+    s_bounds.bury(JOB)
+    s_bounds.pause(b"c", SECOND)
+    s_bounds.target.engine.context.read_only = True
+    return s_bounds
+
+
+def test_read_only_engine_refuses_functions_that_grow_the_log(full: Subject) -> None:
+    for req in (
+        request(Function.KICK, JOB),
+        request(Function.KICK, uri=b"a"),
+        request(Function.PAUSE, b"a", ttl=1),
+        request(Function.PAUSE, b"c", ttl=2 * SECOND),
+    ):
+        assert full.ask(req).code == "read-only"
+    assert full.stats()["buried"] == 1
+    assert full.stats(b"c")["paused_until"] == full.now + SECOND
+
+
+def test_read_only_comes_last(full: Subject) -> None:
+    assert full.ask(request(Function.KICK, b"no:1:0:x")).code == "not-found"
+    assert full.ask(request(Function.KICK)).code == "bad-request"
+    assert full.ask(request(Function.PAUSE, b"a:", ttl=1)).code == "bad-key"
+    assert full.ask(request(Function.PAUSE, b"a")).code == "bad-request"
+
+
+def test_read_only_engine_takes_functions_that_end_work(full: Subject) -> None:
+    assert full.kick(b"b:1:0:x") == 0
+    assert full.kick_domain(b"b") == 0
+    assert full.bury(b"b:1:0:x") == ""
+    assert full.bury(b"b:1:0:x") == ""
+    # it would take another record of the whole entry, again and again
+    assert full.bury(b"b:1:0:x", reason=b"another") == "read-only"
+    assert full.pause(b"c", 0) == ""
+    assert full.stats(b"c")["paused_until"] == 0
+
+
+# --- engine read only -----------------------------------------------------------------------------
+# A daemon whose disk is nearly full: what needs room is refused, what ends work is not.
+
+
+ONE = {"value": b"\1", "kind": ValueType.INTEGER}
+
+
+@pytest.fixture
+def s_only() -> Subject:
+    subject = Subject(EngineSubject(Rules()))
+    subject.set(JOB, b"\1", kind=ValueType.INTEGER)
+    subject.set(b"flag", b"\1", kind=ValueType.BOOLEAN)
+    subject.set(b"text", b"text")
+    subject.set(b"buried")
+    subject.bury(b"buried")
+    return subject
+
+
+def full_only(s_only: Subject) -> Subject:
+    assert isinstance(s_only.target, EngineSubject)
+    s_only.target.engine.context.read_only = True
+    return s_only
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(Function.SET, b"new", b"v"),
+        request(Function.NEXT, b"a"),
+        request(Function.ADD, JOB, **ONE),
+        request(Function.ADD, b"new", flags=Flag.OVERWRITE, **ONE),
+        request(Function.NOT, b"flag"),
+        request(Function.TRUNCATE, b"text", **ONE),
+        request(Function.RENAME, JOB, uri=b"new"),
+        request(Function.LINK, JOB, uri=b"new"),
+        request(Function.KICK, b"buried"),
+        request(Function.PAUSE, b"a", ttl=1),
+        request(Function.LIMIT, b"a", b'{"jobs":1}', kind=ValueType.STRING),
+        request(Function.TOUCH, JOB, ttl=1),
+        request(Function.BURY, b"buried", b"another reason"),
+        request(Function.DELETE, b"missing", flags=Flag.PERSIST),
+        request(Function.GET, JOB, timeout=SECOND),
+        request(Function.GET, JOB, timeout=START + SECOND, flags=Flag.UPDATE_TIMEOUT),
+        request(Function.GET, b"", uri=b"", timeout=SECOND),
+        request(Function.GET, b"", uri=b"", timeout=SECOND, flags=Flag.UPDATE_TIMEOUT),
+    ],
+    ids=lambda asked: Function(asked.function).name,
+)
+def test_read_only_engine_refuses_what_needs_room_and_changes_nothing(
+    s_only: Subject, asked: Request
+) -> None:
+    before = [s_only.pair(key) for key in (JOB, b"flag", b"text", b"buried")]
+    assert full_only(s_only).ask(asked).code == "read-only"
+    assert [s_only.pair(key) for key in (JOB, b"flag", b"text", b"buried")] == before
+    assert s_only.value(b"new") is None
+
+
+@pytest.mark.rule("GET: while the disk is nearly full it moves in memory only")
+@pytest.mark.parametrize("many", [False, True])
+def test_read_only_engine_does_not_fill_the_disk_by_reads(many: bool) -> None:
+    """A read moves the expiry of what has a ttl, but the log does not learn of it."""
+    written: list[bytes] = []
+
+    def append(data: bytes, _records: int, _now: int) -> int:
+        written.append(data)
+        return 0
+
+    settings = Settings()
+    engine = Engine(settings, new_journal(settings, append, b"12345678"))
+    put = request(Function.SET, b"k", b"v", ttl=SECOND, flags=Flag.PERSIST)
+    assert engine.handle("s", put, START)
+    get = request(Function.GET, b"k", uri=b"k" if many else None)
+    for second, read_only in enumerate((True, False)):
+        engine.context.read_only = read_only
+        before = len(written)
+        reply = engine.handle("s", get, START + second + 1)
+        while isinstance(reply, Scan):
+            reply = engine.step(reply, START + second + 1) or reply
+        entry = engine.store.find(b"k")
+        assert entry is not None
+        assert entry.expires == START + second + 1 + SECOND
+        assert (len(written) == before) == read_only
+
+
+# --- limit bounds ---------------------------------------------------------------------------------
+# LIMIT is bounded in memory and in the log, and refused on a disk that is nearly full.
+
+
+YEARS = 10 * 365 * 86_400 * SECOND
+NONE = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
+
+
+def limit(s_bounds: Subject, domain: bytes, value: bytes = b'{"jobs":7}') -> str:
+    return s_bounds.ask(request(Function.LIMIT, domain, value, kind=ValueType.STRING)).code
+
+
+def jobs_max(log: CompactedLog, domain: bytes = b"a") -> int:
+    return log.engine.store.rules.limits.of(domain).jobs
+
+
+def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
+    log.done(Function.LIMIT, domain, value, kind=ValueType.STRING)
+
+
+@pytest.mark.rule("LIMIT: at most 100,000 domains")
+def test_limit_bounds_domains(s_bounds: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.engine.handlers.domains.LIMITED_DOMAINS_MAX", 2)
+    assert [limit(s_bounds, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
+    assert limit(s_bounds, b"a", b'{"jobs":8}') == ""
+    assert limit(s_bounds, b"b", NONE) == ""
+    assert limit(s_bounds, b"c") == ""
+
+
+def test_limit_bounds_bytes(s_bounds: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fastjournald.engine.handlers.domains.LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000)
+    )
+    names = [b"%01000d" % number for number in range(3)]
+    assert [limit(s_bounds, name) for name in names] == ["", "", "busy"]
+
+
+def test_limit_is_refused_while_the_disk_is_nearly_full(s_bounds: Subject) -> None:
+    assert isinstance(s_bounds.target, EngineSubject)
+    s_bounds.target.engine.context.read_only = True
+    assert limit(s_bounds, b"a") == "read-only"
+    assert limit(s_bounds, b"a", b"{}") == ""
+
+
+def test_intervals_are_bounded_in_number_and_the_first_ends_early(
+    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.tables.domain_rules.INTERVALS_MAX", 2)
+    s_bounds = s_bounds.under(interval_us_default=10 * SECOND)
+    for name in (b"a", b"b", b"c"):
+        s_bounds.set(name + b":1:0:x")
+        s_bounds.set(name + b":1:0:y")
+        s_bounds.later(1)
+        assert s_bounds.jobs(name) == [name + b":1:0:x"]
+    assert s_bounds.jobs() == [b"a:1:0:y"]
+
+
+def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
+    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fastjournald.tables.domain_rules.INTERVALS_BYTES_MAX", 2 * (INTERVAL_BYTES + 1000)
+    )
+    s_bounds = s_bounds.under(interval_us_default=10 * SECOND)
+    assert isinstance(s_bounds.target, EngineSubject)
+    names = [b"%01000d" % number for number in range(3)]
+    for name in names:
+        s_bounds.set(name + b":1:0:x", flags=Flag.PERSIST)
+        s_bounds.set(name + b":1:0:y", flags=Flag.PERSIST)
+        s_bounds.later(1)
+        assert s_bounds.jobs(name) == [name + b":1:0:x"]
+    assert s_bounds.jobs() == [names[0] + b":1:0:y"]
+    s_bounds.target.restart(s_bounds.now)
+    limits = s_bounds.target.engine.store.rules.limits
+    assert [limits.waits_until(name) > 0 for name in names] == [True, False, True]
+    s_bounds.later(10 * SECOND)
+    assert s_bounds.jobs(names[2]) == [names[2] + b":1:0:y"]
+    assert (limits.intervals, limits.interval_bytes) == (1, INTERVAL_BYTES + 1000)
+
+
+def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s_bounds: Subject) -> None:
+    limit(s_bounds, b"a", b'{"interval_us":%d}' % SECOND)
+    for name in (b"x", b"y"):
+        s_bounds.set(b"a:1:0:" + name, flags=Flag.PERSIST)
+    s_bounds.later(YEARS)
+    assert s_bounds.jobs(b"a") == [b"a:1:0:x"]
+    assert isinstance(s_bounds.target, EngineSubject)
+    s_bounds.later(-YEARS)
+    s_bounds.target.restart(s_bounds.now)
+    assert s_bounds.jobs(b"a") == []
+    assert s_bounds.next(b"a").timeout == s_bounds.now + SECOND
+    s_bounds.later(SECOND)
+    assert s_bounds.jobs(b"a") == [b"a:1:0:y"]
+
+
+def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournal.cmdlog.recovery.replay_state.INTERVALS_MAX", 2)
+    state = ReplayState()
+    for number, key in enumerate((b"a:1:0:x", b"b:1:0:x", b"a:1:0:y", b"c:1:0:x")):
+        state.note_delivery(key, number)
+    assert state.delivered_at == {b"a": 2, b"c": 3}
+
+
+# --- compaction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_compaction_lets_no_limit_return(order: tuple[int, ...]) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    set_limit(log, b'{"jobs":3}')
+    first = log.roll()
+    set_limit(log, b'{"jobs":4}')
+    second = log.roll()
+    set_limit(log, NONE)
+    third = log.roll()
+    for at in order:
+        log.clean((first, second, third)[at])
+        log.check()
+    assert jobs_max(log) == 0
+
+
+def test_compaction_keeps_a_default_limit_while_a_rewritten_segment_has_another() -> None:
+    log = CompactedLog(cmdlog_seg_size=10_000)
+    set_limit(log, b'{"jobs":3}')
+    log.fill(30)
+    log.empty(18)
+    assert log.clean(log.roll()) == "rewritten"
+    set_limit(log, NONE)
+    log.fill(30, key=b"more/%d")
+    log.empty(18, key=b"more/%d")
+    assert log.clean(log.roll()) == "rewritten"
+    log.check()
+    assert jobs_max(log) == 0
+
+
+# --- memory bounds --------------------------------------------------------------------------------
+# Memory that requests leave behind is counted in bytes, and bounded for all connections.
+
+
+def code_of(engine: Engine, function: Function, key: bytes, **fields: object) -> str:
+    """The code of the reply; ``waits``: there is none yet."""
+    session: Hashable = fields.pop("session", "one")
+    asked = request(function, key, **fields)
+    reply = engine.handle(session, asked, START)
+    return decode_reply(reply).code if isinstance(reply, bytes) else "waits"
+
+
+def wait(engine: Engine, domain: bytes, **fields: object) -> str:
+    return code_of(engine, Function.NEXT, domain, flags=Flag.LISTEN, **fields)
+
+
+def test_waits_are_bounded_in_bytes_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_BYTES_MAX", 10_500)
+    engine = Engine()
+    longest = bytes(4000)
+    assert [wait(engine, longest + b"%d" % n, session=n) for n in range(3)] == [
+        *("waits", "waits", "busy")
+    ]
+    assert engine.waiters.bytes == 2 * (WAIT_BYTES + DOMAIN_BYTES + 4001)
+    # a short name has its price, too
+    assert wait(engine, b"") == "busy"
+    engine.end_session(0)
+    assert wait(engine, longest + b"1", session=5) == "waits"
+    assert engine.waiters.bytes == 2 * (WAIT_BYTES + 4001) + DOMAIN_BYTES
+    for session in (1, 5):
+        engine.end_session(session)
+    assert engine.waiters.bytes == 0
+
+
+def test_waits_count_their_options_and_keep_no_second_key() -> None:
+    engine = Engine()
+    options = b'{"attempts":2%s}' % (b" " * 4000)
+    asked = request(
+        *(Function.NEXT, b"d", options),
+        kind=ValueType.STRING,
+        flags=Flag.LISTEN | Flag.DATA,
+        uri=b"u",
+    )
+    assert engine.handle("one", asked, START) is None
+    (waiter,) = engine.waiters.all()
+    kept = waiter.request
+    assert (kept.key, kept.value, kept.second_key) == (b"d", options, None)
+    assert engine.waiters.bytes > WAIT_BYTES + DOMAIN_BYTES + len(options)
+    engine.end_session("one")
+    assert engine.waiters.bytes == 0
+    assert (kept.identifier, kept.timestamp, kept.flags & Flag.DATA) == (7, START, Flag.DATA)
+
+
+def test_pauses_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fastjournald.engine.handlers.domains.PAUSED_BYTES_MAX", 2 * (PAUSE_BYTES + 1000)
+    )
+    engine = Engine()
+    names = [b"%01000d" % number for number in range(3)]
+    codes = [code_of(engine, Function.PAUSE, name, ttl=SECOND) for name in names]
+    assert codes == ["", "", "busy"]
+    assert engine.store.rules.pauses.bytes == 2 * (PAUSE_BYTES + 1000)
+    # what is paused may be paused again, and what ends makes room
+    assert code_of(engine, Function.PAUSE, names[0], ttl=2 * SECOND) == ""
+    assert code_of(engine, Function.PAUSE, names[1], ttl=0) == ""
+    assert code_of(engine, Function.PAUSE, names[2], ttl=SECOND) == ""
+    engine.advance(START + 5 * SECOND)
+    assert engine.store.rules.pauses.bytes == 0
+
+
+def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.engine.handlers.lock_unlock.LOCKS_MAX", 2)
+    engine = Engine()
+    for key in (b"p", b"q", b"r"):
+        assert code_of(engine, Function.SET, key, value=b"v") == ""
+    codes = [code_of(engine, Function.LOCK, key, session=key) for key in (b"p", b"q", b"r")]
+    assert codes == ["", "", "busy"]
+    assert code_of(engine, Function.LOCK, b"p", session=b"p") == ""
+    engine.end_session(b"p")
+    assert code_of(engine, Function.LOCK, b"r", session=b"r") == ""
+
+
+def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound some are notified twice, and none is missed."""
+    monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.EARLY_DELIVERIES_BYTES_MAX", 3000)
+    engine = Engine()
+    keys = [b"%01000d" % number for number in range(10)]
+    for at, key in enumerate(keys):
+        assert code_of(engine, Function.SET, key, value=b"v") == ""
+        assert code_of(engine, Function.GET, key, flags=Flag.LISTEN, identifier=at) == ""
+    for round_ in (1, 2):
+        for key in keys:
+            asked = request(Function.SET, key, b"w", flags=Flag.OVERWRITE, at=START + round_)
+            engine.handle("one", asked, START)
+        if round_ == 1:
+            while engine.notifications.unmatched:
+                engine.notifications.match()
+    while engine.notifications.has_notifications("one"):
+        assert engine.notifications.pop("one", START)
+        assert engine.subscriptions.notifications_bytes <= 10 * 1300
+        engine.check()
+    assert engine.subscriptions.notifications_bytes <= 3000 + 1300
+    while engine.notifications.unmatched:
+        engine.notifications.match()
+    assert engine.subscriptions.notifications_bytes <= 10 * 1300
+    engine.check()

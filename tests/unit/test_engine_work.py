@@ -9,13 +9,12 @@ never ends too. A test elsewhere that is the case of a function has the mark ``b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
 from fastjournal import limits
-from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
+from fastjournal.limits import INSTANT_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from fastjournald.engine.engine import Scan
@@ -443,48 +442,7 @@ def test_expression_that_is_refused_counts_what_compiling_it_takes() -> None:
     assert daemon.store.work - before >= 7000
 
 
-def test_matching_and_telling_of_changes_counts() -> None:
-    daemon = Daemon()
-    flags = int(Flag.LISTEN) | Query.RANGE << QUERY_SHIFT
-    for identifier in range(100):
-        asked = Request(Function.GET, identifier, flags, NOW, b"", b"", count=0)
-        scan = daemon.engine.handle("listens", asked, NOW)
-        assert isinstance(scan, Scan)
-        while not isinstance(daemon.engine.step(scan, NOW), bytes):
-            pass
-    daemon.set(b"key")
-    before = daemon.store.work
-    while daemon.engine.notifications.unmatched:
-        daemon.engine.notifications.match()
-    matched = daemon.store.work - before
-    assert 100 <= matched <= 1000
-    assert daemon.engine.notifications.pop("listens", NOW)
-    assert daemon.store.work - before > matched
-
-
 # --- scans ----------------------------------------------------------------------------------------
-
-SCANS: dict[str, tuple[bytes, bytes | None, Query, int | None]] = {
-    "range": (b"", b"", Query.RANGE, None),
-    "expression": (b"[0-9]+5", None, Query.REGEX, None),
-    "leases": (b"", b"", Query.RANGE, INSTANT_MAX),
-}
-
-
-@pytest.mark.parametrize("name", SCANS)
-def test_step_of_a_scan_does_bounded_work_and_counts_it(name: str) -> None:
-    daemon = Daemon()
-    daemon.jobs(3 * NEXT, b"uri")
-    for at in range(10):
-        daemon.set(b"long/%04080d" % at)
-    key, last, query, timeout = SCANS[name]
-    flags = int(Flag.DATA | Flag.META) | query << QUERY_SHIFT
-    scan = daemon.ask(Function.GET, key, last, flags=flags, timeout=timeout, count=0)
-    assert isinstance(scan, Scan)
-    done: object = None
-    while done is None:
-        step = partial(daemon.engine.step, scan, daemon.now)
-        done = do_bounded(daemon, step, 2 * limits.SCAN_STEP_WORK)
 
 
 def test_scan_leaves_matches_that_take_long_to_a_thread_and_finds_what_matches() -> None:
@@ -504,43 +462,3 @@ def test_scan_leaves_matches_that_take_long_to_a_thread_and_finds_what_matches()
             threads += 1
     assert len(decode_reply(outcome).pairs or ()) == number // 2
     assert 2 <= threads <= number // 10
-
-
-# --- going on -------------------------------------------------------------------------------------
-
-
-def test_waiting_next_is_served_in_the_end_each_call_within_its_bound() -> None:
-    daemon = Daemon()
-    serve = serve_waiters_of_500_each_when_their_domain_resumes(daemon)
-    calls = 0
-    answered = 0
-    while daemon.engine.next_wake() == 0:
-        before = daemon.store.work
-        answers = serve()
-        assert daemon.store.work - before <= CALL_WORK_MAX
-        assert isinstance(answers, list)
-        answered += len(answers)
-        calls += 1
-    assert answered == 10
-    assert calls == 10, "one of 500 is more than the budget of one call"
-    assert daemon.store.leases.count == 10 * NEXT
-
-
-def test_timers_alone_apply_what_is_too_much_for_one_request() -> None:
-    daemon = Daemon()
-    daemon.jobs(MANY)
-    daemon.lease(MANY)
-    daemon.now = LATER + 10_000
-    daemon.ask(Function.NOP)
-    for number in range(50):
-        before = daemon.store.work
-        daemon.now += 1
-        daemon.ask(Function.NOP, session=number)
-        assert daemon.store.work - before == limits.REQUEST_WORK
-    parts = 0
-    while (wake := daemon.engine.next_wake()) is not None and wake <= daemon.now:
-        daemon.engine.advance(daemon.now)
-        parts += 1
-    assert parts == MANY * limits.ENTRY_WORK // limits.ADVANCE_WORK_MAX - 1
-    assert daemon.store.leases.count == 0
-    daemon.engine.check()

@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_NUMBER_MAX, pack_position
-from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pack_facts, pack_record
-from fastjournal.cmdlog.format.records import decode_record
-from fastjournal.limits import INSTANT_MAX
+from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES, pack_facts
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, AccessTimes, Entry, Extra
-from fastjournald.wal.journal import Journal
-
-HIGHEST = (255, INSTANT_MAX, ARRIVAL_MAX, INSTANT_MAX - 1, INSTANT_MAX - 2, 7)
-LAST_POSITION = pack_position(SEGMENT_NUMBER_MAX, 2**40 - 1)
+from fastjournald.tables.entry import CAUSES, STATE_NAMES, AccessTimes, Entry, EntryState, Extra
 
 
 def an_entry(*facts: int) -> Entry:
     return Entry(pack_facts(*facts), b"a:1:2:x", None, b"value", Domain(b"a"))
-
-
-def stored(journal: Journal, arrival: int) -> Entry:
-    entry = an_entry(1, 2, arrival, 4, 5, 6)
-    journal.stored(entry, 10)
-    return entry
-
-
-class Log:
-    """A journal whose records are kept."""
-
-    def __init__(self) -> None:
-        self.records: list[bytes] = []
-        self.journal = Journal(self.append, seed=b"12345678", lease_us=1)
-
-    def append(self, data: bytes, records: int, now: int) -> int:
-        self.records.append(data)
-        return pack_position(3, len(self.records))
-
-
-@pytest.mark.parametrize("facts", [HIGHEST, (0, 0, 0, 0, 0, 0), (1, 2, 3, 4, 5, 6)])
-def test_facts_are_what_was_packed(facts: tuple[int, ...]) -> None:
-    entry = an_entry(*facts)
-    assert facts == (
-        *(entry.priority, entry.not_before, entry.arrival),
-        *(entry.timestamp, entry.created, entry.value_type),
-    )
-    assert (entry.position, entry.record_bytes, entry.job_id) == (0, 0, b"")
-    assert not entry.persistent
-    assert (entry.modified, entry.accessed) == (entry.created, entry.created)
-
-
-@pytest.mark.parametrize("position", [0, pack_position(1, 8), LAST_POSITION])
-def test_facts_tell_of_the_record(position: int) -> None:
-    entry = an_entry(*HIGHEST)
-    entry.facts += pack_record(position >> 8, position & 0xFF, 2**32 - 1)
-    assert (entry.position, entry.record_bytes) == (position, 2**32 - 1)
-    entry.move_record(LAST_POSITION)
-    assert (entry.position, entry.record_bytes) == (LAST_POSITION, 2**32 - 1)
-    assert (entry.priority, entry.value_type) == (255, 7)
-
-
-def test_fact_of_an_entry_changes_and_the_others_stay() -> None:
-    entry = an_entry(1, 2, 3, 4, 5, 6)
-    entry.not_before = 20
-    entry.timestamp = 40
-    assert entry.facts == pack_facts(1, 20, 3, 40, 5, 6)
-    entry.reorder(10, 200)
-    assert entry.facts == pack_facts(10, 200, 3, 40, 5, 6)
 
 
 def test_facts_sort_by_priority_instant_and_arrival() -> None:
@@ -76,17 +22,6 @@ def test_facts_sort_by_priority_instant_and_arrival() -> None:
     assert [facts[:ORDER_BYTES] for facts in packed] == sorted(
         facts[:ORDER_BYTES] for facts in reversed(packed)
     )
-
-
-def test_null_object_of_cold_fields_cannot_be_written_to() -> None:
-    entry = an_entry(1, 2, 3, 4, 5, 6)
-    assert entry.extra is NOTHING
-    with pytest.raises(AttributeError):
-        NOTHING.token = 5
-    entry.own().token = 5
-    assert (entry.token, NOTHING.token) == (5, 0)
-    assert entry.own() is entry.extra
-    assert entry.extra == Extra(token=5)
 
 
 def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
@@ -106,38 +41,41 @@ def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
     assert entry.extra == Extra(changed=8, seen=9, token=5)
 
 
-def test_id_in_the_record_is_that_of_the_entry() -> None:
-    log = Log()
-    log.journal.ids.serial = ARRIVAL_MAX + 1
-    entries = [stored(log.journal, arrival) for arrival in (1, 2, 2, 7, ARRIVAL_MAX + 1)]
-    for entry, data in zip(entries, log.records, strict=True):
-        assert decode_record(data)[0].job_id == entry.job_id
-        assert (entry.record_bytes, entry.persistent) == (len(data), True)
-    assert len({entry.job_id for entry in entries}) == len(entries)
+# --- entry states ---------------------------------------------------------------------------------
+# States of an entry: the table of legal transitions by cause, and the one place of them.
 
 
-def test_id_is_kept_in_few_bytes_where_the_arrival_is_its_end() -> None:
-    log = Log()
-    first, second = (stored(log.journal, log.journal.ids.next_serial()) for _ in range(2))
-    assert first.run is second.run
-    assert len(first.run or b"") < 16
+STATES = sorted(value for name, value in vars(EntryState).items() if name.isupper())
 
 
-def test_ids_ascend_with_the_order_of_writing() -> None:
-    log = Log()
-    entries = [stored(log.journal, log.journal.ids.next_serial()) for _ in range(3)]
-    ids = [entry.job_id for entry in entries]
-    for entry in (entries[1], entries[0], entries[0]):
-        log.journal.stored(entry, 11)
-        ids.append(entry.job_id)
-    ids.append(stored(log.journal, log.journal.ids.next_serial()).job_id)
-    assert ids == sorted(set(ids))
+def entry_in(state: int) -> Entry:
+    facts = pack_facts(1, 2, 3, 4, 5, 6)
+    return Entry(facts, b"a:1:2:x", None, b"value", Domain(b"a"), state=state)
 
 
-def test_entry_stored_anew_keeps_its_facts() -> None:
-    log = Log()
-    entry = stored(log.journal, 3)
-    before = entry.facts[:FACTS_BYTES]
-    log.journal.stored(entry, 20)
-    assert entry.facts[:FACTS_BYTES] == before
-    assert entry.position == pack_position(3, 2)
+def test_transition_table_has_a_row_and_a_name_for_every_state() -> None:
+    assert list(range(len(STATES))) == STATES
+    assert len(STATE_NAMES) == len(STATES)
+    for cause in CAUSES.values():
+        assert len(cause) == len(STATES)
+    reached = {after for cause in CAUSES.values() for row in cause for after in row}
+    assert reached == set(STATES)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize(("before", "after"), list(product(STATES, STATES)))
+def test_transition_is_made_only_if_legal_for_its_cause(
+    before: int, after: int, cause: str
+) -> None:
+    legal = CAUSES[cause]
+    one, among = entry_in(before), entry_in(before)
+    if after in legal[before]:
+        one.move_to(after, legal)
+        Entry.move_all([among], after, legal)
+        assert one.state == among.state == after
+    else:
+        with pytest.raises(AssertionError):
+            one.move_to(after, legal)
+        with pytest.raises(AssertionError):
+            Entry.move_all([among], after, legal)
+        assert one.state == among.state == before

@@ -9,10 +9,14 @@ import pytest
 from fastjournal.cmdlog.format.endings import DELETED
 from fastjournal.cmdlog.format.layout import pack_position
 from fastjournal.cmdlog.format.packed_entry import pack_facts
+from fastjournal.protocol.constants import Function
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.signals import KEYS
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.lease_journal import LeaseJournal
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 NOW = 10
 
@@ -108,3 +112,66 @@ def test_journal_leaves_those_out_of_a_lease_that_are_not_persistent() -> None:
     # the lease, and the attempt of one
     assert log.appended == 1 + 2
     assert list(log.journal.records.amended.values()) == [persistent]
+
+
+# --- signals --------------------------------------------------------------------------------------
+# Signals: bits that tell the tasks of the daemon what there is to do.
+
+
+JOB = b"a:1:0:x"
+LATER = b"a:1:%d:y" % (START + 5 * SECOND)
+
+
+class Signalling(Subject):
+    """An engine, and the signals that were not taken yet."""
+
+    def __init__(self, *, cold: bool = False) -> None:
+        self.subject = EngineSubject(Rules(), checks=False, cold=cold)
+        self.engine = self.subject.engine
+        super().__init__(self.subject)
+        # time was never applied before the first request
+        self.ask(request(Function.NOP))
+        self.taken()
+
+    def taken(self) -> int:
+        """The signals since the last time."""
+        return self.engine.signals.take()
+
+
+@pytest.fixture
+def s_signals() -> Signalling:
+    return Signalling()
+
+
+def test_keys_that_came_or_went_signal_when_they_are_many(
+    s_signals: Signalling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.tables.key_table.FRESH_KEYS_MAX", 2)
+    monkeypatch.setattr("fastjournald.tables.key_table.GONE_KEYS_MAX", 1)
+    s_signals.set(b"a")
+    s_signals.set(b"b")
+    assert s_signals.taken() == 0
+    s_signals.set(b"c")
+    assert s_signals.taken() == KEYS
+    s_signals.delete(b"c")
+    assert s_signals.taken() == 0, "it was fresh"
+    while s_signals.engine.store.keys.sorted_keys().merge(10):
+        pass
+    s_signals.delete(b"b")
+    assert s_signals.taken() == 0
+    s_signals.delete(b"a")
+    assert s_signals.taken() == KEYS
+
+
+def test_keys_that_went_by_rename_signal_when_they_are_many(
+    s_signals: Signalling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.tables.key_table.GONE_KEYS_MAX", 1)
+    s_signals.set(b"a")
+    s_signals.set(b"b")
+    while s_signals.engine.store.keys.sorted_keys().merge(10):
+        pass
+    assert s_signals.ask(request(Function.RENAME, b"a", uri=b"c", at=s_signals.now)).error == ""
+    assert s_signals.taken() == 0
+    assert s_signals.ask(request(Function.RENAME, b"b", uri=b"d", at=s_signals.now)).error == ""
+    assert s_signals.taken() == KEYS

@@ -15,9 +15,10 @@ from fastjournald.engine.key_filter import (
     LongMatches,
     expression_filter,
     literal_prefix,
-    prefix_stop,
     range_filter,
+    re2_options,
 )
+from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, SetSearch, memory_of
 
 
 def matching(expression: bytes) -> KeyFilter:
@@ -32,57 +33,10 @@ def between(first: bytes, last: bytes) -> KeyFilter:
     return found
 
 
-def test_range_holds_both_of_its_ends() -> None:
-    found = between(b"b", b"d")
-    assert [key for key in (b"a", b"b", b"c", b"d", b"d\0", b"e") if found.matches(key)] == [
-        b"b",
-        b"c",
-        b"d",
-    ]
-
-
-def test_empty_second_key_is_no_upper_end_and_an_empty_first_one_is_the_start() -> None:
-    assert between(b"b", b"").matches(b"\xff" * 5000)
-    assert not between(b"b", b"").matches(b"a")
-    assert between(b"", b"b").matches(b"\0")
-
-
-def test_range_that_ends_before_it_begins_is_empty() -> None:
-    found = between(b"c", b"a")
-    assert not any(found.matches(key) for key in (b"a", b"b", b"c"))
-
-
 def test_bound_that_is_too_long_is_bad_key() -> None:
     for first, last in ((b"k" * (KEY_BYTES_MAX + 1), b""), (b"", b"k" * (KEY_BYTES_MAX + 1))):
         assert str(range_filter(first, last)).startswith("bad-key ")
     between(b"k" * KEY_BYTES_MAX, b"k" * KEY_BYTES_MAX)
-
-
-def test_expression_is_found_anywhere_and_byte_by_byte() -> None:
-    found = matching(b"b.d")
-    assert found.matches(b"abcde")
-    assert found.matches(b"ab\xe9d")
-    assert not found.matches(b"ab\xc3\xa9d")
-    assert matching(b"").matches(b"anything")
-
-
-@pytest.mark.parametrize(
-    ("expression", "reason"),
-    [
-        (b"(", "missing ): ("),
-        (b"a**", "bad repetition operator: **"),
-        (b"[z-a]", "invalid character class range: z-a"),
-        (b"(a)\\1", "invalid escape sequence: \\1"),
-        (b"a(?=b)", "invalid perl operator: (?="),
-        (b"(\xff", "missing ): (\xff"),
-        (b"a{1001}", "invalid repetition size: {1001}"),
-    ],
-)
-def test_expression_that_is_none_is_bad_regex_with_the_reason_of_re2(
-    expression: bytes, reason: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert expression_filter(expression) == f"bad-regex {reason}"
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
@@ -158,15 +112,6 @@ def test_expression_that_is_too_long_is_bad_regex() -> None:
     assert str(expression_filter(b"k" * (EXPRESSION_BYTES_MAX + 1))).startswith("bad-regex ")
 
 
-def test_search_that_leaves_its_memory_says_nothing_and_is_right(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    found = matching(b"[ab]*a[ab]{179}c")
-    assert not found.matches(b"ab" * 2048)
-    assert found.matches(b"ab" * 2000 + b"c")
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("expression", "prefix"),
     [
@@ -202,13 +147,6 @@ def test_search_that_leaves_its_memory_says_nothing_and_is_right(
 )
 def test_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
     assert literal_prefix(expression) == prefix
-
-
-def test_fixed_start_bounds_the_range() -> None:
-    found = matching(b"^pages:0")
-    assert (found.start, found.stop) == (b"pages:0", b"pages:1")
-    assert prefix_stop(b"a\xff\xff") == b"b"
-    assert prefix_stop(b"\xff") is prefix_stop(b"") is None
 
 
 def test_rest_of_a_range_behind_a_key_begins_just_behind_it() -> None:
@@ -247,3 +185,84 @@ def test_range_of_an_expression_leaves_out_no_key_that_it_matches(
     plain = re2.compile(expression, options)
     for key in keys:
         assert found.matches(key) == (plain.search(key) is not None)
+
+
+# --- regex sets -----------------------------------------------------------------------------------
+# Expressions matched together find what each finds alone, and equal sets are shared.
+
+
+SETS_EXPRESSIONS = [
+    b"a", b"^a", b"a$", b"b+c", b"(a|b)*c", b".", b"^$", b"", b"[^a]", b"a{3}", b"\\xff", b"(?i)AB",
+    b"^ab|^ba", b"\\bab\\b", b"a.c", b"(?s).\n", b"\xe4",
+]  # fmt: skip
+
+
+def selected(expression: bytes) -> KeyFilter:
+    wanted = expression_filter(expression)
+    assert isinstance(wanted, KeyFilter)
+    return wanted
+
+
+def found_in(search: SetSearch[int], key: bytes) -> list[int]:
+    return sorted(one for part in search.parts for one in part.found_in(key))
+
+
+@given(
+    st.lists(st.sampled_from(SETS_EXPRESSIONS), max_size=30),
+    st.lists(st.integers(0, 29), max_size=20),
+    st.lists(st.binary(max_size=6) | st.text("abc", max_size=6).map(str.encode), max_size=8),
+)
+def test_expression_sets_find_what_each_expression_finds(
+    expressions: list[bytes], ended: list[int], keys: list[bytes]
+) -> None:
+    sets = CompiledSets()
+    search: SetSearch[int] = SetSearch("session", sets)
+    standing = dict(enumerate(expressions))
+    for number, expression in standing.items():
+        search.add(expression, selected(expression).instructions, number)
+    for number in ended:
+        if number in standing:
+            search.remove(standing.pop(number), number)
+    for key in keys:
+        assert found_in(search, key) == [
+            number
+            for number, expression in standing.items()
+            if selected(expression).matches_inside(key) and selected(expression).matches(key)
+        ]
+    search.clear()
+    assert (len(sets), sets.bytes) == (0, 0)
+
+
+def test_expression_sets_are_shared_by_those_who_have_the_same() -> None:
+    sets = CompiledSets()
+    searches: list[SetSearch[int]] = [SetSearch(session, sets) for session in range(100)]
+    for search in searches:
+        for expression in (b"a", b"b"):
+            search.add(expression, selected(expression).instructions, 1)
+    assert len(sets) == 1
+    assert len({part.compiled for search in searches for part in search.parts}) == 1
+    key = b"xa"
+    assert all(found_in(search, key) == [1] for search in searches)
+    compiled = searches[0].parts[0].compiled
+    assert compiled is not None
+    assert compiled.work(key) == 1
+    assert compiled.work(b"xa" * 1000) > 1
+    for search in searches:
+        search.clear()
+    assert (len(sets), sets.bytes) == (0, 0)
+
+
+def test_expression_set_has_the_memory_that_its_automaton_needs() -> None:
+    literal = bytes(range(0x80, 0x100))
+    one = b"[ab]*" + literal
+    compiled = CompiledSet((one,), 1)
+    assert compiled.bytes > memory_of(1), "with so little it was not made"
+    compiled.users = 1
+    for tail in (literal, literal[:-1]):
+        key = b"ab" * 1500 + tail
+        assert bool(compiled.search(key)) == (
+            re2.search(one, key, re2_options(1 << 20)) is not None
+        )
+    largest = b"|".join([b"x%d" % number for number in range(40)])
+    instructions = selected(largest).instructions
+    assert CompiledSet((largest,), instructions).bytes == memory_of(instructions)

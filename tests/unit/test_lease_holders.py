@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from fastjournal.limits import WORKERS_MAX
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.limits import INSTANT_MAX, SCAN_LEASES_MAX, WORKERS_MAX
+from fastjournal.protocol import Reply, Request, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournald.engine.engine import Engine, Scan
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.unit.lines import lines_of
 
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:1:0:x"]
 LEASE = 60 * SECOND
@@ -32,12 +35,6 @@ def leases_of(s: Subject) -> Any:
 def check(s: Subject) -> None:
     assert isinstance(s.target, EngineSubject)
     s.target.engine.check()
-
-
-def unchecked(s: Subject) -> None:
-    """Check no invariants: it would take most of the time of a test with thousands of requests."""
-    assert isinstance(s.target, EngineSubject)
-    s.target.checks = False
 
 
 def end_session(s: Subject, session: str) -> None:
@@ -148,17 +145,6 @@ def test_stats_of_workers_is_bounded_and_says_so(s: Subject, leasing: int) -> No
     assert {row[5] for row in workers(s) if row[2]} <= {2}
 
 
-def test_stats_of_workers_counts_all_leases_of_each(s: Subject) -> None:
-    unchecked(s)
-    for number in range(3000):
-        s.set(b"c:1:0:%d" % number)
-    for session in ("one", "two"):
-        for _ in range(1500):
-            lease(s, session, b"c")
-    assert [row[:3] for row in workers(s)] == [("peer of one", 1, 1500), ("peer of two", 1, 1500)]
-    assert not is_cut(s)
-
-
 def test_holder_shows_the_begin_of_its_oldest_lease_in_whatever_order_it_got_them(
     s: Subject,
 ) -> None:
@@ -194,105 +180,6 @@ def test_holder_shows_the_begin_of_its_oldest_lease_in_whatever_order_it_got_the
     assert [row[:5] for row in workers(s)] == [("peer of new", 1, 1, 7 * SECOND, "d")]
 
 
-def test_renewal_of_the_last_lease_of_several_is_counted(s: Subject) -> None:
-    token = lease(s, "one", b"a", 2)
-    assert not s.delete(KEYS[1], token=token)
-    touch = request(Function.TOUCH, KEYS[0], flags=Flag.WORKED_ON, timeout=token, ttl=2 * LEASE)
-    assert not s.ask(touch, "one").error
-    check(s)
-    assert workers(s) == [("peer of one", 1, 1, 0, "a", 0)]
-
-
-def test_lease_from_before_the_start_has_no_begin_when_it_is_renewed(s: Subject) -> None:
-    assert isinstance(s.target, EngineSubject)
-    s.set(b"p:1:0:x", flags=Flag.PERSIST)
-    token = lease(s, "one", b"p")
-    s.target.restart(s.now)
-    leases_of(s).name_of = lambda session: f"peer of {session}"
-    assert holder(s, b"p:1:0:x") == (0, "", 0)
-    s.later(SECOND)
-    s.get(b"p:1:0:x")
-    touch = request(Function.TOUCH, b"p:1:0:x", flags=Flag.WORKED_ON, timeout=token, ttl=LEASE)
-    assert not s.ask(touch, "two").error
-    assert holder(s, b"p:1:0:x") == (0, "peer of two", 1)
-    assert workers(s) == [("peer of two", 1, 1, 0, "p", 0)]
-    check(s)
-
-
-def collide(s: Subject) -> None:
-    """Let all leases have one token: their counter repeats after a thousand lease operations."""
-    assert isinstance(s.target, EngineSubject)
-    tokens = s.target.engine.context.tokens
-    tokens.count = 0
-
-
-@pytest.mark.parametrize("second", ["one", "two"])
-def test_lease_operations_of_one_token_are_counted_apart(s: Subject, second: str) -> None:
-    s.set(b"b:1:0:y")
-    first = lease(s, "one", b"a", 2)
-    s.later(1)
-    collide(s)
-    reply = s.ask(request(Function.NEXT, b"", timeout=LEASE - 1, count=2), second)
-    assert reply.timeout == first
-    check(s)
-    assert holder(s, KEYS[0]) == (0, "peer of one", 1)
-    assert holder(s, KEYS[2]) == (1, f"peer of {second}", 1)
-    expected = (
-        [("peer of one", 4, 0)]
-        if second == "one"
-        else [("peer of one", 2, 0), ("peer of two", 2, 1)]
-    )
-    assert [(row[0], *row[2:4]) for row in workers(s)] == expected
-    # each of them can be renewed, and that again
-    for key in (KEYS[0], KEYS[2]):
-        touch = request(Function.TOUCH, key, flags=Flag.WORKED_ON, timeout=first, ttl=LEASE)
-        renewed = s.ask(touch, second).timeout
-        assert s.ask(touch, second).timeout == renewed == s.meta(key).worked_on_until_us
-        check(s)
-    for key in (KEYS[1], b"b:1:0:y"):
-        assert not s.delete(key, token=first)
-        check(s)
-    s.later(2 * LEASE)
-    s.ask(request(Function.NOP))
-    assert workers(s) == []
-    check(s)
-
-
-def test_lease_of_many_domains_ends_in_constant_time_each(
-    s: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Domains of one token, by equal deadlines and a counter that repeats, are as many as leases.
-
-    No list of them is searched: what counts a lease operation has hashed domains only.
-    """
-    unchecked(s)
-    # leases end by the names of domains: the opposite of the order in which they begin here
-    names = [b"m%04d" % number for number in reversed(range(2000))]
-    for name in names:
-        s.set(name + b":1:0:x")
-    for key in KEYS:
-        s.delete(key)
-    for _ in range(len(names) // 500):
-        collide(s)
-        lease(s, "one", count=500)
-    asked = 0
-    kind = type(leases_of(s)._plain)
-
-    def counted(one: object, other: object) -> bool:
-        nonlocal asked
-        asked += 1
-        return one is other
-
-    monkeypatch.setattr(kind, "__eq__", counted, raising=False)
-    monkeypatch.setattr(kind, "__hash__", object.__hash__, raising=False)
-    s.later(2 * LEASE)
-    assert isinstance(s.target, EngineSubject)
-    while s.stats(b"")["worked_on"]:
-        s.target.advance(s.now)
-    assert workers(s) == []
-    assert asked < len(names)
-
-
 def test_lease_of_several_domains_keeps_its_holder_until_the_last_ends(s: Subject) -> None:
     token = lease(s, "one", count=3)
     assert workers(s) == [("peer of one", 1, 3, 0, "a", 0)]
@@ -301,34 +188,6 @@ def test_lease_of_several_domains_keeps_its_holder_until_the_last_ends(s: Subjec
     assert workers(s) == [("peer of one", 1, 1, 0, "b", 0)]
     assert not s.delete(KEYS[2], token=token)
     assert workers(s) == []
-
-
-def test_holder_ends_where_entries_of_two_domains_were_renamed_into_one(s: Subject) -> None:
-    token = lease(s, "one", count=3)
-    assert not s.rename(KEYS[2], b"a:1:0:z")
-    assert workers(s) == [("peer of one", 1, 3, 0, "a", 0)]
-    for key in (*KEYS[:2], b"a:1:0:z"):
-        assert not s.delete(key, token=token)
-    assert not leases_of(s).holding
-    check(s)
-    assert workers(s) == []
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_holder_stays_until_the_last_lease_of_superseded_entries_ends(
-    s: Subject, number: int
-) -> None:
-    for key in KEYS:
-        assert not s.set(key, flags=Flag.OVERWRITE, uri=b"uri of " + key, at=START + 1)
-    token = lease(s, "one", count=3)
-    for place, key in enumerate(KEYS[:number]):
-        assert not s.set(b"c:1:0:%d" % place, uri=b"uri of " + key, at=START + 2)
-    for left, key in zip((3, 2, 1), reversed(KEYS), strict=True):
-        assert holder(s, key) == (0, "peer of one", 1)
-        assert [row[:3] for row in workers(s)] == [("peer of one", 1, left)]
-        assert not s.delete(key, token=token)
-    assert not leases_of(s).holding
-    check(s)
 
 
 def test_repeat_of_a_touch_makes_no_token_for_a_client_that_has_hung_up(s: Subject) -> None:
@@ -342,3 +201,67 @@ def test_repeat_of_a_touch_makes_no_token_for_a_client_that_has_hung_up(s: Subje
     assert s.ask(touch, "gone").timeout == second
     third = s.ask(touch, "here").timeout
     assert third == s.meta(KEYS[0]).worked_on_until_us != second
+
+
+# --- lease tokens ---------------------------------------------------------------------------------
+# Lease tokens: a free one is always found, in bounded work, and never before the asked end.
+
+
+NOW = 1_790_000_000_000_000
+FOREVER = INSTANT_MAX
+JOBS = 1000
+"""As many as there are tokens with the same millisecond."""
+
+LINES_AN_ENTRY = 250
+
+
+def ask(engine: Engine, function: Function, key: bytes = b"", **fields: object) -> Reply:
+    request = Request(function, timestamp=NOW, key=key, **fields)
+    answer = engine.handle("s", request, NOW)
+    while isinstance(answer, Scan):
+        answer = engine.step(answer, NOW) or answer
+    assert isinstance(answer, bytes)
+    reply = decode_reply(answer)
+    assert reply.error == ""
+    return reply
+
+
+def key_of(number: int) -> bytes:
+    return b"d:1:0:%04d" % number
+
+
+def leased_for_ever(number: int) -> Engine:
+    """An engine whose jobs have used up all tokens of the last millisecond, one after the other."""
+    engine = Engine()
+    for at in range(number):
+        ask(engine, Function.SET, key_of(at), value_type=0)
+        token = ask(engine, Function.GET, key_of(at), timeout=FOREVER).timeout
+        ask(engine, Function.RELEASE, key_of(at), flags=Flag.WORKED_ON, timeout=token)
+    return engine
+
+
+def test_token_search_ends_where_entries_hold_all_of_the_saturated_millisecond() -> None:
+    engine = leased_for_ever(JOBS)
+    before = {entry.extra.token_before for entry in engine.store}
+    assert len(before) == JOBS
+    # there is no such microsecond in what is left behind the last whole millisecond
+    engine.context.tokens.count = 998
+    flags = Query.RANGE << QUERY_SHIFT
+    fields = {"key": b"d", "second_key": b"e", "flags": flags, "timeout": FOREVER, "count": 0}
+    with lines_of(LINES_AN_ENTRY * SCAN_LEASES_MAX):
+        reply = ask(engine, Function.GET, **fields)
+    assert len(reply.pairs or ()) == JOBS
+    assert reply.timeout not in before
+    assert 0 < (reply.timeout or 0) <= INSTANT_MAX
+    engine.check()
+
+
+def test_token_search_ends_where_entries_hold_all_of_a_usual_millisecond() -> None:
+    engine = leased_for_ever(JOBS)
+    base = (NOW // 1000 + 5) * 1000
+    for at, entry in enumerate(engine.store):
+        entry.own().token_before = base + at
+    entries = list(engine.store)
+    with lines_of(LINES_AN_ENTRY * JOBS):
+        token = engine.context.tokens.issue(entries, base)
+    assert token // 1000 == base // 1000 + 1, "never earlier than asked for"

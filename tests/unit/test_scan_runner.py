@@ -20,14 +20,21 @@ from fastjournal.limits import (
     GONE_KEYS_MAX,
     KEY_BYTES_MAX,
     RELIEVED_KEYS,
-    SORTED_KEYS,
     TURN_WORK,
 )
 from fastjournal.protocol import Function
 from fastjournald.admission.turn_budget import Share, TurnBudget
 from fastjournald.engine.engine import Engine, Settings
+from fastjournald.engine.handlers.scan.page import (
+    DOMAINS,
+    EXPRESSION,
+    RANGE,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+)
 from fastjournald.runtime import Counters
-from fastjournald.tasks.scan_runner import ScanRunner
+from fastjournald.tasks.scan_runner import Place, ScanQueue, ScanRunner
 
 NUMBER = 20_000
 
@@ -114,45 +121,6 @@ def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_few_and_long(
     assert len(index.gone) == number - taken
 
 
-async def test_sorted_runs_of_long_keys_are_merged_by_their_bytes_without_an_idle_moment(
-    autojump_clock: MockClock,
-) -> None:
-    """Entries that are deleted leave their keys in runs, where nothing else has them."""
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
-    index.pending += [b"%d" % at * (KEY_BYTES_MAX // 4) for at in range(1000, 9000)]
-    index.sort_pending(NUMBER)
-    assert index.run_keys < limits.RUN_KEYS_KEPT
-    assert index.run_bytes > 8000 * KEY_BYTES_MAX
-    runtime: Any = SimpleNamespace(
-        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
-    )
-    waits: Any = None
-    with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ScanRunner(runtime, waits, waits).keep_index)
-            while index.run_bytes > limits.RUN_BYTES_KEPT:
-                await trio.sleep(0.001)
-                engine.counters.requests[Function.SET] += 1
-            nursery.cancel_scope.cancel()
-    assert index.run_keys > 0.9 * limits.RUN_BYTES_KEPT / (KEY_BYTES_MAX + 100)
-
-
-def test_fresh_keys_get_into_a_run_where_they_are_too_many() -> None:
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
-    waits: Any = None
-    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
-    index.fresh |= {b"%d" % at: True for at in range(FRESH_KEYS_MAX)}
-    runner = ScanRunner(runtime, waits, waits)
-    runner.relieve_index()
-    assert len(index.fresh) == FRESH_KEYS_MAX
-    index.fresh[b"one more"] = True
-    runner.relieve_index()
-    assert len(index.fresh) == FRESH_KEYS_MAX + 1 - SORTED_KEYS
-    assert 0 < engine.store.work <= TURN_WORK
-
-
 @pytest.mark.parametrize("keys_a_ms", [1, 20])
 async def test_sorted_runs_become_few_keys_beside_a_stream_without_an_idle_moment(
     keys_a_ms: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
@@ -187,3 +155,66 @@ async def test_sorted_runs_become_few_keys_beside_a_stream_without_an_idle_momen
                 assert len(index.gone) < GONE_KEYS_KEPT + GONE_KEYS_LEFT
             nursery.cancel_scope.cancel()
     assert noted > 100
+
+
+# --- scan queue -----------------------------------------------------------------------------------
+# Scan queue: scans take turns for its places; those of clients that may have gone come last.
+
+
+def stays() -> bool:
+    return False
+
+
+async def test_scan_queue_keeps_no_place_for_a_scan_that_was_cancelled() -> None:
+    queue = ScanQueue(1)
+    held, other = Place(queue, stays), Place(queue, stays)
+    await held.enter()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Place(queue, stays).enter)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    held.leave()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await Place(queue, stays).enter()
+    assert scope.cancelled_caught
+    with trio.fail_after(5):
+        await other.enter()
+    other.leave()
+    other.leave()
+    await held.enter()
+    with trio.move_on_after(0.01) as waited:
+        await other.enter()
+    assert waited.cancelled_caught, "a place was left twice"
+
+
+# --- scan cursor ----------------------------------------------------------------------------------
+# Cursors: their bytes, and that nothing else is taken for one.
+
+
+GOLDEN = [
+    (Cursor(RANGE, 4, b"k7", b""), "01010004 0002 6b37 0000 0484044b"),
+    (Cursor(EXPRESSION, 0xFFFF, b"\xff\0", b"a|b"), "0102ffff 0002 ff00 0003 617c62 d1e5ca34"),
+    (Cursor(DOMAINS, 1, b"pages", b"p"), "01030001 0005 7061676573 0001 70 1ee8c68e"),
+]
+KINDS = (RANGE, EXPRESSION, DOMAINS)
+
+
+def decode(data: bytes) -> Cursor | None:
+    return decode_cursor(data, *KINDS)
+
+
+@pytest.mark.parametrize(
+    "cursor", [cursor for cursor, _ in GOLDEN], ids=["range", "expression", "domains"]
+)
+def test_cursor_cut_short_longer_or_changed_anywhere_is_none(cursor: Cursor) -> None:
+    data = encode_cursor(cursor)
+    for end in range(len(data)):
+        assert decode(data[:end]) is None
+    assert decode(data + b"\0") is None
+    for at in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            assert decode(bytes(changed)) is None

@@ -20,21 +20,6 @@ HOURS = 7200 * SECOND
 # --- a step ahead, as where the machine was suspended ---------------------------------------------
 
 
-@pytest.mark.rule("Steps of the clock: lease")
-def test_lease_outlives_a_step_ahead_by_the_rest_of_its_length(s: Subject) -> None:
-    s.set(JOB)
-    token = s.lease(timeout=5 * SECOND)
-    s.later(2 * SECOND)
-    s.clock_steps(HOURS)
-    assert s.jobs() == []
-    assert s.meta(JOB).worked_on_until_us == token, "its token stays"
-    s.now = token + HOURS - 1
-    assert s.jobs() == []
-    s.later(1)
-    assert s.jobs() == [JOB]
-    assert s.meta(JOB).attempts == 1, "its worker has not renewed it: it is lost"
-
-
 @pytest.mark.parametrize("step", [HOURS, -HOURS], ids=["ahead", "back"])
 @pytest.mark.rule("Steps of the clock: lease")
 def test_lease_is_renewed_and_completed_with_its_token_behind_a_step(s: Subject, step: int) -> None:
@@ -82,18 +67,6 @@ def test_repeated_touch_of_a_moved_lease_gets_a_token_that_is_its_end(s: Subject
     again = s.touch(JOB, token, ttl=10 * SECOND)
     assert again.timeout is not None
     assert s.now + 10 * SECOND <= again.timeout < s.now + 10 * SECOND + 2000
-
-
-@pytest.mark.rule(
-    "Steps of the clock: delay of a RELEASE, back-off too", "Steps of the clock: pause"
-)
-def test_delay_and_pause_are_over_behind_a_step_ahead_that_was_longer(s: Subject) -> None:
-    s.set(JOB)
-    s.release(JOB, s.lease(), ttl=60 * SECOND)
-    s.set(b"b:1:0:x")
-    s.pause(b"b", 60 * SECOND)
-    s.clock_steps(HOURS)
-    assert sorted(s.jobs(count=2)) == [JOB, b"b:1:0:x"], "a suspended machine has waited"
 
 
 @pytest.mark.rule(
@@ -160,16 +133,6 @@ def test_instant_of_a_key_comes_once_more_behind_a_step_back(s: Subject) -> None
     assert s.jobs() == [late]
 
 
-@pytest.mark.rule("Steps of the clock: delay of a RELEASE, back-off too")
-def test_delay_ends_no_earlier_than_the_instant_of_the_key(s: Subject) -> None:
-    key = b"a:1:%d:x" % (START + SECOND)
-    s.set(key)
-    s.later(SECOND)
-    s.release(key, s.lease(), ttl=5 * SECOND)
-    s.clock_steps(-100 * SECOND)
-    assert s.meta(key).not_before_us == START + SECOND
-
-
 def test_delay_of_leased_and_buried_work_moves_too(s: Subject) -> None:
     for key in (JOB, OTHER):
         s.set(key)
@@ -232,15 +195,6 @@ def test_newer_work_waits_for_a_moved_lease_on_its_uri(s: Subject, step: int) ->
     assert s.value(JOB) is None
 
 
-def test_steps_ahead_and_back_leave_a_lease_as_it_was(s: Subject) -> None:
-    s.set(JOB)
-    token = s.lease(timeout=5 * SECOND)
-    s.clock_steps(HOURS)
-    s.clock_steps(-HOURS)
-    s.now = token
-    assert s.jobs() == [JOB]
-
-
 # --- a clock that was ahead, and set right before a start -----------------------------------------
 
 
@@ -262,32 +216,6 @@ def keep(s: Subject, key: bytes, **fields: Any) -> None:
     assert s.set(key, flags=Flag.PERSIST, **fields) == ""
 
 
-def test_lease_of_a_clock_that_was_ahead_begins_anew_with_its_token(kept: Subject) -> None:
-    s = kept
-    keep(s, JOB)
-    token = s.lease(timeout=5 * SECOND)
-    s.later(4 * SECOND)
-    restarted(s, -HOURS)
-    s.later(5 * SECOND - 1)
-    assert s.jobs() == []
-    restarted(s, 0)
-    assert s.delete(JOB, token=token) == "", (
-        "the second start begins nothing anew, and loses nothing"
-    )
-
-
-def test_lease_of_a_clock_that_was_ahead_is_lost_at_its_full_length(kept: Subject) -> None:
-    s = kept
-    keep(s, JOB)
-    token = s.lease(timeout=5 * SECOND)
-    restarted(s, -HOURS)
-    s.later(token - START)
-    assert s.jobs() == [JOB]
-    assert s.meta(JOB).attempts == 1
-    restarted(s, 0)
-    assert s.meta(JOB).attempts == 1, "the log says so, too"
-
-
 def test_lease_that_was_renewed_ahead_begins_anew_from_there(kept: Subject) -> None:
     s = kept
     keep(s, JOB)
@@ -296,19 +224,6 @@ def test_lease_that_was_renewed_ahead_begins_anew_from_there(kept: Subject) -> N
     s.later(20 * SECOND - 1)
     assert s.jobs() == []
     s.later(1002)
-    assert s.jobs() == [JOB]
-
-
-def test_lease_from_before_the_clock_was_ahead_is_as_it_was(kept: Subject) -> None:
-    s = kept
-    keep(s, JOB)
-    token = s.lease(timeout=10 * SECOND)
-    s.later(5 * SECOND)
-    keep(s, OTHER)
-    restarted(s, -3 * SECOND)
-    s.now = token - 1
-    assert s.jobs() == [OTHER]
-    s.later(1)
     assert s.jobs() == [JOB]
 
 
@@ -371,16 +286,6 @@ def test_lease_that_a_step_moved_is_returned_at_a_start_behind_its_end(kept: Sub
     assert s.meta(b"b:1:0:x").attempts == 1, "this one was lost as ever"
     restarted(s, 0)
     assert s.meta(JOB).attempts == 0
-
-
-def test_lease_that_a_step_moved_is_renewed_behind_a_restart(kept: Subject) -> None:
-    s = kept
-    keep(s, JOB)
-    token = s.lease(timeout=5 * SECOND)
-    s.clock_steps(HOURS)
-    s.later(4 * SECOND)
-    restarted(s, 0)
-    assert s.touch(JOB, token, ttl=5 * SECOND).error == ""
 
 
 # --- subscriptions --------------------------------------------------------------------------------

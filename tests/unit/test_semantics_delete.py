@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from fastjournal import limits
+from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.unit.engine_work import Daemon, do_bounded, key_of
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -28,84 +34,7 @@ def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: 
     assert s.jobs() == []
 
 
-def test_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
-    s.set(JOB, uri=URI, at=START)
-    s.delete(URI, at=START + 5)
-    assert s.set(URI, at=START) == ""
-    assert s.set(JOB, at=START + 5) == "stale"
-
-
-@pytest.mark.rule(
-    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
-)
-def test_delete_with_a_smaller_timestamp_is_stale(s: Subject) -> None:
-    s.set(b"p", at=START)
-    assert s.delete(b"p", at=START - 1) == "stale"
-    assert s.value(b"p") == b"v"
-
-
-def test_delete_with_the_entrys_timestamp_wins(s: Subject) -> None:
-    s.set(b"p", at=START)
-    assert s.delete(b"p", at=START) == ""
-    assert s.value(b"p") is None
-
-
-def test_entry_worked_on_can_be_deleted_without_a_token(s: Subject) -> None:
-    s.set(JOB, at=START)
-    token = s.lease()
-    assert s.delete(JOB, at=START + 1) == ""
-    assert s.delete(JOB, token=token, at=START + 2) == "not-found"
-
-
 # --- nothing there --------------------------------------------------------------------------------
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Functions: 4 DELETE")
-def test_deleting_nothing_is_not_found_and_leaves_a_tombstone(s: Subject) -> None:
-    assert s.delete(b"p", at=START) == "not-found"
-    assert s.set(b"p", at=START) == "stale"
-    assert s.set(b"p", at=START + 1) == ""
-
-
-@pytest.mark.warm_only
-def test_older_delete_of_nothing_leaves_a_newer_tombstone(s: Subject) -> None:
-    s.delete(b"p", at=START)
-    assert s.delete(b"p", at=START - 5) == "not-found"
-    assert s.set(b"p", at=START) == "stale"
-
-
-@pytest.mark.warm_only
-def test_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
-    s = s.under(tombstone_ttl_us=SECOND)
-    s.delete(b"p", at=START)
-    s.later(SECOND - 1)
-    s.delete(b"p", at=START - 5)
-    s.later(SECOND - 1)
-    assert s.set(b"p", at=START) == "stale"
-    s.later(1)
-    assert s.set(b"p", at=START) == ""
-
-
-@pytest.mark.warm_only
-def test_overwrite_of_nothing_is_not_found_and_removes_a_tombstone(s: Subject) -> None:
-    s.delete(b"p", at=START)
-    assert s.delete(b"p", at=START + 1, flags=Flag.OVERWRITE) == "not-found"
-    assert s.set(b"p", at=START) == ""
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_delete_with_a_token_of_a_missing_key_leaves_no_tombstone(s: Subject) -> None:
-    assert s.delete(b"p", token=START, at=START) == "not-found"
-    assert s.set(b"p", at=START - 5) == ""
-
-
-@pytest.mark.warm_only
-def test_delete_with_a_token_of_a_missing_key_keeps_a_tombstone(s: Subject) -> None:
-    s.delete(b"p", at=START)
-    assert s.delete(b"p", token=START, at=START, flags=Flag.OVERWRITE) == "not-found"
-    assert s.set(b"p", at=START) == "stale"
 
 
 @pytest.mark.warm_only
@@ -132,12 +61,6 @@ def test_overwrite_leaves_no_tombstone(s: Subject) -> None:
     assert s.set(b"p", b"again", at=START) == ""
 
 
-@pytest.mark.warm_only
-def test_overwrite_does_not_make_an_older_delete_win(s: Subject) -> None:
-    s.set(b"p", at=START)
-    assert s.delete(b"p", at=START - 1, flags=Flag.OVERWRITE) == "stale"
-
-
 # --- completing a job -----------------------------------------------------------------------------
 
 
@@ -148,73 +71,10 @@ def test_worker_completes_its_job_with_the_token(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-def test_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
-    s.set(JOB, uri=URI)
-    assert s.delete(URI, token=s.lease()) == ""
-    assert s.value(JOB) is None
-
-
-@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
-@pytest.mark.parametrize("difference", [-1, 1, 1000])
-def test_token_is_compared_for_equality(s: Subject, difference: int) -> None:
-    s.set(JOB)
-    token = s.lease()
-    assert s.delete(JOB, token=token + difference) == "lease-lost"
-    assert s.value(JOB) == b"v"
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("token", [0, START])
-def test_token_for_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
-    s.set(JOB)
-    assert s.delete(JOB, token=token) == "lease-lost"
-
-
-def test_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
-    s.set(JOB)
-    first = s.lease(timeout=SECOND)
-    s.later(2 * SECOND)
-    second = s.lease(timeout=SECOND)
-    assert s.delete(JOB, token=first) == "lease-lost"
-    assert s.delete(JOB, token=second) == ""
-
-
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_delete_leaves_a_tombstone_with_the_later_of_both_timestamps(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.delete(JOB, token=s.lease(), at=START - 9)
-    s.set(OTHER, at=START)
-    s.delete(OTHER, token=s.lease(), at=START + 9)
-    assert [s.set(JOB, at=START), s.set(JOB, at=START + 1)] == ["stale", ""]
-    assert [s.set(OTHER, at=START + 9), s.set(OTHER, at=START + 10)] == ["stale", ""]
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-@pytest.mark.parametrize("ahead", [60 * SECOND + 1, 90 * SECOND, 2**64 - 1 - START])
-def test_worker_whose_clock_is_far_ahead_completes_its_job(s: Subject, ahead: int) -> None:
-    s.set(JOB, at=START)
-    assert s.delete(JOB, token=s.lease(), at=START + ahead) == ""
-    assert s.jobs() == []
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_tombstone_of_a_completion_from_a_clock_far_ahead_carries_the_daemons_time(
-    s: Subject,
-) -> None:
-    """A wrong clock must not keep a key from being set again."""
-    s.set(JOB, at=START)
-    s.set(OTHER, at=START + 50 * SECOND)
-    for key in (JOB, OTHER):
-        assert s.delete(key, token=s.lease(), at=START + 90 * SECOND) == ""
-    assert [s.set(JOB, at=START), s.set(JOB, at=START + 1)] == ["stale", ""]
-    late = START + 50 * SECOND
-    assert [s.set(OTHER, at=late), s.set(OTHER, at=late + 1)] == ["stale", ""]
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
@@ -242,12 +102,6 @@ def test_delete_with_only_one_of_worked_on_and_timeout_is_bad_request(
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
-def test_delete_is_not_found_before_clock_skew(s: Subject) -> None:
-    assert s.delete(b"p", at=START + 999 * SECOND) == "not-found"
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=1, at=START + 60 * SECOND) == "lease-lost"
@@ -255,8 +109,132 @@ def test_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     assert s.delete(JOB, at=START + 60 * SECOND + 1) == "clock-skew"
 
 
+# --- semantics purge ------------------------------------------------------------------------------
+# PURGE: every sentence of docs/protocol.md about it, by example.
+
+
+LATE = b"a:1:%d:x" % (START + 10 * SECOND)
+
+
+def purge(s: Subject, domain: bytes = b"a", count: int | None = 250, **fields: Any) -> int:
+    reply = s.ask(request(Function.PURGE, domain, **{"at": START + 5, "count": count, **fields}))
+    assert (reply.error, reply.timeout, reply.pairs) == ("", None, None)
+    assert reply.ttl is not None
+    return reply.ttl
+
+
+@pytest.mark.rule("Functions: 21 PURGE", "PURGE: leased, or locked by another connection")
+def test_purge_deletes_what_nobody_works_on(s: Subject) -> None:
+    for name in (b"leased", b"ready", b"buried", b"locked", b"mine"):
+        s.set(b"a:1:0:" + name, uri=b"uri of " + name)
+        if name == b"leased":
+            token = s.lease(b"a")
+    s.set(LATE)
+    s.bury(b"a:1:0:buried")
+    s.lock(b"a:1:0:locked", session="other")
+    s.lock(b"a:1:0:mine")
+    s.set(b"b:1:0:x")
+    s.set(b"plain")
+    assert purge(s) == 4
+    assert purge(s) == 0
+    for key in (b"a:1:0:leased", b"a:1:0:locked", b"b:1:0:x", b"plain"):
+        assert s.get(key).error == ""
+    assert s.get(b"uri of ready").code == s.get(LATE).code == "not-found"
+    assert s.delete(b"a:1:0:leased", token=token) == ""
+
+
+@pytest.mark.rule("PURGE: the first ones in this order")
+@pytest.mark.parametrize(("count", "number"), [(None, 1), (0, 0), (1, 1), (3, 3), (5, 5), (9, 6)])
+def test_purge_deletes_so_many_ready_then_delayed_then_buried(
+    s: Subject, count: int | None, number: int
+) -> None:
+    order = [b"a:1:5:x", b"a:2:0:y", b"a:9:%d:x" % (START + 7), LATE, b"a:0:0:x", b"a:3:0:x"]
+    for key in reversed(order):
+        s.set(key)
+    for key in order[-2:]:
+        s.bury(key)
+    assert purge(s, count=count) == number
+    left = [key for key in order if not s.get(key).error]
+    assert left == order[number:]
+
+
+@pytest.mark.rule("PURGE: tombstones as DELETE's")
+def test_purged_entries_leave_tombstones_of_the_later_time(s: Subject) -> None:
+    for key, at in ((b"a:1:0:x", START), (b"a:1:0:y", START + 50)):
+        s.set(key, at=at)
+    assert purge(s) == 2
+    for key, at in ((b"a:1:0:x", START + 5), (b"a:1:0:y", START + 50)):
+        assert s.set(key, at=at) == "stale"
+        assert s.set(key, at=at + 1) == ""
+    assert purge(s, flags=Flag.OVERWRITE) == 2
+    assert s.set(b"a:1:0:x", at=START + 2) == ""
+
+
+@pytest.mark.rule("PURGE: it is never `stale` or `clock-skew`")
+def test_purge_from_a_clock_far_ahead_leaves_tombstones_of_the_daemons_time(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.later(SECOND)
+    assert purge(s, at=START + 3600 * SECOND) == 1
+    assert s.set(b"a:1:0:x", at=START + SECOND) == "stale"
+    assert s.set(b"a:1:0:x", at=START + SECOND + 1) == ""
+    assert purge(s, at=1) == 1
+
+
+def test_purge_works_while_the_disk_is_nearly_full_and_for_what_is_paused() -> None:
+    target = EngineSubject(Rules())
+    s = Subject(target)
+    s.set(b"a:1:0:x")
+    s.pause(b"a", SECOND)
+    target.engine.context.read_only = True
+    assert purge(s) == 1
+    assert s.stats(b"a")["entries"] == 0
+
+
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
-def test_lease_lost_comes_before_stale(s: Subject) -> None:
-    s.set(JOB, at=START)
-    assert s.delete(JOB, token=1, at=START - 1) == "lease-lost"
+@pytest.mark.rule("PURGE: at most 250 a request")
+@pytest.mark.bounded_work("PURGE")
+@pytest.mark.parametrize("kind", ["plain", "links", "long keys", "locked"])
+def test_purge_does_bounded_work(kind: str) -> None:
+    daemon = Daemon()
+    number = limits.PURGE_LOOKS_MAX + 9 if kind == "locked" else 300
+    for at in range(number):
+        key = b"d:1:0:%04080d" % at if kind == "long keys" else key_of(at)
+        daemon.set(key, b"uri/%d" % at)
+        if kind == "links" and at < 100:
+            daemon.links(key)
+        if kind == "locked":
+            daemon.ask(Function.BURY, key)
+            daemon.ask(Function.LOCK, key, session=at)
+    numbers = []
+    while sum(numbers) < number:
+        asked = do_bounded(daemon, lambda: daemon.ask(Function.PURGE, b"d", count=65_535))
+        assert isinstance(asked, bytes)
+        numbers.append(decode_reply(asked).ttl or 0)
+        if not numbers[-1]:
+            break
+    if kind == "locked":
+        # what is behind is not looked for
+        assert numbers == [0]
+        return
+    assert sum(numbers) == number
+    assert numbers[0] == limits.PURGE_ENTRIES_MAX or kind != "plain"
+    assert daemon.store.entries == 0
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("PURGE: a crash before the reply leaves all or none")
+@pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
+def test_purge_that_a_crash_cuts_deletes_nothing(flags: Flag) -> None:
+    log = CompactedLog()
+    for name in (b"a", b"b", b"c"):
+        log.done(Function.SET, b"d:1:0:" + name, b"v")
+    log.done(Function.BURY, b"d:1:0:b")
+    before = log.log_bytes()
+    assert log.ask(Function.PURGE, b"d", count=9, flags=flags).ttl == 3
+    after = log.log_bytes()
+    disk, (segment,) = log.disk, log.segments()
+    for size in range(before, after + 1):
+        log.disk = disk.kill()
+        log.disk.truncate(f"{LOG}/{segment}", size)
+        log.start()
+        assert log.engine.store.counts().entries == (0 if size == after else 3)

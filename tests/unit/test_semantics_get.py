@@ -35,25 +35,12 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.get(key).code == "bad-key"
 
 
-def test_pairs_key_is_the_one_asked_for_and_its_other_key_comes_too(s: Subject) -> None:
-    s.set(JOB, b"one", uri=URI)
-    assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"one", JOB)]
-    assert s.get(JOB, flags=Flag.DATA).pairs == [Pair(JOB, ValueType.BUFFER, b"one", URI)]
-
-
 def test_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
     s.set(OTHER, b"two", uri=URI, at=START + 1)
     assert s.get(JOB, flags=Flag.DATA).pairs == [Pair(JOB, ValueType.BUFFER, b"one")]
     assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"two", OTHER)]
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
-def test_get_does_not_look_at_the_timestamp(s: Subject) -> None:
-    s.set(b"p", at=START)
-    assert s.get(b"p", at=0).code == ""
-    assert s.get(b"p", at=START + 999 * SECOND).code == ""
 
 
 @pytest.mark.rule("Flags of a request: 15 META", "Flags of a reply: 15 META")
@@ -66,23 +53,7 @@ def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     assert meta.state == State.PERSISTENT | State.JOURNAL
 
 
-def test_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
-    s.set(b"p", at=START - 5)
-    s.later(9)
-    meta = s.meta(b"p", timeout=START + SECOND, flags=Flag.META | Flag.UPDATE_TIMEOUT)
-    assert (meta.timestamp_us, meta.modified_us, meta.accessed_us) == (START - 5, START, START + 9)
-
-
 # --- expiry and touch -----------------------------------------------------------------------------
-
-
-@pytest.mark.rule("GET: Reading moves the expiry")
-def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
-    s.set(b"p", ttl=10 * SECOND)
-    s.later(9 * SECOND)
-    assert s.meta(b"p").expires_us == START + 19 * SECOND
-    s.later(9 * SECOND)
-    assert s.value(b"p") == b"v"
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 24 accessed", "GET: Reading moves the expiry")
@@ -92,17 +63,6 @@ def test_probe_is_a_read(s: Subject) -> None:
     s.get(b"p")
     s.later(9 * SECOND)
     assert s.value(b"p") == b"v"
-
-
-@pytest.mark.rule("GET: Reading moves the expiry")
-def test_reading_never_moves_an_expiry_back(s: Subject) -> None:
-    s.set(b"p", ttl=SECOND, timeout=START + 60 * SECOND)
-    assert s.meta(b"p").expires_us == START + 60 * SECOND
-
-
-def test_reading_what_never_expires_does_not_make_it_expire(s: Subject) -> None:
-    s.set(b"p", ttl=SECOND, timeout=0)
-    assert s.meta(b"p").expires_us == 0
 
 
 @pytest.mark.rule(
@@ -120,32 +80,6 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
     assert reply.pairs[0].meta is not None
     assert reply.pairs[0].meta.expires_us == expires
     assert reply.pairs[0].meta.worked_on_until_us == 0
-
-
-@pytest.mark.rule(
-    "Flags of a request: 4 UPDATE_TIMEOUT", "GET: So the timeout has one meaning per request"
-)
-def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
-    s.set(b"p", timeout=START + SECOND)
-    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires_us == START + SECOND
-
-
-def test_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> None:
-    s.set(b"p")
-    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META, timeout=1).expires_us == 1
-    assert s.value(b"p") is None
-
-
-# --- WORKED_ON ------------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("Flags of a request: 6 WORKED_ON")
-def test_worked_on_answers_worked_on_for_a_leased_entry_only(s: Subject) -> None:
-    s.set(JOB)
-    assert s.get(JOB, flags=Flag.WORKED_ON).code == ""
-    s.lease()
-    assert s.get(JOB, flags=Flag.WORKED_ON).code == "worked-on"
-    assert s.get(JOB).code == ""
 
 
 # --- leases by GET --------------------------------------------------------------------------------
@@ -171,14 +105,6 @@ def test_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     assert s.delete(key, token=reply.timeout) == ""
 
 
-def test_lease_of_0_is_the_default_lease(s: Subject) -> None:
-    s = s.under(lease_us_default=7 * SECOND)
-    s.set(b"p")
-    token = s.get(b"p", timeout=0).timeout
-    assert token is not None
-    assert token // 1000 == (START + 7 * SECOND) // 1000
-
-
 @pytest.mark.rule("Errors: `worked-on`")
 def test_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     s.set(JOB)
@@ -186,33 +112,6 @@ def test_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     reply = s.get(JOB, timeout=SECOND)
     assert (reply.code, reply.timeout, reply.pairs) == ("worked-on", None, None)
     assert s.delete(JOB, token=token) == ""
-
-
-def test_entry_leased_by_get_is_not_handed_out_by_next(s: Subject) -> None:
-    s.set(JOB)
-    token = s.get(JOB, timeout=10 * SECOND).timeout
-    reply = s.next()
-    assert (reply.pairs, reply.timeout) == ([], token)
-
-
-def test_entry_can_be_leased_before_its_time(s: Subject) -> None:
-    key = b"a:1:%d:x" % (START + 60 * SECOND)
-    s.set(key)
-    token = s.get(key, timeout=10 * SECOND).timeout
-    assert s.next().timeout == token
-    s.later(11 * SECOND)
-    reply = s.next()
-    assert (reply.pairs, reply.timeout) == ([], START + 60 * SECOND)
-
-
-@pytest.mark.rule("GET: Entries that a lease leaves out")
-def test_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
-    s = s.under(attempts_max=1)
-    s.set(JOB)
-    s.lease(timeout=SECOND)
-    s.later(2 * SECOND)
-    assert s.get(JOB, timeout=SECOND).code == "not-found"
-    assert s.get(JOB).code == ""
 
 
 def test_lease_of_an_entry_whose_uri_is_worked_on_is_worked_on(s: Subject) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -39,37 +39,6 @@ def test_limit_interval_spaces_hand_outs(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB_2]
 
 
-def test_limit_interval_counts_from_a_hand_out_before_the_limit(s: Subject) -> None:
-    fill(s)
-    assert s.jobs(b"a") == [JOB]
-    limit(s, interval_us=SECOND)
-    assert s.jobs(b"a") == []
-    s.later(SECOND)
-    assert s.jobs(b"a") == [JOB_2]
-
-
-def test_limit_interval_of_any_length_begins_with_a_hand_out(s: Subject) -> None:
-    fill(s)
-    assert limit(s, interval_us=2**63 - 1) == ""
-    assert s.jobs(b"a") == [JOB]
-    assert s.next(b"a").timeout == START + 2**63 - 1
-
-
-def test_limit_interval_lets_a_batch_take_one(s: Subject) -> None:
-    fill(s)
-    limit(s, interval_us=SECOND)
-    assert s.jobs(b"a", count=9) == [JOB]
-
-
-def test_limit_interval_is_known_to_next_at(s: Subject) -> None:
-    fill(s)
-    limit(s, interval_us=SECOND)
-    s.later(5)
-    s.jobs()
-    assert s.next(b"a").timeout == START + 5 + SECOND
-    assert s.next().timeout == START + 5 + SECOND
-
-
 @pytest.mark.rule("LIMIT: GET with a lease is a delivery too")
 def test_limit_interval_counts_pops_and_leases_of_get(s: Subject) -> None:
     fill(s)
@@ -85,29 +54,6 @@ def test_limit_interval_counts_pops_and_leases_of_get(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB_2]
 
 
-def test_limit_interval_outlives_the_last_entry_of_the_domain(s: Subject) -> None:
-    fill(s, JOB)
-    limit(s, interval_us=SECOND)
-    token = s.lease(b"a")
-    s.delete(JOB, token=token)
-    fill(s, JOB_2)
-    assert s.jobs(b"a") == []
-    s.later(SECOND)
-    assert s.jobs(b"a") == [JOB_2]
-
-
-def test_limit_interval_passes_the_turn_to_other_domains(s: Subject) -> None:
-    fill(s, JOB, JOB_2, OTHER, b"b:1:0:z")
-    limit(s, interval_us=SECOND)
-    assert s.jobs(count=9) == [JOB, OTHER, b"b:1:0:z"]
-
-
-def test_limit_interval_of_another_domain_holds_nothing_up(s: Subject) -> None:
-    fill(s, JOB, JOB_2, OTHER)
-    limit(s, b"b", interval_us=SECOND)
-    assert sorted(s.jobs(count=9)) == [JOB, JOB_2, OTHER]
-
-
 # --- jobs ----------------------------------------------------------------------------------------
 
 
@@ -117,59 +63,6 @@ def test_limit_jobs_bounds_leases_at_once(s: Subject) -> None:
     assert limit(s, jobs=2) == ""
     assert s.jobs(b"a", count=9) == [JOB, JOB_2]
     assert s.jobs(b"a") == []
-
-
-@pytest.mark.parametrize("end", ["complete", "release", "run out", "bury", "unlisted"])
-def test_limit_jobs_lets_the_next_one_go_when_a_lease_ends(s: Subject, end: str) -> None:
-    fill(s, JOB, JOB_2)
-    limit(s, jobs=1)
-    token = s.lease(b"a", timeout=SECOND)
-    assert s.jobs(b"a") == []
-    match end:
-        case "complete":
-            assert s.delete(JOB, token=token) == ""
-        case "release":
-            assert s.release(JOB, token, ttl=9 * SECOND) == ""
-        case "run out":
-            s.now = token
-            s.delete(JOB)
-        case "bury":
-            assert s.bury(JOB, token) == ""
-        case "unlisted":
-            limit(s, jobs=0)
-    assert s.jobs(b"a") == [JOB_2]
-
-
-def test_limit_jobs_lets_a_waiting_next_have_it(s: Subject) -> None:
-    fill(s, JOB, JOB_2)
-    limit(s, jobs=1)
-    token = s.lease(b"a")
-    s.listen(b"a", session="two")
-    assert s.serve() == []
-    s.delete(JOB, token=token)
-    ((session, reply),) = s.serve()
-    assert session == "two"
-    assert reply.pairs is not None
-    assert [pair.key for pair in reply.pairs] == [JOB_2]
-
-
-def test_limit_interval_lets_a_waiting_next_have_it(s: Subject) -> None:
-    fill(s, JOB, JOB_2)
-    limit(s, interval_us=SECOND)
-    s.jobs(b"a")
-    s.listen(session="two")
-    assert s.serve() == []
-    s.later(SECOND)
-    ((_, reply),) = s.serve()
-    assert reply.pairs is not None
-    assert [pair.key for pair in reply.pairs] == [JOB_2]
-
-
-def test_limit_jobs_is_known_to_next_at(s: Subject) -> None:
-    fill(s, JOB, JOB_2)
-    limit(s, jobs=1)
-    token = s.lease(b"a", timeout=3 * SECOND)
-    assert s.next(b"a").timeout == token
 
 
 def test_limit_jobs_counts_superseded_work(s: Subject) -> None:
@@ -200,16 +93,6 @@ def test_limit_jobs_leaves_out_of_a_leasing_range_what_has_no_room(s: Subject) -
     assert [pair.key for pair in reply.pairs] == [JOB, JOB_2, OTHER]
 
 
-def test_limit_jobs_lowered_below_what_is_leased_takes_nothing_away(s: Subject) -> None:
-    fill(s)
-    tokens = [s.lease(b"a"), s.lease(b"a")]
-    limit(s, jobs=1)
-    assert s.delete(JOB, token=tokens[0]) == ""
-    assert s.jobs(b"a") == []
-    assert s.delete(JOB_2, token=tokens[1]) == ""
-    assert s.jobs(b"a") == [JOB_3]
-
-
 # --- lease and attempts --------------------------------------------------------------------------
 
 
@@ -221,37 +104,12 @@ def test_limit_lease_is_the_default_of_the_domain(s: Subject) -> None:
     assert s.lease(b"b") > START + 3600 * SECOND
 
 
-def test_limit_lease_yields_to_the_timeout_of_the_request(s: Subject) -> None:
-    fill(s, JOB)
-    limit(s, lease_us=5 * SECOND)
-    assert s.lease(b"a", timeout=SECOND) < START + 2 * SECOND
-
-
 @pytest.mark.rule("LIMIT: a NEXT without timeout ends its batch")
 def test_limit_lease_ends_a_batch_where_the_next_domain_has_another(s: Subject) -> None:
     fill(s, JOB, OTHER)
     limit(s, lease_us=5 * SECOND)
     assert s.jobs(count=9) == [JOB]
     assert s.jobs(count=9) == [OTHER]
-
-
-@pytest.mark.rule("LIMIT: `lease_us`")
-def test_limit_lease_holds_for_get_of_a_key(s: Subject) -> None:
-    fill(s, JOB)
-    limit(s, lease_us=5 * SECOND)
-    token = s.get(JOB, timeout=0).timeout
-    assert token is not None
-    assert START + 5 * SECOND <= token < START + 6 * SECOND
-
-
-@pytest.mark.rule("LIMIT: a NEXT without timeout ends its batch")
-def test_limit_lease_yields_to_the_default_of_the_daemon_in_a_scan(s: Subject) -> None:
-    fill(s, JOB, OTHER)
-    limit(s, lease_us=5 * SECOND)
-    reply = s.ask(request(Function.GET, b"a", uri=b"c", timeout=0))
-    assert [pair.key for pair in reply.pairs or ()] == [JOB, OTHER]
-    assert reply.timeout is not None
-    assert reply.timeout > START + 3600 * SECOND
 
 
 @pytest.mark.rule("LIMIT: `attempts`")
@@ -267,24 +125,6 @@ def test_limit_attempts_buries(s: Subject) -> None:
 # --- the value -----------------------------------------------------------------------------------
 
 
-@pytest.mark.warm_only
-def test_limit_changes_only_what_is_named(s: Subject) -> None:
-    limit(s, interval_us=SECOND)
-    limit(s, jobs=3)
-    limit(s)
-    numbers = s.stats(b"a")
-    assert (numbers["interval_us"], numbers["jobs_max"]) == (SECOND, 3)
-
-
-@pytest.mark.warm_only
-def test_limit_0_is_the_default(s: Subject) -> None:
-    s = s.under(interval_us_default=7, jobs_default=2)
-    limit(s, interval_us=SECOND, jobs=5)
-    limit(s, interval_us=0, jobs=0)
-    numbers = s.stats(b"a")
-    assert (numbers["interval_us"], numbers["jobs_max"]) == (7, 2)
-
-
 def test_limit_default_interval_holds_for_every_domain(s: Subject) -> None:
     s = s.under(interval_us_default=SECOND)
     fill(s, JOB, JOB_2, OTHER)
@@ -292,12 +132,6 @@ def test_limit_default_interval_holds_for_every_domain(s: Subject) -> None:
     assert s.jobs(count=9) == []
     s.later(SECOND)
     assert s.jobs(count=9) == [JOB_2]
-
-
-def test_limit_default_jobs_holds_for_every_domain(s: Subject) -> None:
-    s = s.under(jobs_default=1)
-    fill(s, JOB, JOB_2, OTHER)
-    assert s.jobs(count=9) == [JOB, OTHER]
 
 
 @pytest.mark.warm_only
@@ -344,33 +178,6 @@ def test_limit_refuses_a_large_value(s: Subject) -> None:
         assert s.ask(request(Function.LIMIT, b"a", value, kind=ValueType.STRING)).code == code
 
 
-@pytest.mark.warm_only
-def test_limit_needs_a_string(s: Subject) -> None:
-    assert s.ask(request(Function.LIMIT, b"a", b"{}", kind=ValueType.BUFFER)).code == "bad-value"
-    assert s.ask(request(Function.LIMIT, b"a")).code == "bad-value"
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("domain", [b"", b"a:b", b"a" * 4097])
-def test_limit_needs_a_domain(s: Subject, domain: bytes) -> None:
-    assert limit(s, domain, jobs=1) == "bad-key"
-
-
-def test_limit_outlives_a_restart(s: Subject) -> None:
-    fill(s)
-    limit(s, interval_us=3 * SECOND, jobs=2)
-    assert s.set(b"a:0:0:kept", flags=Flag.PERSIST) == ""
-    assert s.jobs(b"a", timeout=100 * SECOND) == [b"a:0:0:kept"]
-    assert s.set(b"a:0:0:kept 2", flags=Flag.PERSIST) == ""
-    s.later(SECOND)
-    s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
-    numbers = s.stats(b"a")
-    assert (numbers["interval_us"], numbers["jobs_max"]) == (3 * SECOND, 2)
-    assert s.jobs(b"a") == []
-    s.later(2 * SECOND)
-    assert s.jobs(b"a") == [b"a:0:0:kept 2"]
-
-
 @pytest.mark.rule("LIMIT: A LIMIT takes no lease away")
 @pytest.mark.parametrize("limited_at", ["before", "after"])
 @pytest.mark.parametrize("persist", [0, Flag.PERSIST])
@@ -400,3 +207,66 @@ def test_limit_interval_that_runs_outlives_a_restart(
     assert s.next(b"a").timeout == START + 5 * SECOND
     s.later(4 * SECOND)
     assert s.jobs(b"a") == [b"a:2:0:kept"]
+
+
+# --- semantics pause ------------------------------------------------------------------------------
+# PAUSE: every sentence of docs/protocol.md about it, by example.
+
+
+PAUSE_JOB = b"a:1:0:x"
+URI = b"http://example.org/"
+
+
+@pytest.mark.rule("PAUSE: End of a pause")
+def test_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
+    s.set(PAUSE_JOB)
+    s.pause(b"a", SECOND)
+    s.now = START + SECOND - 1
+    assert s.jobs() == []
+    s.later(1)
+    assert s.jobs() == [PAUSE_JOB]
+
+
+@pytest.mark.rule("Functions: 18 PAUSE")
+def test_ttl_0_resumes(s: Subject) -> None:
+    s.set(PAUSE_JOB)
+    s.pause(b"a", 10 * SECOND)
+    assert s.pause(b"a", 0) == ""
+    assert s.jobs(b"a") == [PAUSE_JOB]
+
+
+@pytest.mark.warm_only
+def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
+    assert s.pause(b"a", 0) == ""
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("PAUSE: Next-at of a paused domain")
+def test_next_at_is_what_comes_after_the_pause_where_nothing_is_ready_then(s: Subject) -> None:
+    s.set(b"a:1:%d:x" % (START + 20 * SECOND))
+    s.pause(b"a", 10 * SECOND)
+    assert s.next(b"a").timeout == START + 20 * SECOND
+    assert s.next().timeout == START + 20 * SECOND
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("STATS: `paused_until`")
+def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
+    assert s.stats(b"a")["paused_until"] == 0
+    s.pause(b"a", 10 * SECOND)
+    assert s.stats(b"a")["paused_until"] == START + 10 * SECOND
+    s.set(PAUSE_JOB)
+    assert s.stats(b"a")["paused_until"] == START + 10 * SECOND
+    s.later(10 * SECOND)
+    assert s.stats(b"a")["paused_until"] == 0
+
+
+@pytest.mark.rule("Metadata block, 68 bytes: 65 state")
+def test_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
+    s.set(PAUSE_JOB)
+    s.pause(b"a", 10 * SECOND)
+    assert s.meta(PAUSE_JOB).state & State.PAUSED
+    s.set(b"p")
+    assert not s.meta(b"p").state & State.PAUSED
+    s.pause(b"a", 0)
+    assert not s.meta(PAUSE_JOB).state & State.PAUSED

@@ -93,36 +93,12 @@ def test_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
     assert s.told() == [], "once"
 
 
-@pytest.mark.warm_only
-def test_get_that_finds_nothing_listens_to_nothing(s: Listening) -> None:
-    assert s.listen_to(b"p").code == "not-found"
-    s.set(b"p")
-    assert s.told() == []
-    assert not s.engine.store.changes.wanted
-
-
-def test_set_listens_to_its_key_but_is_not_told_of_itself(s: Listening) -> None:
-    mine = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
-    assert s.ask(mine, session=ME).code == ""
-    assert s.told() == []
-    s.set(b"p", b"two", at=START + 1, flags=Flag.OVERWRITE)
-    assert s.told() == [(3, b"p", b"two")]
-
-
 def test_repeated_set_listens_too(s: Listening) -> None:
     s.set(b"p", b"one")
     again = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
     assert s.ask(again, session=ME).code == ""
     s.delete(b"p", at=START + 1)
     assert s.told() == [(3, b"p", None)]
-
-
-def test_set_that_fails_listens_to_nothing(s: Listening) -> None:
-    s.set(b"p", b"one")
-    refused = request(Function.SET, b"p", b"two", flags=LISTEN, at=START + 1)
-    assert s.ask(refused, session=ME).code == "exists"
-    s.delete(b"p", at=START + 1)
-    assert s.told() == []
 
 
 @pytest.mark.rule("Flags of a reply: 11 LISTEN", "Publish/subscribe (LISTEN): Events")
@@ -154,100 +130,6 @@ def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> N
     assert s.told() == [(7, b"p", b"8")]
 
 
-@pytest.mark.rule(
-    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
-)
-def test_listen_tells_an_entry_that_came_and_went_as_gone(s: Listening) -> None:
-    s.set(b"p", b"0")
-    s.listen_to(b"p")
-    s.delete(b"p", at=START + 1)
-    s.match()
-    s.set(b"p", b"1", at=START + 2)
-    s.match()
-    s.delete(b"p", at=START + 3)
-    assert s.told() == [(7, b"p", None)]
-
-
-def test_change_that_was_told_before_it_was_matched_is_not_told_again(s: Listening) -> None:
-    s.set(b"p", b"0")
-    s.listen_to(b"p")
-    s.set(b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
-    s.match()
-    s.set(b"p", b"2", at=START + 2, flags=Flag.OVERWRITE)
-    connection = ClientConnection()
-    connection.receive_data(s.tell())
-    (told,) = connection.next_events()
-    assert told.pairs
-    assert told.pairs[0].value == b"2"
-    assert s.told() == []
-    s.set(b"p", b"3", at=START + 3, flags=Flag.OVERWRITE)
-    assert s.told() == [(7, b"p", b"3")]
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
-def test_listen_shows_ones_own_changes(s: Listening) -> None:
-    s.set(b"p", b"0")
-    s.listen_to(b"p")
-    mine = request(Function.SET, b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
-    s.ask(mine, session=ME)
-    assert s.told() == [(7, b"p", b"1")]
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
-def test_listen_shows_changes_under_each_key_of_an_entry(s: Listening) -> None:
-    s.set(JOB, b"0", uri=URI)
-    s.listen_to(JOB, identifier=1)
-    s.listen_to(URI, identifier=2)
-    s.set(JOB, b"1", at=START + 1, flags=Flag.OVERWRITE)
-    assert sorted(s.told()) == [(1, JOB, b"1"), (2, URI, b"1")]
-    s.delete(URI, at=START + 2)
-    assert sorted(s.told()) == [(1, JOB, None), (2, URI, None)]
-
-
-def test_uri_that_is_taken_is_told_with_the_newer_value_and_the_replaced_key_as_gone(
-    s: Listening,
-) -> None:
-    s.set(JOB, b"0", uri=URI)
-    s.listen_to(JOB, identifier=1)
-    s.listen_to(URI, identifier=2)
-    s.set(OTHER, b"1", uri=URI, at=START + 1)
-    assert sorted(s.told()) == [(1, JOB, None), (2, URI, b"1")]
-
-
-def test_superseded_work_is_told_as_gone_when_its_lease_ends(s: Listening) -> None:
-    s.set(JOB, b"0", uri=URI)
-    token = s.lease()
-    s.listen_to(JOB, identifier=1)
-    s.listen_to(URI, identifier=2)
-    s.set(OTHER, b"1", uri=URI, at=START + 1)
-    assert s.told() == [(2, URI, b"1")]
-    assert s.ask(request(Function.RELEASE, JOB, flags=Flag.WORKED_ON, timeout=token)).code == ""
-    assert s.told() == [(1, JOB, None)], "its URI leads elsewhere, where nothing changed"
-
-
-def test_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -> None:
-    s.set(JOB, b"0", uri=URI)
-    s.listen_to(URI)
-    s.set(JOB, b"1", uri=b"http://example.com/", at=START + 1, flags=Flag.OVERWRITE)
-    assert s.told() == [(7, URI, None)]
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
-def test_expiry_is_told(s: Listening) -> None:
-    s.set(b"p", timeout=START + SECOND)
-    s.listen_to(b"p")
-    s.later(SECOND)
-    s.engine.advance(s.now)
-    assert s.told() == [(7, b"p", None)]
-
-
-def test_listen_tells_an_entry_that_next_popped_as_gone(s: Listening) -> None:
-    s.set(JOB)
-    s.listen_to(JOB)
-    s.next(flags=Flag.OVERWRITE)
-    assert s.told() == [(7, JOB, None)]
-
-
 @pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     s.set(JOB, b"0")
@@ -258,50 +140,6 @@ def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     s.set(JOB, b"0")
     s.get(JOB)
     assert s.told() == []
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
-def test_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
-    s.set(b"p")
-    s.listen_to(b"p", identifier=1)
-    s.listen_to(b"p", identifier=2)
-    s.delete(b"p", at=START + 1)
-    s.match()
-    s.ask(request(Function.GET, b"elsewhere", identifier=1), session="another")
-    s.ask(request(Function.GET, b"elsewhere", identifier=2), session=ME)
-    assert s.told() == [(1, b"p", None)]
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
-def test_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
-    s.set(b"p")
-    s.set(b"q")
-    s.listen_to(b"p")
-    s.delete(b"p", at=START + 1)
-    s.match()
-    s.listen_to(b"q")
-    s.delete(b"q", at=START + 1)
-    assert s.told() == [(7, b"q", None)]
-
-
-def test_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
-    s.set(b"p")
-    s.listen_to(b"p")
-    assert s.listen_to(b"missing").code == "not-found"
-    s.delete(b"p", at=START + 1)
-    assert s.told() == [(7, b"p", None)]
-
-
-@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
-def test_subscriptions_end_with_the_session(s: Listening) -> None:
-    s.set(b"p")
-    s.listen_to(b"p")
-    s.delete(b"p", at=START + 1)
-    s.match()
-    s.engine.end_session(ME)
-    assert s.told() == []
-    assert not s.engine.store.changes.wanted
-    s.engine.check()
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
@@ -392,23 +230,6 @@ def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
     assert s.told("other") == [(7, b"p0", None)]
 
 
-def test_listen_matching_is_bounded_in_one_go(
-    s: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 3)
-    s.set(b"p")
-    for identifier in range(10):
-        s.listen_to(b"p", identifier=identifier)
-    s.delete(b"p", at=START + 1)
-    goes = 0
-    while s.engine.notifications.unmatched:
-        s.engine.notifications.match()
-        s.engine.check()
-        goes += 1
-    assert goes >= 4
-    assert sorted(identifier for identifier, _, _ in s.told()) == list(range(10))
-
-
 def test_notifications_of_one_piece_are_bounded(s: Listening) -> None:
     for number in range(200):
         s.set(b"p%d" % number, bytes(1000))
@@ -470,30 +291,6 @@ def test_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> 
     assert s.told("a") == [(7, URI, None)]
 
 
-def test_listen_tells_a_token_that_was_told_early_of_the_end_too() -> None:
-    s = under_tokens(all=b"", a=b"a:")
-    s.ask(put(JOB, b"0", uri=URI), session="all")
-    s.ask(request(Function.GET, URI, flags=LISTEN), session="a")
-    s.ask(request(Function.DELETE, JOB, at=START + 1), session="all")
-    s.match()
-    s.ask(put(JOB, b"1", uri=URI, at=START + 2), session="all")
-    assert s.tell("a"), "with the value, while its change is not matched"
-    s.ask(request(Function.DELETE, JOB, at=START + 3), session="all")
-    assert s.told("a") == [(7, URI, None)]
-
-
-@pytest.mark.parametrize("token", ["other", "unknown"])
-def test_auth_with_another_token_ends_subscriptions(token: str) -> None:
-    s = under_tokens(a=b"a:", other=b"a:")
-    s.ask(put(JOB), session="a")
-    s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")
-    s.ask(auth("a"), session="a")
-    assert len(s.engine.subscriptions) == 1
-    s.ask(auth(token), session="a")
-    assert len(s.engine.subscriptions) == 0
-    s.engine.check()
-
-
 def test_token_that_counts_no_more_ends_subscriptions() -> None:
     s = under_tokens(a=b"a:")
     s.ask(put(JOB), session="a")
@@ -506,43 +303,11 @@ def test_token_that_counts_no_more_ends_subscriptions() -> None:
 # --- many keys ----------------------------------------------------------------------------------
 
 
-def test_range_listens_to_every_key_in_it_also_to_new_ones(s: Listening) -> None:
-    s.set(b"c")
-    assert s.listen_to(b"b", uri=b"d", count=1).pairs
-    for key in (b"a", b"b", b"d", b"d0"):
-        s.set(key, key)
-    s.delete(b"c", at=START + 1)
-    assert sorted(s.told()) == [(7, b"b", b"b"), (7, b"c", None), (7, b"d", b"d")]
-
-
-def test_range_that_finds_nothing_listens_all_the_same(s: Listening) -> None:
-    assert s.listen_to(b"", uri=b"", count=0).pairs == []
-    s.set(b"new", b"v")
-    assert s.told() == [(7, b"new", b"v")]
-
-
 def test_expression_listens_to_every_key_that_it_matches(s: Listening) -> None:
     assert s.listen_to(b"^a|z", flags=Query.REGEX << QUERY_SHIFT).code == ""
     for key in (b"a1", b"ba", b"bz"):
         s.set(key, key)
     assert sorted(s.told()) == [(7, b"a1", b"a1"), (7, b"bz", b"bz")]
-
-
-@pytest.mark.warm_only
-def test_expression_that_is_none_listens_to_nothing(s: Listening) -> None:
-    assert s.listen_to(b"(", flags=Query.REGEX << QUERY_SHIFT).code == "bad-regex"
-    assert len(s.engine.subscriptions) == 0
-
-
-def test_cursor_listens_to_the_rest_of_its_range(s: Listening) -> None:
-    for key in (b"a", b"b", b"c"):
-        s.set(key)
-    page = s.ask(request(Function.GET, b"", uri=b"", count=1))
-    assert page.cursor is not None
-    assert s.listen_to(page.cursor, flags=Query.CURSOR << QUERY_SHIFT).pairs
-    for key in (b"a", b"b", b"c"):
-        s.delete(key, at=START + 1)
-    assert sorted(s.told()) == [(7, b"b", None), (7, b"c", None)]
 
 
 def test_listen_to_a_range_leaves_out_what_the_token_may_not_read() -> None:
@@ -592,16 +357,6 @@ def test_add_that_creates_is_told() -> None:
     assert s.told() == [(7, b"n", b"\2")]
 
 
-def test_link_tells_the_new_key_alone() -> None:
-    s = listening_to_everything()
-    s.set(b"k", b"v", uri=b"u")
-    s.told()
-    assert s.ask(request(Function.LINK, b"k", uri=b"more")).code == ""
-    assert s.told() == [(7, b"more", b"v")]
-    s.delete(b"more", at=START + 1)
-    assert sorted(s.told()) == [(7, b"k", None), (7, b"more", None), (7, b"u", None)]
-
-
 def test_rename_tells_the_old_and_the_new_key_and_what_it_replaces() -> None:
     s = listening_to_everything()
     s.set(b"k", b"v", uri=b"u")
@@ -609,18 +364,3 @@ def test_rename_tells_the_old_and_the_new_key_and_what_it_replaces() -> None:
     s.told()
     s.ask(request(Function.RENAME, b"k", uri=b"target", flags=Flag.OVERWRITE, at=START + 1))
     assert sorted(s.told()) == [(7, b"k", None), (7, b"t", None), (7, b"target", b"v")]
-
-
-def test_listen_does_not_tell_of_locks_pauses_burials_and_kicks() -> None:
-    s = listening_to_everything()
-    s.set(JOB)
-    s.told()
-    for asked in (
-        request(Function.LOCK, JOB),
-        request(Function.UNLOCK, JOB),
-        request(Function.PAUSE, b"a", ttl=SECOND),
-        request(Function.BURY, JOB),
-        request(Function.KICK, JOB),
-    ):
-        assert s.ask(asked).code == ""
-    assert s.told() == []

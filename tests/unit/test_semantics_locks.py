@@ -69,11 +69,6 @@ WRITES = {
 }
 
 
-@pytest.mark.warm_only
-def test_lock_has_a_case_for_every_write() -> None:
-    assert {r.function for r in WRITES.values()} >= {f for f in Function if f.declared.locked}
-
-
 def state(s: Subject) -> dict[str, Any]:
     """Return the counts of the daemon, but for those of requests, which always go on."""
     return {name: count for name, count in s.stats().items() if not name.endswith("requests")}
@@ -123,59 +118,10 @@ def test_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Locks: End of a lock")
-def test_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.lock(JOB, 5 * SECOND, MINE)
-    s.lock(JOB, 9 * SECOND, MINE)
-    s.later(9 * SECOND - 1)
-    assert s.lock(JOB, session=YOURS) == "locked"
-    s.lock(JOB, 9 * SECOND, MINE)
-    s.lock(JOB, SECOND, MINE)
-    s.later(SECOND)
-    assert s.lock(JOB, session=YOURS) == ""
-
-
-@pytest.mark.warm_only
-def test_lock_without_end_ends_at_the_last_instant(s: Subject) -> None:
-    s.set(JOB)
-    assert s.lock(JOB, 2**64 - 1) == ""
-    assert s.jobs() == []
-
-
-@pytest.mark.warm_only
 def test_lock_of_no_time_locks_nothing(s: Subject) -> None:
     s.set(JOB)
     assert s.lock(JOB, 0, MINE) == ""
     assert s.unlock(JOB, MINE) == "not-found"
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Errors: `not-owner`", "Functions: 9 UNLOCK")
-def test_unlock_by_another_is_not_owner(s: Subject) -> None:
-    s.set(JOB)
-    s.lock(JOB, session=MINE)
-    assert s.unlock(JOB, YOURS) == "not-owner"
-    assert s.unlock(JOB, MINE) == ""
-
-
-@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
-def test_lock_lets_others_read(s: Subject) -> None:
-    s.set(JOB, b"one", timeout=START + SECOND, ttl=5 * SECOND)
-    s.lock(JOB, session=MINE)
-    asked = request(Function.GET, JOB, flags=Flag.DATA | Flag.META | Flag.WORKED_ON)
-    (pair,) = ask(s, asked, YOURS).pairs or ()
-    assert pair.value == b"one"
-    assert pair.meta is not None
-    assert pair.meta.expires_us == START + 5 * SECOND
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
-def test_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
-    s.set(JOB, b"one", at=START)
-    s.lock(JOB, session=MINE)
-    assert ask(s, request(Function.SET, JOB, b"one", at=START), YOURS).code == ""
 
 
 @pytest.mark.rule("Locks: NEXT leaves out locked entries")
@@ -187,78 +133,6 @@ def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subj
     assert s.stats(b"a")["delayed"] == 1
     s.later(5 * SECOND)
     assert s.jobs() == [JOB]
-
-
-@pytest.mark.rule("Locks: NEXT leaves out locked entries")
-def test_lock_that_ends_serves_a_waiting_next(s: Subject) -> None:
-    s.set(JOB)
-    s.lock(JOB, session=MINE)
-    s.listen(session="worker")
-    assert s.serve() == []
-    s.unlock(JOB, MINE)
-    ((session, reply),) = s.serve()
-    assert (session, [pair.key for pair in reply.pairs or ()]) == ("worker", [JOB])
-
-
-def test_lock_of_an_owner_that_is_gone_serves_a_waiting_next(s: Subject) -> None:
-    s.set(JOB)
-    s.lock(JOB, session=MINE)
-    s.listen(session="worker")
-    assert s.serve() == []
-    s.end_session(MINE)
-    assert [session for session, _ in s.serve()] == ["worker"]
-
-
-def test_lock_of_a_leased_entry_waits_for_both(s: Subject) -> None:
-    s.set(JOB)
-    token = s.lease(timeout=SECOND)
-    s.lock(JOB, 5 * SECOND)
-    assert s.release(JOB, token) == ""
-    assert s.jobs() == []
-    s.later(5 * SECOND)
-    assert s.jobs() == [JOB]
-
-
-@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
-def test_time_is_no_write(s: Subject) -> None:
-    s.set(JOB, timeout=START + 3 * SECOND)
-    s.set(OTHER)
-    s.lease(timeout=SECOND, count=2)
-    s.lock(JOB, session=MINE)
-    s.lock(OTHER, session=MINE)
-    s.later(2 * SECOND)
-    assert s.meta(OTHER).attempts == 1
-    s.later(SECOND)
-    assert s.value(JOB) is None
-
-
-@pytest.mark.rule("Locks: End of a lock")
-def test_lock_goes_with_its_entry(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.lock(JOB, session=MINE)
-    ask(s, write(Function.DELETE), MINE)
-    assert ask(s, write(Function.SET, value=b"v", at=START + 20), YOURS).code == ""
-    assert s.unlock(JOB, MINE) == "not-found"
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
-def test_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.lock(JOB, session=MINE)
-    ask(s, write(Function.SET, value=b"two", flags=Flag.OVERWRITE), MINE)
-    assert s.lock(JOB, session=YOURS) == "locked"
-    assert s.jobs() == []
-    ask(s, write(Function.RENAME, uri=OTHER, at=START + 20), MINE)
-    assert s.lock(OTHER, session=YOURS) == "locked"
-    assert s.jobs() == []
-
-
-def test_lock_of_a_replaced_target_ends(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.set(OTHER, at=START)
-    s.lock(OTHER, session=MINE)
-    assert s.rename(JOB, OTHER, at=START + 1, flags=Flag.OVERWRITE) == ""
-    assert s.lock(OTHER, session=YOURS) == ""
 
 
 def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None:

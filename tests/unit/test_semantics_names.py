@@ -34,18 +34,6 @@ def test_link_needs_two_keys_and_an_entry(
     assert s.value(LINK) is None
 
 
-@pytest.mark.rule("Functions: 12 LINK")
-def test_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> None:
-    s.set(JOB, b"one", uri=URI, at=START)
-    assert s.link(URI, LINK) == ""
-    assert s.pair(LINK).second_key == JOB
-    assert s.value(LINK) == b"one"
-    assert s.delete(LINK, at=START + 1) == ""
-    assert (s.value(JOB), s.value(URI), s.value(LINK)) == (None, None, None)
-    assert s.set(LINK, at=START) == "", "the tombstone is under the primary key"
-    assert s.set(JOB, at=START) == "stale"
-
-
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 12 LINK")
 @pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
@@ -54,18 +42,6 @@ def test_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> No
     s.set(OTHER, uri=b"other's uri")
     s.link(JOB, LINK)
     assert s.link(JOB, taken) == "exists"
-
-
-def test_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> None:
-    s.set(JOB, at=START)
-    before = s.meta(JOB)
-    s.delete(LINK, at=START + 50)
-    s.later(SECOND)
-    assert s.link(JOB, LINK, at=1) == ""
-    after = s.meta(JOB)
-    assert (after.timestamp_us, after.modified_us) == (before.timestamp_us, before.modified_us)
-    s.delete(JOB, at=START)
-    assert s.set(LINK, at=START + 50) == "stale", "the tombstone under the link has stayed"
 
 
 @pytest.mark.warm_only
@@ -106,20 +82,6 @@ def test_uri_that_is_a_link_of_a_waiting_entry_replaces_it(s: Subject) -> None:
     assert s.set(OTHER, uri=LINK, at=START + 1) == ""
     assert s.value(JOB) is None
     assert s.jobs(count=5) == [OTHER]
-
-
-def test_uri_that_is_a_link_of_an_entry_worked_on_waits_for_that(s: Subject) -> None:
-    s.set(JOB, b"old", uri=URI, at=START)
-    s.link(JOB, LINK)
-    token = s.lease(timeout=5 * SECOND)
-    assert s.set(OTHER, b"new", uri=LINK, at=START + 1) == ""
-    assert [s.value(key) for key in (JOB, URI, LINK)] == [b"old", b"old", b"new"]
-    reply = s.next()
-    assert (reply.pairs, reply.timeout) == ([], token)
-    s.later(6 * SECOND)
-    assert s.jobs(count=5) == [OTHER]
-    assert (s.value(JOB), s.value(URI)) == (None, None)
-    assert s.set(JOB, at=START + 1) == "stale"
 
 
 def test_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) -> None:
@@ -190,91 +152,11 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
 
 
 @pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_new_key_says_domain_priority_and_instant(s: Subject) -> None:
-    s.set(JOB)
-    to = b"b:7:%d:" % (s.now + SECOND)
-    s.rename(JOB, to)
-    meta = s.meta(to)
-    assert (meta.priority, meta.not_before_us) == (7, s.now + SECOND)
-    assert (s.stats(b"a")["entries"], s.stats(b"b")["delayed"]) == (0, 1)
-    s.later(SECOND)
-    assert s.jobs(b"b") == [to]
-
-
-@pytest.mark.warm_only("tells whether an entry is persistent")
-def test_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None:
-    s.set(b"p")
-    s.rename(b"p", JOB)
-    assert s.meta(JOB).state == 8
-    s.rename(JOB, b"q", at=START + 1)
-    assert (s.meta(b"q").state, s.meta(b"q").priority, s.meta(b"q").not_before_us) == (0, 0, 0)
-    assert s.jobs() == []
-    s.rename(b"q", MOVED, at=START + 2)
-    assert s.jobs() == [MOVED]
-
-
-@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_arrival_is_kept(s: Subject) -> None:
     s.set(b"a:1:0:1")
     s.set(b"a:1:0:2")
     s.rename(b"a:1:0:1", b"a:1:0:9")
     assert s.jobs(count=2) == [b"a:1:0:9", b"a:1:0:2"]
-
-
-@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-@pytest.mark.parametrize(
-    ("ahead", "not_before"), [(0, 5 * SECOND), (2 * SECOND, 5 * SECOND), (9 * SECOND, 9 * SECOND)]
-)
-def test_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -> None:
-    s.set(JOB)
-    s.release(JOB, s.lease(), ttl=5 * SECOND)
-    to = b"a:1:%d:z" % (s.now + ahead)
-    s.rename(JOB, to)
-    assert s.meta(to).not_before_us == s.now + not_before
-
-
-@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_lease_goes_on_with_its_token(s: Subject) -> None:
-    s.set(JOB, uri=URI, at=START)
-    token = s.lease(timeout=5 * SECOND)
-    s.rename(JOB, MOVED, at=START + 1)
-    assert s.meta(MOVED).worked_on_until_us == token
-    assert s.set(OTHER, uri=URI, at=START + 2) == ""
-    assert s.jobs() == []
-    assert s.delete(MOVED, token=token) == ""
-    assert s.jobs() == [OTHER]
-
-
-@pytest.mark.parametrize("to", [MOVED, b"plain"])
-def test_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
-    s.set(JOB, at=START)
-    s.lease(timeout=5 * SECOND)
-    s.rename(JOB, to, at=START + 1)
-    s.later(6 * SECOND)
-    assert s.meta(to).attempts == 1
-    assert s.jobs() == ([MOVED] if to == MOVED else [])
-
-
-@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_buried_stay_so(s: Subject) -> None:
-    s.set(JOB)
-    s.bury(JOB, reason=b"why")
-    s.rename(JOB, MOVED)
-    assert (s.stats(b"a")["buried"], s.stats(b"b")["buried"]) == (0, 1)
-    assert s.stats(MOVED, flags=Flag.DATA)["buried_reason"] == "why"
-    assert s.kick_domain(b"b") == 1
-    assert s.jobs() == [MOVED]
-
-
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
-def test_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
-    s.set(JOB, at=START)
-    s.delete(MOVED, at=START)
-    assert s.rename(JOB, MOVED, at=START + 5) == ""
-    assert s.set(JOB, at=START + 5) == "stale"
-    assert s.set(JOB, at=START + 6) == ""
-    s.delete(MOVED, at=START + 5, flags=Flag.OVERWRITE)
-    assert s.set(MOVED, at=START) == ""
 
 
 @pytest.mark.warm_only
@@ -307,16 +189,6 @@ def test_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> 
     assert s.rename(JOB, OTHER, at=START + 6, flags=Flag.OVERWRITE) == ""
     assert (s.value(OTHER), s.value(JOB), s.value(URI)) == (b"one", None, None)
     assert s.jobs(count=5) == [OTHER]
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("to", [URI, LINK, b"other's uri"])
-def test_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
-    s.set(JOB, uri=URI)
-    s.link(JOB, LINK)
-    s.set(OTHER, uri=b"other's uri")
-    assert s.rename(JOB, to, at=START + 1) == "exists"
-    assert s.rename(JOB, to, at=START + 1, flags=Flag.OVERWRITE) == "exists"
 
 
 @pytest.mark.rule("Functions: 10 RENAME")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fastjournal.limits import KEY_BYTES_MAX, PAIRS_MAX, SCAN_LEASES_MAX
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, State, ValueType
-from fastjournal.protocol.messages import Pair, Reply
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.messages import Reply
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -62,13 +62,6 @@ def test_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
     assert s.range(b"b", b"d").cursor is None
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE")
-def test_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
-    s.plain(b"a", b"b", b"\xff\xff")
-    assert keys(s.range(b"b", b"")) == [b"b", b"\xff\xff"]
-    assert keys(s.range()) == [b"a", b"b", b"\xff\xff"]
-
-
 @pytest.mark.warm_only
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_scan_that_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
@@ -81,35 +74,6 @@ def test_scan_that_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> N
 def test_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
-
-
-@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
-def test_scan_finds_every_key_of_an_entry_also_its_uri(s: ScanSubject) -> None:
-    s.set(JOB, b"one", uri=URI)
-    assert s.range(flags=Flag.DATA).pairs == [
-        Pair(JOB, ValueType.BUFFER, b"one", URI),
-        Pair(URI, ValueType.BUFFER, b"one", JOB),
-    ]
-
-
-@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
-def test_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubject) -> None:
-    s.set(JOB, b"one", uri=URI, at=START)
-    s.lease()
-    s.set(OTHER, b"two", uri=URI, at=START + 1)
-    assert s.range(flags=Flag.DATA).pairs == [
-        Pair(JOB, ValueType.BUFFER, b"one"),
-        Pair(OTHER, ValueType.BUFFER, b"two", URI),
-        Pair(URI, ValueType.BUFFER, b"two", OTHER),
-    ]
-
-
-@pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
-def test_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
-    s.plain(b"abc", b"bcd", b"cde", b"xbcx")
-    assert keys(s.regex(b"bc")) == [b"abc", b"bcd", b"xbcx"]
-    assert keys(s.regex(b"^bc|e$")) == [b"bcd", b"cde"]
-    assert keys(s.regex(b"")) == [b"abc", b"bcd", b"cde", b"xbcx"]
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
@@ -144,36 +108,6 @@ def test_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -
     assert second.cursor is None
 
 
-def test_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
-    s.plain(*(b"k%d" % number for number in range(10)))
-    first = s.regex(b"[13579]$", count=2)
-    assert keys(first) == [b"k1", b"k3"]
-    second = s.cursor(first.cursor)
-    assert keys(second) == [b"k5", b"k7"]
-    third = s.cursor(second.cursor)
-    assert (keys(third), third.cursor) == ([b"k9"], None)
-
-
-@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
-    s.plain(b"a", b"b")
-    cursor = s.range(count=1, flags=Flag.DATA).cursor
-    assert s.cursor(cursor).pairs == [Pair(b"b", ValueType.BUFFER, b"")]
-    pair = (s.cursor(cursor, flags=Flag.DATA | Flag.META).pairs or [])[0]
-    assert pair.value == b"v"
-    assert pair.meta is not None
-
-
-@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> None:
-    s.plain(b"a", b"b", b"c")
-    cursor = s.range(count=1).cursor
-    assert keys(s.cursor(cursor)) == keys(s.cursor(cursor)) == [b"b"]
-    s.delete(b"a")
-    s.delete(b"b")
-    assert keys(s.cursor(cursor)) == [b"c"]
-
-
 @pytest.mark.rule(
     "Flags of a reply: 8 CURSOR",
     "Scans and continuation tokens (cursors): There is a cursor if one more pair would have come",
@@ -201,42 +135,12 @@ def test_damaged_cursor_is_bad_cursor(engine: ScanSubject) -> None:
     assert engine.cursor(cursor[:-1] + bytes([cursor[-1] ^ 1])).error.startswith("bad-cursor ")
 
 
-@pytest.mark.warm_only("tells whether an entry is persistent")
-def test_scan_without_data_has_the_type_only_and_meta_when_asked_for(s: ScanSubject) -> None:
-    s.set(JOB, b"one", kind=ValueType.STRING)
-    assert s.range().pairs == [Pair(JOB, ValueType.STRING)]
-    meta = (s.range(flags=Flag.META).pairs or [])[0].meta
-    assert meta is not None
-    assert (meta.created_us, meta.state) == (START, State.JOURNAL)
-
-
-@pytest.mark.rule("Metadata block, 68 bytes: 24 accessed")
-def test_reading_sets_accessed_and_moves_the_expiry_by_the_ttl(s: ScanSubject) -> None:
-    s.set(b"a", timeout=START + 10 * SECOND, ttl=60 * SECOND)
-    s.set(b"b", timeout=START + 10 * SECOND)
-    s.later(5)
-    for pair in s.range(flags=Flag.META).pairs or []:
-        assert pair.meta is not None
-        assert pair.meta.accessed_us == START + 5
-        moved = START + 5 + 60 * SECOND
-        assert pair.meta.expires_us == (moved if pair.key == b"a" else START + 10 * SECOND)
-
-
 def test_update_timeout_sets_the_expiry_of_all_that_is_returned(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     reply = s.range(b"", b"b", flags=Flag.UPDATE_TIMEOUT, timeout=START + SECOND)
     assert (reply.timeout, reply.flags & Flag.WORKED_ON) == (None, 0)
     s.later(SECOND)
     assert keys(s.range()) == [b"c"]
-
-
-@pytest.mark.rule("Flags of a request: 6 WORKED_ON")
-def test_worked_on_leaves_out_what_is_worked_on(s: ScanSubject) -> None:
-    s.set(JOB, uri=URI)
-    s.plain(b"p")
-    s.lease()
-    assert keys(s.range(flags=Flag.WORKED_ON)) == [b"p"]
-    assert keys(s.range()) == [JOB, b"p", URI]
 
 
 @pytest.mark.rule("Flags of a reply: 6 WORKED_ON", "GET: Of many keys at most 1,000 are leased")
@@ -254,22 +158,6 @@ def test_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanS
     again = s.range(timeout=7 * SECOND)
     assert (keys(again), again.timeout, again.flags & Flag.WORKED_ON) == ([], None, 0)
     assert s.delete(JOB, token=reply.timeout) == s.delete(b"p", token=reply.timeout) == ""
-
-
-def test_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
-    s = ScanSubject(type(s.target)(Rules(lease_us_default=9 * SECOND)))
-    s.plain(b"p")
-    token = s.range(timeout=0).timeout
-    assert token is not None
-    assert token // 1000 == (START + 9 * SECOND) // 1000
-
-
-@pytest.mark.rule("GET: Entries that a lease leaves out")
-def test_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject) -> None:
-    s.set(JOB, uri=URI, at=START)
-    s.lease()
-    s.set(OTHER, uri=URI, at=START + 1)
-    assert keys(s.range(timeout=SECOND)) == []
 
 
 @pytest.mark.rule("GET: Entries that a lease leaves out")
@@ -290,11 +178,6 @@ def test_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSu
     second = s.cursor(first.cursor, timeout=SECOND)
     assert keys(second) == [b"k%05d" % (SCAN_LEASES_MAX + number) for number in range(2)]
     assert second.cursor is None
-
-
-def test_scan_does_not_look_at_the_timestamp(s: ScanSubject) -> None:
-    s.plain(b"p")
-    assert keys(s.range(at=0)) == keys(s.range(at=START + 999 * SECOND)) == [b"p"]
 
 
 def test_scan_does_not_find_expired_entries(s: ScanSubject) -> None:

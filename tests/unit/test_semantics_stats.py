@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal import limits
+from fastjournal.client import EntryExplanation
+from fastjournal.protocol import Reply, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
+from fastjournal.protocol.declaration import Right
+from fastjournald.engine.authorization import Grant, Grants
 from tests.functions import NO_FUNCTIONS
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.unit.engine_work import Daemon, do_bounded
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -23,35 +31,10 @@ def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
 
 
 @pytest.mark.warm_only
-def test_empty_daemon_has_zeros(s: Subject) -> None:
-    numbers = s.stats()
-    assert_numbers(numbers)
-    assert (numbers["domains"], numbers["oldest_due_us"]) == (0, 0)
-
-
-@pytest.mark.warm_only
-def test_domain_without_entries_has_zeros(s: Subject) -> None:
-    numbers = s.stats(b"none")
-    assert_numbers(numbers)
-    assert numbers["oldest_due_us"] == 0
-
-
-@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
 def test_stats_of_a_name_that_is_no_domain_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.ask(request(Function.STATS, key)).code == "bad-key"
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_stats_of_what_cannot_be_an_entry_is_bad_key(s: Subject, key: bytes) -> None:
-    assert s.ask(request(Function.STATS, key, flags=Flag.DATA)).code == "bad-key"
-
-
-@pytest.mark.warm_only
-def test_stats_of_the_longest_domain_is_told(s: Subject) -> None:
-    assert_numbers(s.stats(b"d" * 4096))
 
 
 @pytest.mark.warm_only
@@ -76,16 +59,6 @@ def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
     assert_numbers(s.stats(b"a"), entries=2, waiting=1, due=1, buried=1)
 
 
-@pytest.mark.rule("STATS: `delayed`")
-def test_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> None:
-    s.set(JOB, uri=URI, at=START)
-    token = s.lease()
-    s.set(OTHER, uri=URI, at=START + 1)
-    assert_numbers(s.stats(b"a"), entries=2, waiting=1, delayed=1, worked_on=1)
-    s.delete(JOB, token=token)
-    assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
-
-
 @pytest.mark.warm_only
 @pytest.mark.rule("STATS: `entries`", "STATS: `domains`")
 def test_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
@@ -95,12 +68,6 @@ def test_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
     assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
     assert_numbers(s.stats(), entries=3, waiting=2, due=2)
     assert s.stats()["domains"] == 2
-
-
-def test_plain_entries_are_neither_waiting_nor_due(s: Subject) -> None:
-    s.set(b"p")
-    s.get(b"p", timeout=SECOND)
-    assert_numbers(s.stats(), entries=1, worked_on=1)
 
 
 @pytest.mark.warm_only
@@ -123,24 +90,6 @@ def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
     assert s.stats()["oldest_due_us"] == 2 * SECOND
 
 
-@pytest.mark.rule("STATS: `oldest_due_us` counts from the entry's not-before instant")
-def test_stats_of_an_entry_without_instant_count_it_as_due_since_it_was_created(s: Subject) -> None:
-    s.set(b"a:1:0:x")
-    s.later(2 * SECOND)
-    s.set(b"a:1:0:y")
-    s.set(b"a:1:%d:z" % (START + SECOND))
-    s.later(SECOND)
-    assert s.stats()["oldest_due_us"] == 3 * SECOND
-    s.lease()
-    assert s.stats()["oldest_due_us"] == 2 * SECOND
-
-
-def test_oldest_due_does_not_count_what_is_worked_on(s: Subject) -> None:
-    s.set(b"a:1:%d:x" % (START - SECOND))
-    s.lease()
-    assert s.stats()["oldest_due_us"] == 0
-
-
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 17 STATS")
 def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
@@ -148,16 +97,6 @@ def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
     reply = s.ask(request(Function.STATS, b"a"))
     assert reply.pairs is not None
     assert [pair.key for pair in reply.pairs] == [b"a"]
-
-
-def test_stats_does_not_count_as_reading(s: Subject) -> None:
-    s.set(JOB)
-    s.later(9)
-    s.stats(b"a")
-    reply = s.next(flags=Flag.META | Flag.OVERWRITE)
-    assert reply.pairs is not None
-    assert reply.pairs[0].meta is not None
-    assert reply.pairs[0].meta.modified_us == START
 
 
 @pytest.mark.rule(
@@ -193,12 +132,6 @@ def test_stats_with_data_has_all_that_is_known_of_an_entry() -> None:
     facts = s.stats(JOB, flags=Flag.DATA)
     assert (facts["state"], facts["attempts"]) == ("buried", 1)
     assert "max-attempts" in facts["buried_reason"]
-
-
-@pytest.mark.warm_only
-def test_stats_with_data_of_a_missing_entry_is_not_found() -> None:
-    s = Subject(EngineSubject(Rules()))
-    assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
 
 
 # --- NOP, QUIT, AUTH, and what is not there -------------------------------------------------------
@@ -252,3 +185,337 @@ def test_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     s.set(JOB, flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.META, count=3)
     assert s.meta(JOB).worked_on_until_us == 0
     assert s.jobs(flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.PERSIST) == [JOB]
+
+
+# --- semantics domains ----------------------------------------------------------------------------
+# DOMAINS: every sentence of docs/protocol.md about it, by example.
+
+
+CURSOR = Query.CURSOR << QUERY_SHIFT
+NAMES = [b"a", b"a b", b"a-b", b"ab", b"b", b"\xff", b"\xff\xff"]
+"""In byte order; that of the keys is another one."""
+
+
+@pytest.fixture
+def e() -> Subject:
+    """Only the engine: the model knows no cursors."""
+    return Subject(EngineSubject(Rules()))
+
+
+def fill(s: Subject) -> Subject:
+    for name in reversed(NAMES):
+        s.set(name + b":1:0:x")
+    return s
+
+
+def ask(s: Subject, prefix: bytes = b"", count: int | None = None, **fields: Any) -> Reply:
+    return s.ask(request(Function.DOMAINS, prefix, count=count, **fields))
+
+
+def names(reply: Reply) -> list[bytes]:
+    assert reply.error == ""
+    return [pair.key for pair in reply.pairs or ()]
+
+
+def pages(s: Subject, prefix: bytes = b"", count: int | None = None) -> list[list[bytes]]:
+    """The names of all pages; what is asked with a cursor counts no more."""
+    found = []
+    reply = ask(s, prefix, count)
+    while True:
+        found.append(names(reply))
+        if reply.cursor is None:
+            return found
+        reply = ask(s, reply.cursor, 9, flags=CURSOR)
+
+
+@pytest.mark.rule("Functions: 20 DOMAINS")
+def test_domains_come_in_byte_order_those_with_entries_and_those_that_are_paused(
+    s: Subject,
+) -> None:
+    assert names(ask(s)) == []
+    fill(s)
+    s.set(b"plain")
+    s.pause(b"none", SECOND)
+    s.pause(b"b", SECOND)
+    assert names(ask(s)) == sorted([*NAMES, b"none"])
+    s.later(SECOND)
+    s.delete(b"a-b:1:0:x")
+    s.bury(b"ab:1:0:x")
+    assert names(ask(s)) == [name for name in NAMES if name != b"a-b"]
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("DOMAINS: the prefix of the names")
+def test_oversize_prefix_is_bad_key(s: Subject) -> None:
+    assert ask(s, b"d" * 4097).code == "bad-key"
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("DOMAINS: the JSON object of STATS")
+def test_domains_have_the_object_of_stats_and_their_pause_and_limits(e: Subject) -> None:
+    e.set(b"d:1:0:x")
+    e.pause(b"d", SECOND)
+    e.pause(b"empty", 2 * SECOND)
+    e.later(5)
+    for name, until in ((b"d", START + SECOND), (b"empty", START + 2 * SECOND)):
+        (pair,) = ask(e, name).pairs or ()
+        told = json.loads(pair.value)
+        assert told.items() >= e.stats(name).items()
+        assert told["paused_until_us"] == told["paused_until"] == until
+    limit = request(
+        Function.LIMIT, b"limited", b'{"interval_us":7,"jobs":2}', kind=ValueType.STRING
+    )
+    assert e.ask(limit).error == ""
+    (pair,) = ask(e, b"l").pairs or ()
+    told = json.loads(pair.value)
+    assert (told["interval_us"], told["jobs_max"], told["paused_until_us"]) == (7, 2, 0)
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule(
+    "DOMAINS: Count limits the pairs",
+    "DOMAINS: It has a cursor exactly if there is one more domain",
+)
+@pytest.mark.parametrize("count", [None, 0, 1, 2, 3, 7, 8, 65_535])
+def test_pages_have_count_domains_and_a_cursor_where_there_is_one_more(
+    e: Subject, count: int | None
+) -> None:
+    size = count or len(NAMES)
+    expected = [NAMES[at : at + size] for at in range(0, len(NAMES), size)]
+    assert pages(fill(e), b"", count) == expected
+    assert pages(e, b"a", 3) == [NAMES[:3], NAMES[3:4]]
+
+
+@pytest.mark.rule("DOMAINS: A domain that exists throughout is listed exactly once")
+def test_cursor_goes_on_behind_its_last_name_whatever_came_and_went(e: Subject) -> None:
+    reply = ask(fill(e), b"", 2)
+    assert names(reply) == [b"a", b"a b"]
+    e.delete(b"a b:1:0:x")
+    e.set(b"a c:1:0:x")
+    e.set(b"a a:1:0:x")
+    e.delete(b"ab:1:0:x")
+    following = ask(e, reply.cursor or b"", flags=CURSOR)
+    assert names(following) == [b"a c", b"a-b"]
+    assert names(ask(e, reply.cursor or b"", flags=CURSOR)) == [b"a c", b"a-b"]
+
+
+@pytest.mark.rule("DOMAINS: A cursor of GET is `bad-cursor`")
+def test_cursors_of_domains_and_of_scans_are_not_those_of_the_other(e: Subject) -> None:
+    of_domains = ask(fill(e), b"", 1).cursor
+    of_keys = e.get(b"", uri=b"", count=1).cursor if isinstance(e.target, EngineSubject) else None
+    assert of_domains is not None
+    assert of_keys is not None
+    assert ask(e, of_keys, flags=CURSOR).code == "bad-cursor"
+    assert e.get(of_domains, flags=CURSOR).code == "bad-cursor"
+    for damaged in (b"", of_domains[:-1], b"x" + of_domains[1:]):
+        assert ask(e, damaged, flags=CURSOR).code == "bad-cursor"
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("DOMAINS: a reply ends after as many domains")
+@pytest.mark.bounded_work("DOMAINS")
+@pytest.mark.parametrize("priorities", [1, 256])
+def test_page_of_many_domains_does_bounded_work(priorities: int) -> None:
+    daemon = Daemon()
+    number = 1000 if priorities == 1 else 20
+    for at in range(number):
+        for priority in range(priorities):
+            daemon.set(b"d%04d:%d:0:x" % (at, priority))
+            if priorities > 1:
+                daemon.set(b"d%04d:%d:1:x" % (at, priority))
+    found: list[bytes] = []
+    reply = Reply(cursor=b"")
+    while reply.cursor is not None:
+        flags = CURSOR if reply.cursor else 0
+        page = partial(daemon.ask, Function.DOMAINS, reply.cursor, flags=flags)
+        data = do_bounded(daemon, page, 2 * limits.TURN_WORK)
+        assert isinstance(data, bytes)
+        reply = decode_reply(data)
+        found += names(reply)
+    assert found == [b"d%04d" % at for at in range(number)]
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("DOMAINS: the list has only domains that the token covers")
+def test_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others() -> None:
+    daemon = Daemon()
+    for at in range(2000):
+        daemon.set(b"other%d:1:0:x" % at)
+    for name in (b"crawl", b"crawler", b"in", b"inner"):
+        daemon.set(name + b":1:0:x")
+    grant = Grant("t", sha256(b"token").digest(), int(Right.READ), (b"zz", b"crawl", b"in:"))
+    daemon.engine.context.grants = Grants([grant])
+    assert daemon.ask(Function.AUTH, value_type=1, value=b"token")
+    before = daemon.store.work
+    reply = decode_reply(bytes(daemon.ask(Function.DOMAINS) or b""))
+    assert names(reply) == [b"crawl", b"crawler", b"in"]
+    assert reply.cursor is None
+    assert daemon.store.work - before < 100
+    assert names(decode_reply(bytes(daemon.ask(Function.DOMAINS, b"i") or b""))) == [b"in"]
+
+
+# --- semantics explain ----------------------------------------------------------------------------
+# STATS with DATA and META: what keeps an entry from being delivered now.
+
+
+EXPLAIN_JOB, EXPLAIN_OTHER = b"a:1:0:x", b"a:1:0:y"
+EXPLAINED = Flag.DATA | Flag.META
+
+
+def engine(**rules: int) -> Subject:
+    return Subject(EngineSubject(Rules(**rules)))
+
+
+def explained(s: Subject, key: bytes) -> dict[str, Any]:
+    return s.stats(key, flags=EXPLAINED)
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: `ready_before`",
+    "Delivery state of an entry: `domain`, `domain_due`, `domain_worked_on`",
+)
+def test_explanation_counts_due_entries_before_an_entry_in_work_order() -> None:
+    s = engine()
+    keys = [b"a:%d:%d:%d" % (number % 3, START - number % 7, number) for number in range(1500)]
+    assert isinstance(s.target, EngineSubject)
+    with s.target.checked_once():
+        for key in keys:
+            s.set(key)
+    s.set(b"b:0:0:elsewhere")
+    s.set(b"a:0:%d:later" % (START + SECOND))
+    order = sorted(keys, key=lambda key: ([*map(int, key.split(b":")[1:3])], keys.index(key)))
+    for place in (0, 1, 255, 256, 700, 1499):
+        facts = explained(s, order[place])
+        assert (facts["state"], facts["ready_before"]) == ("ready", place)
+    assert explained(s, order[0])["domain_due"] == 1500
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: `now_us`",
+    "Delivery state of an entry: `delayed_until_us`",
+    "Delivery state of an entry: `uri_leased_by`, `uri_leased_since_us`, `uri_leased_until_us`",
+    "Delivery state of an entry: `superseded_by`",
+)
+def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
+    s = engine()
+    s.set(EXPLAIN_JOB, uri=URI, at=START)
+    s.later(SECOND)
+    token = s.lease(timeout=60 * SECOND)
+    leased = explained(s, EXPLAIN_JOB)
+    assert (leased["uri_leased_by"], leased["superseded_by"]) == (None, None)
+    s.later(SECOND)
+    s.set(EXPLAIN_OTHER, uri=URI, at=START + 1)
+    for by in (EXPLAIN_OTHER, URI):
+        facts = explained(s, by)
+        assert (facts["state"], facts["uri_leased_by"]) == ("delayed", EXPLAIN_JOB.decode())
+        assert facts["uri_leased_until_us"] == facts["delayed_until_us"] == token
+        assert facts["uri_leased_since_us"] == START + SECOND
+        assert facts["now_us"] == START + 2 * SECOND
+    assert explained(s, EXPLAIN_JOB)["superseded_by"] == EXPLAIN_OTHER.decode()
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: `locked_since_us`",
+)
+def test_explanation_tells_since_when_an_entry_is_locked() -> None:
+    s = engine()
+    s.set(EXPLAIN_JOB)
+    s.later(SECOND)
+    assert s.lock(EXPLAIN_JOB, timeout=9 * SECOND) == ""
+    s.later(SECOND)
+    facts = explained(s, EXPLAIN_JOB)
+    assert (facts["locked_since_us"], facts["locked_until"]) == (
+        START + SECOND,
+        START + 10 * SECOND,
+    )
+    assert facts["delayed_until_us"] == START + 10 * SECOND
+    assert s.ask(request(Function.RENAME, EXPLAIN_JOB, uri=EXPLAIN_OTHER, at=START + 1)).error == ""
+    assert explained(s, EXPLAIN_OTHER)["locked_since_us"] == START + SECOND
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: `domain_paused_until_us`",
+    "Delivery state of an entry: `domain_delivered_us`, `domain_interval_us`, "
+    "`domain_waits_until_us`",
+    "Delivery state of an entry: `domain_jobs_max`, `domain_is_full`",
+    "Delivery state of an entry: `domain_held_until_us`",
+)
+def test_explanation_tells_the_hold_of_a_domain() -> None:
+    s = engine()
+    s.set(EXPLAIN_JOB)
+    s.set(EXPLAIN_OTHER)
+    s.ask(request(Function.LIMIT, b"a", b'{"interval_us": 5000000}', kind=2))
+    s.lease(timeout=60 * SECOND)
+    facts = explained(s, EXPLAIN_OTHER)
+    assert facts["domain_delivered_us"] == START
+    assert facts["domain_waits_until_us"] == facts["domain_held_until_us"] == START + 5 * SECOND
+    assert (facts["domain_is_full"], facts["domain_paused_until_us"]) == (False, 0)
+    s.ask(request(Function.LIMIT, b"a", b'{"interval_us": 0, "jobs": 1}', kind=2))
+    facts = explained(s, EXPLAIN_OTHER)
+    assert (facts["domain_is_full"], facts["domain_jobs_max"]) == (True, 1)
+    assert facts["domain_worked_on"] == 1
+    assert facts["domain_held_until_us"] >= START + 60 * SECOND
+    s.pause(b"a", 90 * SECOND)
+    assert explained(s, EXPLAIN_OTHER)["domain_paused_until_us"] == START + 90 * SECOND
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: a key without an entry that has a tombstone is no error"
+)
+def test_explanation_of_a_deleted_key_is_its_tombstone() -> None:
+    s = engine(tombstone_ttl_us=100 * SECOND)
+    s.set(EXPLAIN_JOB, at=START)
+    s.later(SECOND)
+    s.delete(EXPLAIN_JOB, at=START + 7)
+    facts = explained(s, EXPLAIN_JOB)
+    assert facts == {
+        "state": "deleted",
+        "keys": [EXPLAIN_JOB.decode()],
+        "now_us": START + SECOND,
+        "timestamp": START + 7,
+        "deleted_us": START + SECOND,
+        "tombstone_until_us": START + 101 * SECOND,
+    }
+    assert s.ask(request(Function.STATS, EXPLAIN_JOB, flags=Flag.DATA)).code == "not-found"
+    s.later(100 * SECOND)
+    assert s.ask(request(Function.STATS, EXPLAIN_JOB, flags=EXPLAINED)).code == "not-found"
+
+
+def test_explanation_of_a_plain_entry_has_no_domain() -> None:
+    s = engine()
+    s.set(b"p")
+    facts = explained(s, b"p")
+    assert facts["state"] == "plain"
+    assert not [name for name in facts if name.startswith("domain")]
+
+
+@pytest.mark.rule(
+    "Delivery state of an entry: `modified_us`, `accessed_us`",
+    "Delivery state of an entry: `attempts_max`, `postpone_us_max`, `read_only`",
+)
+def test_explanation_tells_bounds_and_times_of_an_entry() -> None:
+    s = engine(attempts_max=7, postpone_us_max=3 * SECOND)
+    s.set(EXPLAIN_JOB)
+    s.later(SECOND)
+    token = s.lease(timeout=SECOND)
+    facts = explained(s, EXPLAIN_JOB)
+    assert (facts["modified_us"], facts["accessed_us"]) == (START, START + SECOND)
+    assert (facts["attempts_max"], facts["postpone_us_max"]) == (7, 3 * SECOND)
+    assert facts["worked_on_until"] == token
+    assert s.release(EXPLAIN_JOB, token) == ""
+    s.lease(value=b'{"attempts":2}', kind=ValueType.STRING)
+    assert explained(s, EXPLAIN_JOB)["attempts_max"] == 2
+    assert facts["read_only"] == 0
+    assert isinstance(s.target, EngineSubject)
+    s.target.engine.context.read_only = True
+    assert explained(s, EXPLAIN_JOB)["read_only"] == 1
+
+
+def test_library_knows_every_field_of_an_explanation() -> None:
+    s = engine()
+    s.set(EXPLAIN_JOB)
+    s.set(EXPLAIN_OTHER)
+    s.delete(EXPLAIN_OTHER)
+    known = set(EntryExplanation.__struct_encode_fields__)
+    assert set(explained(s, EXPLAIN_JOB)) == known - {"deleted_us", "tombstone_until_us"}
+    assert set(explained(s, EXPLAIN_OTHER)) <= known

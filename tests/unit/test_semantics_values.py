@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.constants import Flag, ValueType
 from fastjournal.protocol.messages import Reply
-from tests.property.subject import SECOND, START, Subject, request
+from tests.property.subject import SECOND, START, Subject
 
 JOB = b"a:1:0:x"
 URI = b"http://example.org/"
@@ -42,43 +42,6 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.add(key, i(1), INTEGER).code == "bad-key"
     assert s.flip(key).code == "bad-key"
     assert s.truncate(key, 1) == "bad-key"
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        *((INTEGER, b""), (INTEGER, b"abc"), (INTEGER, bytes(9)), (FLOAT, b"ab"), (FLOAT, b"")),
-        *((BUFFER, i(1)), (STRING, b"1"), (BOOLEAN, b"\1"), (0, None), (6, i(1))),
-    ],
-)
-def test_add_takes_an_integer_or_a_float(s: Subject, kind: int, value: bytes | None) -> None:
-    s.set(b"p", i(1), kind=INTEGER)
-    assert s.add(b"p", value, kind).code == "bad-value"
-    assert s.add(b"none", value, kind, flags=Flag.OVERWRITE).code == "bad-value"
-    assert s.value(b"p") == i(1)
-    assert s.value(b"none") is None
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Values: 3 integer")
-@pytest.mark.parametrize(
-    ("stored", "added", "total"),
-    [
-        (i(5, 1), i(-7, 8), b"\xfe"),
-        (i(127, 1), i(-255, 2), b"\x80"),
-        (i(-32768, 2), i(65535, 4), b"\x7f\xff"),
-        (i(2**31 - 2, 4), i(1, 1), b"\x7f\xff\xff\xff"),
-        (i(-(2**63), 8), i(2**63 - 1, 8), b"\xff" * 8),
-        (i(0, 8), i(-(2**63), 8), b"\x80" + bytes(7)),
-        (i(1, 8), i(1, 1), bytes(7) + b"\2"),
-    ],
-)
-def test_sum_has_the_stored_width(s: Subject, stored: bytes, added: bytes, total: bytes) -> None:
-    s.set(b"p", stored, kind=INTEGER)
-    assert told(s.add(b"p", added, INTEGER)) == total
-    assert s.value(b"p") == total
 
 
 @pytest.mark.warm_only
@@ -194,48 +157,11 @@ def test_add_to_a_missing_key_is_not_found_or_creates_it_with_overwrite(s: Subje
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
-def test_add_that_creates_sets_no_expiry_and_persists_by_the_flag(s: Subject) -> None:
-    timeout, ttl = s.now + SECOND, SECOND
-    s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, timeout=timeout, ttl=ttl)
-    meta = s.meta(b"p")
-    assert (meta.expires_us, meta.ttl_us, meta.state) == (0, 0, 0)
-    assert (meta.created_us, meta.modified_us, meta.timestamp_us) == (s.now, s.now, START)
-    s.add(b"q", i(3), INTEGER, flags=Flag.OVERWRITE | Flag.PERSIST)
-    assert s.meta(b"q").state == 1
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
     assert s.jobs() == []
     s.later(SECOND)
     assert s.jobs(b"a") == [b"a:1:%d:x" % s.now]
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
-def test_add_that_creates_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
-    s.delete(b"p", at=START + 50)
-    s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, at=START + 7)
-    assert s.meta(b"p").timestamp_us == START + 50
-    s.delete(b"p", at=START + 50, flags=Flag.OVERWRITE)
-    assert s.set(b"p", at=START + 1) == ""
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Functions: 5 ADD")
-def test_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> None:
-    s.set(JOB, i(1), kind=INTEGER, uri=URI)
-    reply = s.add(URI, i(1), INTEGER)
-    assert reply.pairs is not None
-    (pair,) = reply.pairs
-    assert (pair.key, pair.second_key, pair.value_type, pair.value) == (URI, JOB, INTEGER, i(2))
-    assert pair.meta is None
-    (pair,) = s.add(JOB, i(1), INTEGER, flags=Flag.META).pairs or ()
-    assert (pair.key, pair.second_key, pair.value) == (JOB, URI, i(3))
-    assert pair.meta is not None
-    assert pair.meta == s.meta(JOB)
 
 
 @pytest.mark.warm_only
@@ -272,17 +198,6 @@ def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     assert s.truncate(b"p", 1, at=at) == "clock-skew"
 
 
-@pytest.mark.warm_only
-def test_add_changes_a_leased_or_buried_entry(s: Subject) -> None:
-    s.set(JOB, i(1), kind=INTEGER)
-    token = s.lease()
-    assert told(s.add(JOB, i(1), INTEGER)) == i(2)
-    assert s.meta(JOB).worked_on_until_us == token
-    assert s.bury(JOB) == ""
-    assert told(s.add(JOB, i(1), INTEGER)) == i(3)
-    assert s.stats(b"a")["buried"] == 1
-
-
 # --- NOT ------------------------------------------------------------------------------------------
 
 
@@ -316,12 +231,6 @@ def test_not_takes_one_byte_0_or_1_of_a_boolean(
     assert s.value(b"p") == stored
 
 
-@pytest.mark.warm_only
-def test_not_of_nothing_is_not_found_with_overwrite_too(s: Subject) -> None:
-    assert s.flip(b"p", flags=Flag.OVERWRITE).code == "not-found"
-    assert s.value(b"p") is None
-
-
 # --- TRUNCATE -------------------------------------------------------------------------------------
 
 
@@ -342,40 +251,9 @@ def test_truncate_cuts_or_fills_up_with_zero_bytes(
     assert (pair.meta.timestamp_us, pair.meta.modified_us) == (START + 4, s.now)
 
 
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        *((INTEGER, i(-1)), (INTEGER, b"\0\0\5"), (INTEGER, b""), (FLOAT, f(3.0))),
-        *((STRING, b"3"), (0, None)),
-    ],
-)
-def test_size_is_an_integer_that_is_not_negative(
-    s: Subject, kind: int, value: bytes | None
-) -> None:
-    s.set(b"p", b"abcde")
-    asked = request(Function.TRUNCATE, b"p", value, kind=kind)
-    assert s.ask(asked).code == "bad-value"
-    assert s.value(b"p") == b"abcde"
-
-
 def test_size_is_at_most_max_value(s: Subject) -> None:
     s.set(b"p", b"abc")
     assert s.truncate(b"p", 1_000_001) == "too-large"
     assert s.truncate(b"none", 1_000_001) == "too-large"
     assert s.truncate(b"p", 1_000_000) == ""
     assert s.value(b"p") == b"abc" + bytes(999_997)
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
-def test_truncate_takes_only_buffers_and_strings(s: Subject) -> None:
-    for number, kind in enumerate((ValueType.VOID, INTEGER, FLOAT, BOOLEAN)):
-        key = b"p%d" % number
-        s.set(key, b"" if kind == ValueType.VOID else b"\1", kind=kind)
-        assert s.truncate(key, 1) == "type-mismatch"
-
-
-@pytest.mark.warm_only
-def test_truncate_of_nothing_is_not_found(s: Subject) -> None:
-    assert s.truncate(b"p", 1) == "not-found"

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import random
 from operator import attrgetter
+from random import Random
 
 import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
+from fastjournal.eviction_queue import EvictionQueue
 from fastjournal.protocol.constants import Flag, ValueType
+from fastjournald.net.listeners import origin_of_host
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries
+from fastjournald.tables.sorted_entries import SortedEntries
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -30,45 +33,6 @@ def s() -> Subject:
     for key in (*KEYS, DELAYED):
         assert subject.set(key, ONE, at=START, flags=Flag.PERSIST, **TYPES) == ""
     return subject
-
-
-@pytest.mark.parametrize("key", [KEYS[1], DELAYED])
-def test_add_to_a_waiting_entry_keeps_its_place_in_the_order(s: Subject, key: bytes) -> None:
-    s.later(SECOND)
-    assert s.add(key, ONE, ValueType.INTEGER, at=s.now).code == ""
-    assert s.meta(key).timestamp_us > START
-    s.later(60 * SECOND)
-    assert s.jobs(count=10) == [*KEYS, DELAYED]
-
-
-def test_add_to_a_dead_letter_keeps_its_place_in_the_order(s: Subject) -> None:
-    for key in KEYS:
-        assert s.bury(key) == ""
-    s.later(SECOND)
-    assert s.add(KEYS[1], ONE, ValueType.INTEGER, at=s.now).code == ""
-    assert s.kick_domain(b"a", 2) == 2
-    assert s.jobs(count=10) == KEYS[:2]
-
-
-def test_bury_with_another_reason_keeps_the_place_in_the_order(s: Subject) -> None:
-    for key in KEYS:
-        assert s.bury(key, reason=b"one") == ""
-    assert s.bury(KEYS[0], reason=b"another") == ""
-    assert s.kick_domain(b"a", 3) == 3
-    assert s.jobs(count=10) == KEYS
-
-
-def test_rename_moves_an_entry_to_its_new_place_in_the_order(s: Subject) -> None:
-    s.later(SECOND)
-    assert s.rename(KEYS[0], b"a:2:0:0", at=s.now) == ""
-    assert s.jobs(count=10) == [*KEYS[1:], b"a:2:0:0"]
-
-
-def test_domains_without_delays_and_dead_letters_share_an_empty_list(s: Subject) -> None:
-    domain = Domain(b"b")
-    assert domain.delayed is domain.buried_order is NO_ENTRIES
-    assert s.bury(KEYS[0]) == ""
-    assert len(NO_ENTRIES) == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -181,3 +145,58 @@ def test_sorted_list_refuses_to_take_out_what_is_not_in_it(instant: int) -> None
     with pytest.raises(ValueError, match="not in this list"):
         order.remove(absent)
     order.check()
+
+
+# --- eviction queue -------------------------------------------------------------------------------
+# Eviction queue: a new connection pushes out the oldest of the address that has most.
+
+
+def test_eviction_queue_agrees_with_a_naive_list() -> None:
+    for seed in range(30):
+        draw = Random(seed)
+        queue: EvictionQueue[int] = EvictionQueue()
+        naive: list[tuple[str, int]] = []
+        for client in range(300):
+            match draw.choices("adpo", (5, 2, 2, 1))[0]:
+                case "a":
+                    origin = draw.choice("vwxyz")
+                    queue.add(origin, client)
+                    naive.append((origin, client))
+                case "d":
+                    one = draw.choice(naive) if naive and draw.random() < 0.8 else ("v", -1)
+                    assert queue.discard(*one) is (one in naive)
+                    naive = [other for other in naive if other != one]
+                case "p":
+                    number = {origin: sum(o == origin for o, _ in naive) for origin, _ in naive}
+                    popped = queue.pop()
+                    assert (popped is None) is (not naive)
+                    if popped is not None:
+                        (origin,) = [o for o, c in naive if c == popped]
+                        assert number[origin] == max(number.values())
+                        assert popped == next(c for o, c in naive if o == origin)
+                        naive.remove((origin, popped))
+                case _ if naive:
+                    origin = draw.choice(naive)[0]
+                    oldest = next(c for o, c in naive if o == origin)
+                    assert queue.pop_oldest_of(origin) == oldest
+                    naive.remove((origin, oldest))
+            assert len(queue) == len(naive)
+            for origin in "vwxyz":
+                assert queue.number_of(origin) == sum(o == origin for o, _ in naive)
+        while queue.pop() is not None:
+            pass
+        assert vars(queue) == vars(EvictionQueue())
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::1", "::"),
+    ],
+)
+def test_ipv6_network_of_64_bits_is_one_address(host: str, origin: str) -> None:
+    assert origin_of_host(host) == origin

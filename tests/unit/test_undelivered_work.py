@@ -10,8 +10,7 @@ import pytest
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
-from fastjournald.engine.engine import Scan
-from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
+from fastjournald.engine.undelivered import DeliveredJobs
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -71,29 +70,6 @@ def test_undelivered_work_waits_as_before_and_the_log_knows(
     assert s.jobs() == [], "the lease after it is in the log, too"
 
 
-@WAYS
-def test_undelivered_work_keeps_its_attempts_and_order(s: Desk, flags: Flag) -> None:
-    s.set(JOB, flags=Flag.PERSIST)
-    s.set(OTHER, flags=Flag.PERSIST)
-    s.next(timeout=SECOND)
-    s.later(2 * SECOND)
-    assert s.meta(JOB).attempts == 1
-    s.lose(s.take(flags=flags, count=2))
-    assert [s.meta(key).attempts for key in (JOB, OTHER)] == [1, 0]
-    assert s.jobs(count=2) == [JOB, OTHER]
-
-
-def test_undelivered_lease_by_get(s: Desk) -> None:
-    s.set(b"plain", flags=Flag.PERSIST)
-    s.set(JOB, flags=Flag.PERSIST)
-    s.get(JOB, timeout=SECOND)
-    s.get(b"plain", timeout=SECOND)
-    s.lose(s.subject.delivered)
-    s.restart()
-    assert s.get(b"plain", flags=Flag.WORKED_ON).code == ""
-    assert s.jobs() == [JOB]
-
-
 def test_undelivered_scan_that_leased(s: Desk) -> None:
     for number in range(30):
         s.set(b"a:1:0:%02d" % number, flags=Flag.PERSIST)
@@ -142,15 +118,6 @@ def test_undelivered_pop_restores_no_entry_that_is_newer_or_over(s: Desk, change
     assert s.value(JOB) in (None, b"new", b"v")
 
 
-def test_undelivered_pop_erases_its_tombstone_so_the_same_set_is_a_repeat(s: Desk) -> None:
-    s.set(JOB, flags=Flag.PERSIST)
-    s.lose(s.take(flags=POP))
-    assert s.set(JOB, flags=Flag.PERSIST) == ""
-    s.restart()
-    assert s.set(JOB, flags=Flag.PERSIST) == ""
-    assert s.jobs() == [JOB]
-
-
 def test_undelivered_pop_drops_a_link_that_leads_elsewhere(s: Desk) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     for link in (b"one", b"two"):
@@ -162,31 +129,6 @@ def test_undelivered_pop_drops_a_link_that_leads_elsewhere(s: Desk) -> None:
     assert s.get(b"one").code == ""
     assert s.value(JOB) == b"v"
     assert s.get(b"two").code == "not-found", "that one was not persistent"
-
-
-@WAYS
-def test_undelivered_entries_are_released_from_where_it_stopped(s: Desk, flags: Flag) -> None:
-    for number in range(10):
-        s.set(b"a:1:0:%d" % number, flags=Flag.PERSIST)
-    left = s.take(flags=flags, count=4) + s.take(flags=flags, count=6)
-    rounds = 0
-    while left:
-        left = s.lose(left, 3)
-        rounds += 1
-        assert len(s.jobs(count=0)) == 0
-    assert rounds == 4
-    assert len(s.jobs(count=10)) == 10
-
-
-@WAYS
-def test_undelivered_entries_serve_others_who_wait(s: Desk, flags: Flag) -> None:
-    s.set(JOB, flags=Flag.PERSIST)
-    taken = s.take(flags=flags)
-    s.listen(b"a", session="two")
-    s.lose(taken)
-    ((who, reply),) = s.serve()
-    assert who == "two"
-    assert reply.pairs
 
 
 def test_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
@@ -223,30 +165,3 @@ def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
         rounds += 1
     assert [who for who, _ in answers] == ["here"]
     assert rounds > 1
-
-
-def test_undelivered_work_is_named_by_each_reply_that_has_it(s: Desk) -> None:
-    engine, now = s.subject.engine, s.now
-
-    def work(answer: object) -> list[bytes]:
-        assert isinstance(answer, bytes)
-        return (
-            [entry.key for entry in answer.jobs[1]] if isinstance(answer, DeliveringReply) else []
-        )
-
-    s.set(JOB)
-    s.set(OTHER)
-    assert work(engine.handle("one", request(Function.GET, JOB), now)) == []
-    s.listen(b"b", session="waits", count=2)
-    scan = engine.handle("one", request(Function.GET, JOB, uri=b"z", timeout=SECOND), now)
-    assert isinstance(scan, Scan)
-    while (reply := engine.step(scan, now)) is None:
-        pass
-    assert work(reply) == [JOB, OTHER]
-    assert engine.release_undelivered(scan.leased, 2, now) == []
-    assert work(engine.handle("one", request(Function.GET, JOB, timeout=SECOND), now)) == [JOB]
-    assert work(engine.handle("one", request(Function.NEXT), now)) == [OTHER]
-    assert work(engine.handle("one", request(Function.NEXT), now)) == []
-    s.set(b"b:1:0:x")
-    ((_, reply),) = engine.serve_waiters(now)
-    assert work(reply) == [b"b:1:0:x"]

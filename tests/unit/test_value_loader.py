@@ -10,7 +10,6 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from fastjournald.engine.engine import Missing
 from fastjournald.engine.value_memory import evict_values, fill_value
 from fastjournald.tables.entry import Cold
 from fastjournald.tasks.value_loader import Evictor
@@ -86,25 +85,6 @@ async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.Monk
             await peer.send(get(b"key"))
             await held.wait_begun()
     held.go_on()
-
-
-async def test_hanging_read_for_a_client_that_left_keeps_no_thread_from_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
-        peer = await fixture.connect()
-        for key in (b"one", b"two"):
-            assert (await peer.ask(set_(key))).code == ""
-        held = HeldRead(fixture, monkeypatch)
-        default = trio.to_thread.current_default_thread_limiter()
-        before = default.statistics().borrowed_tokens
-        for key in (b"one", b"two"):
-            other = await fixture.connect()
-            await other.send(get(key))
-            await held.wait_begun()
-        assert default.statistics().borrowed_tokens == before
-        held.go_on(2)
 
 
 async def test_record_that_is_gone_with_its_entry_is_no_error(
@@ -193,26 +173,6 @@ async def test_single_flight_reads_once_what_several_requests_wait_for(
         assert fixture.disk.calls["read_slice"] == 1
 
 
-async def test_scan_that_waits_for_the_disk_holds_up_no_other_scan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
-        cold, warm = await fixture.connect(), await fixture.connect()
-        assert (await cold.ask(set_(b"cold"))).code == ""
-        small = request(Function.SET, b"warm", b"v", flags=Flag.PERSIST)
-        assert (await warm.ask(small)).code == ""
-        assert is_cold(fixture, b"cold")
-        held = HeldRead(fixture, monkeypatch)
-        await cold.send(get_all(b"c", b"d"))
-        await held.wait_begun()
-        assert len((await warm.ask(get_all(b"w", b"x"))).pairs or ()) == 1
-        held.go_on()
-        reply = await cold.reply()
-        assert reply is not None
-        assert [pair.value for pair in reply.pairs or ()] == [LONG]
-
-
 class LateTurn:
     """Comes when others have had so many requests that all values have left memory."""
 
@@ -238,67 +198,6 @@ async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn
         monkeypatch.setattr(fixture.server.scan_runner, "_turn", LateTurn(fixture))
         reply = await peer.ask(get_all(b"", b""))
         assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
-
-
-class OthersAsk:
-    """Somebody else asks for a value between the read that a scan waited for and its slice."""
-
-    def __init__(self, fixture: ServerFixture) -> None:
-        self._fixture = fixture
-        self.answers: list[object] = []
-
-    async def __aenter__(self) -> None:
-        engine = self._fixture.engine
-        self.answers.append(engine.handle("other", get(b"key"), self._fixture.clock.instant_us))
-        engine.handle("other", NOP, self._fixture.clock.instant_us)
-
-    async def __aexit__(self, *_error: object) -> None:
-        await trio.lowlevel.checkpoint()
-
-
-async def test_failed_read_counts_for_the_scan_that_waited_and_for_nobody_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
-        peer = await fixture.connect()
-        assert (await peer.ask(set_(b"key"))).code == ""
-        assert is_cold(fixture, b"key")
-        others = OthersAsk(fixture)
-        monkeypatch.setattr(fixture.server.scan_runner, "_turn", others)
-        fixture.disk.fail_at(1, "read_slice")
-        assert (await peer.ask(get_all(b"", b""))).code == "not-readable"
-        assert len(others.answers) >= 2
-        assert all(isinstance(answer, Missing) for answer in others.answers)
-        again = await peer.ask(get_all(b"", b""))
-        assert [pair.value for pair in again.pairs or ()] == [LONG], "the disk is well again"
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        get(b"a:1:0:x"),
-        request(Function.PEEK, b"a", flags=Flag.DATA),
-        get_all(b"", b""),
-        request(Function.KICK, b"a:1:0:buried"),
-        request(Function.BURY, b"a:1:0:buried", b"why not"),
-    ],
-    ids=["GET", "PEEK", "scan", "KICK", "BURY"],
-)
-async def test_failed_read_is_told_to_whoever_asked_and_once(asked: Request) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
-        peer = await fixture.connect()
-        for key in (b"a:1:0:buried", b"a:1:0:x"):
-            assert (await peer.ask(set_(key), NOP)).code == ""
-            await peer.reply()
-        await peer.ask(request(Function.BURY, b"a:1:0:buried", b"why"))
-        assert is_cold(fixture, b"a:1:0:x")
-        fixture.disk.fail_at(1, "read_slice")
-        first = await peer.ask(asked)
-        assert first.code == "not-readable"
-        assert "its value cannot be read" in first.error
-        assert (await peer.ask(asked)).code == ""
 
 
 async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on() -> None:
@@ -367,37 +266,6 @@ async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nob
         woken = await waits.reply()
         assert woken is not None
         assert [pair.value for pair in woken.pairs or ()] == [LONG]
-
-
-async def test_failed_read_for_a_client_that_is_gone_counts_for_nobody_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
-        peer, gone = await fixture.connect(), await fixture.connect()
-        key = b"a:1:%d:x" % (fixture.clock.instant_us + 1)
-        assert (await peer.ask(set_(key))).code == ""
-        assert is_cold(fixture, key)
-        waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
-        await gone.send(waits, NOP)
-        await gone.reply()
-        held = HeldRead(fixture, monkeypatch)
-        fixture.clock.instant_us += 1
-        assert (await peer.ask(NOP)).code == ""
-        await held.wait_begun()
-        await gone.stream.aclose()
-        with trio.fail_after(SILENCE_S):
-            while fixture.engine.waiters:  # noqa: ASYNC110 - nobody tells
-                await trio.sleep(0.01)
-        fixture.disk.fail_at(1, "read_slice")
-        held.go_on(9)
-        with trio.fail_after(SILENCE_S):
-            while fixture.engine.dispatcher.awaited:  # noqa: ASYNC110 - nobody tells
-                await trio.sleep(0.01)
-        assert fixture.server.runtime.counters.values_unreadable == 1
-        reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
-        assert reply.pairs
-        assert fixture.engine.store.scheduler.buried == 0
 
 
 async def test_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
