@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import tempfile
 from collections.abc import Callable
-from datetime import date, timedelta
+from contextlib import closing
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +19,30 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.spark.nightly import day_store
+from fastjournal.spark.export import entry_sort
+from fastjournal.spark.export.entry_sort import RunGroup, find_ranges, read_range, write_runs
+from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
 from fastjournal.spark.nightly.day_store import (
-    DayState,
     DayStore,
     HistoryTables,
     StateTables,
     checked_output,
 )
 from fastjournal.spark.nightly.report.figures import TableReader
-from fastjournal.spark.storage.files import hadoop_glob, hadoop_uri, is_s3, pyarrow_uri
-from fastjournal.spark.storage.table_files import StoreFiles
+from fastjournal.spark.storage.files import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    RETRY_LIMIT_S,
+    LogDirectory,
+    hadoop_glob,
+    hadoop_uri,
+    is_s3,
+    pyarrow_uri,
+    resolve,
+)
+from fastjournal.spark.storage.table_files import DiskFiles, StoreFiles
 from tests.users import as_user, changes_users
 
 DAY = date(2026, 11, 20)
@@ -176,29 +191,6 @@ def test_publication_that_is_killed_anywhere_is_told_by_no_description(tmp_path:
     assert set(told_by) == {"old", "", "new"}
 
 
-def test_description_names_tables_that_are_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = DayStore(str(tmp_path))
-    days = build(store, "new")
-    synced = list[str]()
-    fsync = os.fsync
-
-    def record(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}/"))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", record)
-    store.publish({}, days, TABLES)
-    last = synced.index("days")
-    for table in TABLES:
-        place = f"{table}/dt={DAY}"
-        for number in range(2):
-            assert f"nightly-staging/{place}/part-{number}-new.parquet" in synced[:last]
-        assert place in synced[:last]
-        assert table in synced[:last]
-
-
 def test_publication_of_a_table_without_rows_empties_the_day(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
     publish(store, "old")
@@ -283,15 +275,6 @@ def test_uri_of_s3_has_the_scheme_of_its_reader(tmp_path: Path) -> None:
     assert hadoop_uri(f"{tmp_path}/a") == f"file://{tmp_path}/a"
 
 
-def test_problem_of_an_output_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(uri: str) -> None:
-        raise LogFailedError("cannot open: no libjvm\ndlopen(one)\ndlopen(two)", path=uri)
-
-    monkeypatch.setattr(day_store, "resolve", resolve)
-    with pytest.raises(LogFailedError, match=r"written: cannot open: no libjvm \(name another"):
-        checked_output("hdfs://name/out")
-
-
 def test_output_that_cannot_be_written_is_an_error_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LogFailedError, match=r"the output cannot be written: .*--output"):
@@ -357,13 +340,6 @@ def failure_of(work: Callable[[], object]) -> LogFailedError | None:
     return None
 
 
-def test_tables_of_days_that_are_not_there_cost_no_request_of_a_store(tmp_path: Path) -> None:
-    store = object_store(tmp_path / "out")
-    set_files(store, UnreachableFiles(store.raw, 1))
-    reader = TableReader(store, {})
-    assert reader.rows("hours", [DAY, *(DAY - timedelta(days=ago) for ago in range(28))]) == []
-
-
 def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
@@ -372,19 +348,6 @@ def test_staging_tree_that_is_a_link_is_replaced_and_its_target_stays(tmp_path: 
     publish(store, "new")
     assert content(tmp_path) == {"new"}
     assert (tmp_path / "elsewhere" / "file").exists()
-
-
-def test_staging_tree_and_probe_take_the_place_of_no_file_of_another_program(
-    tmp_path: Path,
-) -> None:
-    kept = [tmp_path / name for name in ("staging/data", "probe")]
-    kept[0].parent.mkdir()
-    for path in kept:
-        path.write_text("mine")
-    store = DayStore(str(tmp_path))
-    publish(store, "new")
-    store.end()
-    assert [path.read_text() for path in kept] == ["mine", "mine"]
 
 
 @changes_users
@@ -403,25 +366,155 @@ def test_staging_tree_of_another_user_is_named() -> None:
         assert as_user(65_534, 65_534, work) == 0
 
 
-def test_staging_tree_of_a_store_is_removed_when_nobody_has_written_to_it_for_a_day(
-    tmp_path: Path,
+# --- table files ----------------------------------------------------------------------------------
+# Files of events and tables: an interrupted put shows all bytes of a file, or none.
+
+
+def test_remove_unfinished_takes_what_a_put_has_left_and_nothing_else(tmp_path: Path) -> None:
+    beside = tmp_path / "events-new"
+    (beside / "notes").mkdir(parents=True)
+    (beside / "mine.parquet").write_bytes(b"of another program")
+    (beside / "mine.new").write_bytes(b"of another program")
+    (beside / f"segment-000000009-00000000.parquet.{'0' * 32}.new").write_bytes(b"PAR1")
+    files = DiskFiles(OsDisk(), str(beside))
+    files.remove_unfinished()
+    assert sorted(path.name for path in beside.iterdir()) == ["mine.new", "mine.parquet", "notes"]
+    for name in ("mine.new", "mine.parquet"):
+        (beside / name).unlink()
+    (beside / "notes").rmdir()
+    files.remove_unfinished()
+    assert not beside.exists()
+
+
+# --- object stores --------------------------------------------------------------------------------
+# Object stores that cannot be reached: an error in bounded time, in one sentence.
+
+
+def settings(uri: str) -> dict[str, Any]:
+    """Return what a file system has, as a pickle of it."""
+    files, _ = resolve(uri)
+    found: dict[str, Any] = files.__reduce__()[1][0]
+    return found
+
+
+def closed_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize("scheme", ["gs", "gcs"])
+def test_requests_to_googles_store_are_tried_again_for_a_bounded_time(scheme: str) -> None:
+    for uri in (f"{scheme}://anonymous@bucket/key", f"{scheme}://anonymous@bucket/key?scheme=http"):
+        assert settings(uri)["retry_time_limit"].total_seconds() == RETRY_LIMIT_S
+    asked = settings(f"{scheme}://anonymous@bucket?scheme=http&retry_limit_seconds=7")
+    assert asked["retry_time_limit"].total_seconds() == 7
+
+
+def test_requests_to_s3_have_timeouts_and_the_options_of_their_uri() -> None:
+    place = "key:secret@bucket/a?region=eu-north-1&scheme=http&endpoint_override=127.0.0.1:9"
+    for scheme in ("s3", "s3a"):
+        found = settings(f"{scheme}://{place}")
+        assert (found["connect_timeout"], found["request_timeout"]) == (
+            CONNECT_TIMEOUT_S,
+            REQUEST_TIMEOUT_S,
+        )
+        plain = pyarrow.fs.FileSystem.from_uri(f"s3://{place}")[0].__reduce__()[1][0]
+        changed = {name for name in plain if plain[name] != found[name]}
+        assert changed == {"connect_timeout", "request_timeout"}
+    assert resolve(f"s3://{place}")[1] == "bucket/a"
+
+
+def test_store_that_cannot_be_reached_is_one_sentence() -> None:
+    endpoint = f"scheme=http&endpoint_override=127.0.0.1:{closed_port()}"
+    for uri in (
+        f"gs://anonymous@bucket/key?{endpoint}&retry_limit_seconds=0.1",
+        f"s3://key:secret@bucket/key?{endpoint}",
+    ):
+        with pytest.raises(LogFailedError, match=r"^bucket/key: cannot list: ") as failed:
+            LogDirectory(uri)
+        text = str(failed.value)
+        assert "Could not connect to server" in text
+        assert "\n" not in text
+        assert "error_info" not in text
+        assert "google::" not in text
+
+
+# --- entry sort -----------------------------------------------------------------------------------
+# External sort of entries by domain: each entry once, in order, in ranges with a bound.
+
+
+def batch_of(domains: list[str | None], values: list[bytes] | None = None) -> pa.RecordBatch:
+    count = len(domains)
+    columns = {"domain": domains, "value": values or [b"v" * 10] * count}
+    arrays = [pa.array(columns.get(f.name, [None] * count), f.type) for f in ENTRY_ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENTRY_ARROW_SCHEMA)
+
+
+def write(directory: Path, files: list[list[str | None]]) -> list[RunGroup]:
+    found = []
+    for number, domains in enumerate(files):
+        pieces = [batch_of(domains[at : at + 50]) for at in range(0, len(domains), 50)]
+        found += write_runs(str(directory / f"runs-{number}"), pieces)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_entry_sort_yields_each_entry_once_in_the_order_of_domains(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = object_store(tmp_path / "out")
-    for name, hours in (("killed", 25), ("works", 1)):
-        place = tmp_path / "out" / "nightly-staging" / name / "hours"
-        place.mkdir(parents=True)
-        (place / "file").touch()
-        at = store._now.timestamp() - hours * 3600
-        os.utime(place / "file", (at, at))
-    store.begin()
-    trees = (tmp_path / "out" / "nightly-staging").iterdir()
-    assert {path.name for path in trees} == {"works", "run"}
+    draw = random.Random(seed)
+    row_bytes = batch_of(["d"] * 100).nbytes // 100
+    monkeypatch.setattr(entry_sort, "GROUP_ROWS", draw.choice((1, 7, 2048)))
+    monkeypatch.setattr(entry_sort, "RUN_BYTES", draw.choice((1, 300 * row_bytes)))
+    monkeypatch.setattr(entry_sort, "RANGE_BYTES", draw.choice((1, 40, 100)) * row_bytes)
+    names = [None, "", "a", "b", "é", "z\U0001f600", *(f"d{number}" for number in range(30))]
+    names.remove("")
+    weights = [draw.choice((0, 1, 1, 40)) for _ in names]
+    weights[0] += 1
+    files = [draw.choices(names, weights, k=draw.randrange(1, 400)) for _ in range(4)]
+    groups = write(tmp_path, files)
+    ranges = find_ranges(groups)
+    found = [
+        domain
+        for one in ranges
+        for batch in read_range(one)
+        for domain in batch.column("domain").to_pylist()
+    ]
+    expected = sorted((d for file in files for d in file), key=lambda d: (d or "").encode())
+    assert found == expected
+    assert sum(one.rows for one in ranges) <= len(expected)
 
 
-def test_descriptions_are_the_files_with_their_ending(tmp_path: Path) -> None:
-    store = DayStore(str(tmp_path))
-    publish(store, "new")
-    (tmp_path / "days" / f"{DAY}.json~").write_text("{}")
-    (tmp_path / "days" / "old").mkdir()
-    assert set(store.states()) == {str(DAY)}
-    assert isinstance(store.states()[str(DAY)], DayState)
+def test_entry_sort_divides_a_large_domain_into_ranges_without_a_sort(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_sort, "GROUP_ROWS", 10)
+    monkeypatch.setattr(entry_sort, "RANGE_BYTES", batch_of(["hot"] * 100).nbytes)
+    groups = write(tmp_path, [["cold", *["hot"] * 900, "warm"], ["hot"] * 900])
+    ranges = find_ranges(groups)
+    assert [one.upto for one in ranges] == ["hot", *["hot"] * (len(ranges) - 2), "warm"]
+    assert len(ranges) > 12
+    assert sum(one.is_one_domain for one in ranges) == len(ranges) - 2
+    rows = [sum(map(len, read_range(one))) for one in ranges]
+    assert (rows[0], rows[-1], sum(rows)) == (1, 1, 1802)
+    assert max(rows) < 200
+
+
+def test_entry_sort_orders_values_row_by_row_where_arrow_cannot_join_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_sort, "_COPIED_BYTES_MAX", 1000)
+    large = batch_of(["b", "a", "b", None], [b"1" * 900, b"2" * 900, b"3" * 900, b"4"])
+    (one,) = find_ranges(write_runs(str(tmp_path / "runs"), [large]))
+    found = pa.Table.from_batches(read_range(one))
+    assert found.column("domain").to_pylist() == [None, "a", "b", "b"]
+    assert [value[:1] for value in found.column("value").to_pylist()] == [b"4", b"2", b"1", b"3"]
+
+
+def test_entry_sort_of_files_that_are_gone_says_what_to_change(tmp_path: Path) -> None:
+    (one,) = find_ranges(write(tmp_path, [["a", "b"]]))
+    path = tmp_path / "runs-0"
+    path.unlink()
+    with pytest.raises(LogFailedError, match=rf"{path}: cannot sort the entries: .*set TMPDIR to"):
+        list(read_range(one))

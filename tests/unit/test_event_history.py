@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
-import pyarrow as pa
-import pyarrow.fs
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import StructType
 
 from fastjournal.cmdlog.archive import (
     FORMAT,
@@ -30,15 +26,11 @@ from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.protocol.constants import Function
 from fastjournal.spark import event_span
 from fastjournal.spark.data_source.source import FastjournalSource
-from fastjournal.spark.history import events_view
 from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.spark.history.coverage import gaps_of, spans
-from fastjournal.spark.history.event_rows import EVENT_SCHEMA, EventKind, EventRow
+from fastjournal.spark.history.event_rows import EventRow
 from fastjournal.spark.history.events_view import history_parts, read_events
-from fastjournal.spark.history.log_history import LogHistory
-from fastjournal.spark.query import paths
-from fastjournal.spark.storage import files as storage_files
-from fastjournal.spark.storage.files import LogDirectory, resolve
+from fastjournal.spark.storage.files import LogDirectory
 from tests.property.compacted_log import LOG
 from tests.property.event_archives import events_on
 from tests.property.event_ledger import ARCHIVE, EventLedger
@@ -170,42 +162,6 @@ def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_pat
     assert with_gap.gaps == [(4, 4, "missing")]
 
 
-def test_history_and_records_of_an_archive_have_a_segment_that_grew_once(
-    kept: Kept, tmp_path: Path
-) -> None:
-    for path in kept.archive.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    last = max(tmp_path.iterdir())
-    data = last.read_bytes()
-    segments = [segment.path for segment in LogDirectory(tmp_path).segments]
-    for cut in range(len(data) - 1, len(data) - 5, -1):
-        shorter = data[:cut]
-        name = ArchivedSegment(int(last.name[:9]), google_crc32c.value(shorter)).name
-        (tmp_path / name).write_bytes(shorter)
-    assert [segment.path for segment in LogDirectory(tmp_path).segments] == segments
-    assert read(tmp_path) == told(kept.events)
-
-
-def test_view_events_has_the_columns_and_types_that_a_schema_asks_for(kept: Kept) -> None:
-    source = FastjournalSource({"view": "events", "path": str(kept.archive), "instants": "us"})
-    assert source.schema().fieldNames() == EVENT_SCHEMA.names
-    wanted = StructType().add("key", "string").add("time", "long").add("event", "string")
-    reader = source.reader(wanted)
-    rows = [
-        tuple(row.values())
-        for partition in reader.partitions()
-        for batch in reader.read(partition)
-        for row in batch.to_pylist()
-    ]
-    assert rows == [
-        (None if event.key is None else event.key.decode(), event.time, str(event.event))
-        for event in kept.events
-    ]
-    found = view(kept.archive, mode="permissive", columnNameOfCorruptRecord="bad")
-    assert len(found) == len(kept.events)
-    assert {row["bad"] for row in found} == {None}
-
-
 @pytest.mark.parametrize("lost", [2, 3])
 def test_gap_of_an_archive_ends_the_view_events_or_is_a_row(
     kept: Kept, tmp_path: Path, lost: int
@@ -302,22 +258,6 @@ def test_gap_of_a_table_is_a_row_of_the_view_events_in_mode_permissive(
     assert len(found) == len(view(table)) + 1
 
 
-@pytest.mark.parametrize("parts", [1, 3, 64])
-def test_event_files_are_read_in_a_bounded_number_of_parts(
-    parts: int, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(events_view, "PARTS", parts)
-    archive, output = tmp_path / "archive", tmp_path / "out"
-    archive.mkdir()
-    copy_archive(kept, archive)
-    take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(output)))
-    files = len(list(output.glob("events/*/*.parquet")))
-    assert 3 < files < 64
-    assert len(history_parts(str(output))) <= parts
-    assert len(history_parts(str(output))) == files or parts < 64
-    assert read(output) == told(kept.events)
-
-
 def view(directory: Path, **options: str) -> list[dict[str, object]]:
     """Return the rows of the view events, as Spark's tasks read them."""
     source = FastjournalSource({"view": "events", "path": str(directory), **options})
@@ -345,34 +285,6 @@ def told_by(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
     names = ("segment", "offset", "event", "key")
     found = [tuple(row[name] for name in names) for row in rows if row["_corrupt"] is None]
     return sorted(found, key=str)
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_history_of_an_archive_has_a_segment_that_a_listing_leaves_out(
-    place: int, kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = LogHistory(str(kept.archive))
-    hidden = [whole.segments[place].path]
-    listed = pyarrow.fs.LocalFileSystem.get_file_info
-
-    class Hiding(pyarrow.fs.LocalFileSystem):
-        """File system on which a segment is linked while its directory is listed."""
-
-        def get_file_info(self, what: Any) -> Any:
-            found = listed(self, what)
-            if isinstance(found, list) and hidden:
-                path = hidden.pop()
-                return [info for info in found if info.path != path]
-            return found
-
-    files = resolve(str(kept.archive))[1]
-    monkeypatch.setattr(storage_files, "resolve", lambda _: (Hiding(), files))
-    # the directory is listed once more, for its kind
-    monkeypatch.setattr(paths, "list_directory", lambda _: [])
-    history = LogHistory(str(kept.archive))
-    assert hidden == []
-    assert history.segments == whole.segments
-    assert history.gaps() == []
 
 
 def test_archive_has_no_events_where_all_of_it_is_taken(tmp_path: Path) -> None:
@@ -414,22 +326,3 @@ def read_all(directory: Path) -> Iterator[object]:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
-TYPES = {
-    "TIMESTAMP (us, UTC)": pa.timestamp("us", tz="UTC"),
-    "STRING": pa.string(),
-    "BINARY": pa.binary(),
-    "INT32": pa.int32(),
-    "INT64": pa.int64(),
-}
-
-
-def test_events_page_has_the_columns_and_the_kinds() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before = text[: text.index("## Kinds")]
-    columns = re.findall(r"^\| `(\w+)` \| ([A-Z][^|]+) \|", before, re.MULTILINE)
-    assert [(name, TYPES[kind]) for name, kind in columns] == [
-        (field.name, field.type) for field in EVENT_SCHEMA
-    ]
-    kinds = text[text.index("## Kinds") : text.index("Only records")]
-    first = [line.split("|")[1] for line in kinds.splitlines() if line.startswith("| `")]
-    assert sorted(re.findall(r"`(\w+)`", "".join(first))) == sorted(EventKind)

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import google_crc32c
-import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from fastjournal.cmdlog.archive import (
@@ -29,9 +28,7 @@ from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.data_source.source import FastjournalSource
-from fastjournal.spark.records import records_reader
 from fastjournal.spark.records.records_reader import Offset, RecordsStream
-from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.random_logs import write_random_log
 
@@ -165,28 +162,6 @@ def test_stream_ends_with_an_error_where_a_segment_was_rewritten_or_is_gone(tmp_
         stream.partitions(start, end)
 
 
-def test_stream_takes_no_segment_as_over_that_grew_while_it_was_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = SegmentBuilder()
-    segment.entry(b"one")
-    path = tmp_path / segment_name(1)
-    path.write_bytes(bytes(segment))
-    before = LogDirectory(tmp_path)
-    size = len(segment.data)
-    segment.entry(b"two")
-    path.write_bytes(bytes(segment))
-    (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
-    after = LogDirectory(tmp_path)
-    # the size of the first was taken before its last record, the name of the second after it
-    after.segments[0] = msgspec.structs.replace(after.segments[0], bytes=size)
-    listings = iter([before, after])
-    stream = open_stream(tmp_path)
-    monkeypatch.setattr(stream, "_log", lambda: next(listings))
-    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    assert (end["segment"], end["offset"], end["sealed"]) == (1, size, False)
-
-
 def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) -> None:
     archive, snapshots = tmp_path / "archive", tmp_path / "snapshots"
     archive.mkdir()
@@ -242,37 +217,6 @@ def archive_segment(directory: Path, number: int, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", [{}, {"maxBytesPerTrigger": "1"}])
-def test_stream_reads_a_segment_that_comes_again_longer_once(
-    options: dict[str, str], tmp_path: Path
-) -> None:
-    segment = SegmentBuilder()
-    segment.entry(b"one")
-    before = bytes(segment)
-    short = archive_segment(tmp_path, 1, before)
-    stream = open_stream(tmp_path, **options)
-    first = list(batches(stream, stream.initialOffset()))
-    start = first[-1][0]
-    assert start["sealed"]
-    assert start["crc32c"] == google_crc32c.value(before)
-    segment.entry(b"two")
-    segment.entry(b"three")
-    archive_segment(tmp_path, 1, bytes(segment))
-    following = SegmentBuilder(1, ids_from=2000)
-    following.entry(b"four")
-    archive_segment(tmp_path, 2, bytes(following))
-    # after a crash Spark asks for the same batch
-    assert read(open_stream(tmp_path), stream.initialOffset(), start) == sorted(
-        row for _, rows in first for row in rows
-    )
-    rest = list(batches(open_stream(tmp_path, **options), start))
-    found = sorted(row for _, rows in (*first, *rest) for row in rows)
-    assert found == read_whole(tmp_path)
-    assert len(found) == len(set(found)) == 6
-    short.unlink()
-    assert read_whole(tmp_path) == found
-
-
 def test_stream_refuses_a_longer_segment_with_another_begin(tmp_path: Path) -> None:
     segment = SegmentBuilder()
     segment.entry(b"one")
@@ -286,37 +230,6 @@ def test_stream_refuses_a_longer_segment_with_another_begin(tmp_path: Path) -> N
     end = stream.latestOffset(start, ReadAllAvailable())
     with pytest.raises(LogCorruptError, match="was rewritten since"):
         read(stream, start, end)
-
-
-def test_stream_of_an_idle_log_reads_no_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = SegmentBuilder()
-    segment.entry(b"one")
-    path = tmp_path / segment_name(1)
-    path.write_bytes(bytes(segment))
-    stream = open_stream(tmp_path)
-    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    with monkeypatch.context() as patch:
-
-        def refuse(*_: Any) -> bytes:
-            raise AssertionError("the segment was read")
-
-        patch.setattr(records_reader, "read_bytes", refuse)
-        assert stream.latestOffset(start, ReadAllAvailable()) == start
-    before = LogDirectory(tmp_path)
-    segment.entry(b"two")
-    path.write_bytes(bytes(segment))
-    (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
-    after = LogDirectory(tmp_path)
-    # the size of the first was taken before its last record, the name of the second after it
-    after.segments[0] = msgspec.structs.replace(after.segments[0], bytes=start["offset"])
-    listings = iter([before, after])
-    with monkeypatch.context() as patch:
-        patch.setattr(stream, "_log", lambda: next(listings))
-        assert stream.latestOffset(start, ReadAllAvailable()) == start
-    found = [row for _, rows in batches(stream, start) for row in rows]
-    assert len(found) == 2
 
 
 def sealed_segment(number: int, before: bytes | None, key: bytes) -> bytes:

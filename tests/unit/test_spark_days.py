@@ -13,7 +13,6 @@ from fastjournal.spark.history.coverage import (
     covered_share,
     extended,
     gaps_of,
-    gaps_on_day,
     joined,
     on_day,
     spans,
@@ -22,7 +21,6 @@ from fastjournal.spark.history.days import (
     DAY_US,
     begin_us,
     checked_day,
-    day_at,
     days_to_prune,
     stale_days,
     trend_days,
@@ -31,13 +29,6 @@ from fastjournal.spark.history.event_files import SegmentBefore, SegmentFacts, T
 
 MIDNIGHT_US = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = date(2026, 11, 20)
-
-
-@pytest.mark.parametrize(
-    ("now_us", "day"), [(MIDNIGHT_US - 1, date(2026, 11, 19)), (MIDNIGHT_US, DAY)]
-)
-def test_default_day_is_the_utc_day_that_ended_last(now_us: int, day: date) -> None:
-    assert checked_day(None, now_us) == day
 
 
 @pytest.mark.parametrize("text", ["2026-11-21", "2027-01-01"])
@@ -53,13 +44,6 @@ def test_date_that_has_not_ended_is_refused(text: str) -> None:
 def test_date_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError, match="is no date"):
         checked_day(text, MIDNIGHT_US)
-
-
-def test_day_arithmetic_goes_back_and_forth() -> None:
-    assert begin_us(date(2026, 11, 21)) == MIDNIGHT_US
-    assert [day_at(begin_us(DAY)), day_at(begin_us(DAY) + DAY_US - 1)] == [DAY, DAY]
-    days = trend_days(DAY)
-    assert (len(days), days[0], days[-1]) == (28, date(2026, 10, 24), DAY)
 
 
 def test_stale_days_are_those_whose_events_came_and_not_those_that_were_pruned() -> None:
@@ -111,11 +95,6 @@ def test_gap_is_between_segments_or_where_one_is_another_than_the_next_one_tells
     for before in (SegmentBefore(2, 99, f"{2:08x}"), SegmentBefore(2, 100, "00000000")):
         found = gaps_of([taken(2, 0, 1), taken(3, 1, 2, before)])
         assert found == [MissingSegments(2, 2, None, None, "missing")]
-
-
-def test_gaps_of_a_range_of_any_length_take_no_time() -> None:
-    last = 10**9
-    assert gaps_of([taken(1, 0, 1), taken(last, 1, 2)])[0][:2] == (2, last - 1)
 
 
 def test_spans_of_pruned_days_are_joined_as_their_reports_have_shown_them() -> None:
@@ -171,32 +150,6 @@ def test_coverage_has_the_time_to_which_the_clock_was_set_back() -> None:
         assert on_day(found, DAY)[0] == Span(begin + 12 * hour, begin + DAY_US, 2, 2, "dropped")
 
 
-def test_coverage_of_spans_that_overlap_counts_their_time_once() -> None:
-    begin = begin_us(DAY)
-    half = DAY_US // 2
-    found = spans([taken(1, begin, begin + half), taken(3, begin, begin + half)], [])
-    assert covered_share(found, DAY) == 0.5
-
-
-def test_coverage_of_a_segment_that_grew_lacks_the_time_behind_its_taken_part() -> None:
-    begin = begin_us(DAY)
-    quarter = DAY_US // 4
-    hour = DAY_US // 24
-    segments = [taken(at, begin + (at - 1) * quarter, begin + at * quarter) for at in range(1, 5)]
-    # the third is known up to its first hour: it was longer when it was sealed
-    segments[2] = taken(3, begin + 2 * quarter, begin + 2 * quarter + hour)
-    found = spans(segments, [MissingSegments(3, 3, None, None, "missing")])
-    gap = Span(begin + 2 * quarter + hour, begin + 3 * quarter, 3, 3, "missing")
-    assert found == [Span(begin, begin + DAY_US, 1, 4), gap]
-    assert covered_share(found, DAY) == 1 - 5 / 24
-    # nothing is behind it, or before it
-    last = MissingSegments(4, 4, None, None, "damaged")
-    assert spans(segments, [last])[1] == Span(begin + DAY_US, begin + DAY_US, 4, 4, "damaged")
-    assert gaps_on_day(spans(segments, [last]), DAY) == [spans(segments, [last])[1]]
-    first = MissingSegments(0, 0, None, None, "compacted")
-    assert spans(segments, [first])[0] == Span(0, begin, 0, 0, "compacted")
-
-
 def test_gap_beside_a_clock_that_was_ahead_lasts_between_its_neighbours() -> None:
     begin = begin_us(DAY)
     hour = DAY_US // 24
@@ -207,14 +160,3 @@ def test_gap_beside_a_clock_that_was_ahead_lasts_between_its_neighbours() -> Non
     ]
     found = spans(segments, [MissingSegments(3, 3, None, None, "missing")])
     assert found[1] == Span(begin + 2 * hour, begin + 3 * hour, 3, 3, "missing")
-
-
-def test_coverage_without_segments_is_nothing() -> None:
-    assert spans([], []) == []
-    assert covered_share([], DAY) == 0.0
-
-
-def test_gap_inside_a_covered_time_is_taken_off() -> None:
-    begin = begin_us(DAY)
-    found = [Span(begin, begin + DAY_US, 1, 4), Span(begin, begin + DAY_US // 4, 2, 2, "damaged")]
-    assert covered_share(found, DAY) == 0.75

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import multiprocessing
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -33,8 +30,6 @@ from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.live_snapshots import take_live_snapshot
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
-TRACED = tuple(module.__file__ for module in (snapshot_export, entry_sort, entry_parts))
-ALL = entry_sort.DomainRange((), 1, 1, None, "")
 TAKEN_US = 1_795_165_406_070_796
 
 
@@ -70,53 +65,6 @@ def damage_an_entry(snapshot: Path) -> Path:
 def exported(destination: Path) -> list[tuple[Any, ...]]:
     table = pq.read_table(destination)
     return by_position(list(zip(*(column.to_pylist() for column in table.columns), strict=True)))
-
-
-@pytest.mark.parametrize("dense", [True, False], ids=["in the destination", "anywhere"])
-def test_export_that_is_interrupted_leaves_nothing_half_done(
-    snapshot: Path, tmp_path: Path, dense: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Path(shutil.copytree(snapshot, tmp_path / "other"))
-    out, scratch = tmp_path / "out", tmp_path / "scratch"
-    scratch.mkdir()
-    if dense:
-        # the same entries each time, without their computation
-        export_snapshot(snapshot, tmp_path / "whole", processes=1)
-        batches = pq.read_table(tmp_path / "whole").to_batches()
-        monkeypatch.setattr(snapshot_export, "write_part", lambda *_: [])
-        monkeypatch.setattr(snapshot_export, "read_range", lambda _: iter(batches))
-        monkeypatch.setattr(snapshot_export, "find_ranges", lambda _: [ALL])
-    writes = ("write", "finish", "_put", "_put_manifest")
-    lines_left = 0
-
-    def trace(frame: FrameType, _event: str, _argument: object) -> object:
-        nonlocal lines_left
-        name = frame.f_code.co_name
-        if frame.f_code.co_filename not in TRACED or name == "cleaned_up":
-            return None
-        if not dense or name in writes:
-            lines_left -= 1
-            if lines_left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    interrupted = 0
-    for number in range(1, 100_000, 1 if dense else 53):
-        lines_left = number
-        sys.settrace(trace)
-        try:
-            source = (snapshot, other)[number % 2]
-            export_snapshot(source, out, processes=1, scratch=scratch)
-        except KeyboardInterrupt:
-            interrupted += 1
-        else:
-            break
-        finally:
-            sys.settrace(None)
-        assert list(scratch.iterdir()) == []
-        assert not [path for path in out.glob("*") if path.name.startswith("_temporary-")]
-    assert interrupted > 10
-    assert exported(out) == replayed(snapshot)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -168,20 +116,6 @@ def test_export_whose_process_is_killed_says_what_to_change(snapshot: Path, tmp_
     assert list(tmp_path.glob("out/*")) == []
 
 
-def test_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> None:
-    export_snapshot(snapshot, f"file://{tmp_path}/out")
-    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
-    assert manifest["snapshot"] == snapshot.name
-    assert manifest["taken_us"] == TAKEN_US
-    assert len(manifest["segments"]) == 5
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {f"entries-{snapshot.name}.parquet", "_manifest.json", "_SUCCESS"}
-    found = pq.ParquetFile(tmp_path / "out" / manifest["files"][0]["name"])
-    column = found.metadata.row_group(0).column(3)
-    assert (column.compression, column.path_in_schema) == ("ZSTD", "domain")
-    assert column.statistics.has_min_max
-
-
 def test_row_groups_end_at_their_rows_and_bytes(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,77 +150,6 @@ def test_export_begins_another_file_behind_the_bytes_that_an_object_store_can_re
     export_snapshot(snapshot, out)
     assert {path.name for path in out.iterdir()} == {names[0], "_manifest.json", "_SUCCESS"}
     assert exported(out) == replayed(snapshot)
-
-
-@pytest.mark.parametrize(("file", "directory"), [(0o640, 0o750), (0o600, 0o700), (0o644, 0o755)])
-def test_exported_files_are_no_wider_than_those_of_the_snapshot(
-    file: int, directory: int, snapshot: Path, tmp_path: Path
-) -> None:
-    for path in snapshot.iterdir():
-        path.chmod(file)
-    snapshot.chmod(directory)
-    out = tmp_path / "new" / "out"
-    before = os.umask(0o022)
-    try:
-        for _ in range(2):
-            export_snapshot(snapshot, out)
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {file}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (out, out.parent)} == {directory}
-
-
-def test_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> None:
-    export_snapshot(snapshot, tmp_path / "out")
-    first = exported(tmp_path / "out")
-    export_snapshot(snapshot, tmp_path / "out")
-    assert exported(tmp_path / "out") == first
-    later = snapshot.rename(snapshot.with_name("20270101T000000.000000Z"))
-    export_snapshot(later, tmp_path / "out")
-    assert exported(tmp_path / "out") == first
-    assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == (
-        ["entries-20270101T000000.000000Z.parquet"]
-    )
-
-
-def test_export_is_on_the_disk_before_its_success_is(
-    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "new" / "out"
-    files: dict[int, int] = {}
-    directories: list[tuple[Path, dict[str, int]]] = []
-    sync = os.fsync
-
-    def record(descriptor: int) -> None:
-        sync(descriptor)
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if path.is_dir():
-            directories.append((path, {one.name: one.stat().st_ino for one in path.iterdir()}))
-        else:
-            files[path.stat().st_ino] = path.stat().st_size
-
-    monkeypatch.setattr(os, "fsync", record)
-    old: dict[str, int] = {}
-    for name in (snapshot.name, "20270101T000000.000000Z"):
-        files.clear()
-        directories.clear()
-        export_snapshot(snapshot.rename(snapshot.with_name(name)), out)
-        snapshot = snapshot.with_name(name)
-        names = {path.name: path.stat().st_ino for path in out.iterdir()}
-        for path in out.iterdir():
-            assert files[path.stat().st_ino] == path.stat().st_size, path
-        # _SUCCESS is renamed behind a sync of all other names, and synced itself
-        seen = [found for path, found in directories if path == out]
-        assert seen[-1] == names
-        assert seen[-2] == {name: names[name] for name in names if name != "_SUCCESS"}
-        if not old:
-            assert {tmp_path, tmp_path / "new"} <= {path for path, _ in directories}
-        else:
-            # no old _SUCCESS may be there beside new files
-            before = seen[0]
-            kept = {name: before[name] for name in before if not name.startswith("_temporary-")}
-            assert kept == {name: old[name] for name in old if name != "_SUCCESS"}
-        old = names
 
 
 def test_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
@@ -334,24 +197,6 @@ def test_export_refuses_a_snapshot_that_is_not_whole(snapshot: Path, tmp_path: P
         with pytest.raises(LogCorruptError, match=r"00000000[56].log: .*manifest"):
             export_snapshot(copy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("parents", ["out", "a/b/out"])
-def test_export_of_a_damaged_snapshot_advises_what_it_can_do_and_leaves_no_directory(
-    parents: str, snapshot: Path, tmp_path: Path
-) -> None:
-    path = damage_an_entry(snapshot)
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(LogCorruptError) as damaged:
-        export_snapshot(snapshot, tmp_path / parents)
-    assert str(damaged.value).startswith(f"{path} at offset ")
-    assert damaged.value.hint == "export another snapshot, or restore the file"
-    assert sorted(tmp_path.iterdir()) == before
-    # what was there stays
-    (tmp_path / "there").mkdir()
-    with pytest.raises(LogCorruptError):
-        export_snapshot(snapshot, tmp_path / "there" / "out")
-    assert list((tmp_path / "there").iterdir()) == []
 
 
 def test_export_into_a_snapshot_or_nowhere_is_refused(snapshot: Path, tmp_path: Path) -> None:

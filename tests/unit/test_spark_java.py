@@ -48,18 +48,6 @@ def hide_in_wheel(monkeypatch: pytest.MonkeyPatch, package: Path, version: str) 
     return fake_java(package / "java-runtime", version)
 
 
-def test_java_home_comes_before_the_path_and_the_wheel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    in_wheel = hide_in_wheel(monkeypatch, tmp_path / "wheel", "25.0.2")
-    assert java.find_java() == (in_wheel, 25)
-    on_path = fake_java(tmp_path / "path", "17.0.15")
-    assert java.find_java() == (on_path, 17)
-    at_home = fake_java(tmp_path / "home", "21")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert java.find_java() == (at_home, 21)
-
-
 def test_java_that_is_too_old_or_does_not_start_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

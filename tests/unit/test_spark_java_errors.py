@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from fastjournal.errors import BadRequestError, CannotConnectError, LogFailedError
 from fastjournal.spark.cluster.java_errors import root_cause, translating_output, translating_start
-from fastjournal.spark.session import check_listens, check_master, start_session
+from fastjournal.spark.session import check_listens, start_session
 
 FULL = """An error occurred while calling o341.parquet.
 : org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
@@ -105,18 +105,6 @@ def test_start_of_spark_that_fails_names_the_master() -> None:
     assert str(failed.value) == (
         "Spark does not start with the master spark://host:7077: OutOfMemoryError: Java heap space"
     )
-
-
-@pytest.mark.parametrize(
-    "master",
-    [
-        *("local", "local[1]", "local[16]", "local[*]", "local[*,4]", "local[2, 3]"),
-        *("local-cluster[2,1,1024]", "local-cluster[ 2, 1, 1024 ]", "yarn", "k8s://https://host:1"),
-        *("spark://host:7077", "spark://10.0.0.1:7077,other.example:7078", "spark://[::1]:7077"),
-    ],
-)
-def test_master_that_spark_knows_is_accepted(master: str) -> None:
-    check_master(master)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ from fastjournal.cmdlog.archive import ArchivedSegment
 from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.errors import LogFailedError
 from fastjournal.spark.cluster import java
-from fastjournal.spark.nightly import day_store, fj_nightly, preparation
+from fastjournal.spark.nightly import fj_nightly, preparation
 from fastjournal.spark.nightly import run as nightly_run
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.users import as_user, changes_users
@@ -151,21 +150,6 @@ def test_archive_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
         assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "names", [("read.lock",), ("append.lock", "000000001.log"), ("a", "append.lock")]
-)
-def test_directory_with_other_files_is_no_new_archive(
-    run: Run, tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    for name in names:
-        (tmp_path / name).touch()
-    options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
-    code, said = run(*options, "--archive", str(tmp_path))
-    assert (code, said.splitlines()[1:]) == (USAGE, [])
-    assert "holds no archive (name the daemon's --archive-dir)" in said
-    assert not (tmp_path / "out").exists()
-
-
 class WorkBeganError(Exception):
     """The work of a run began, after its checks."""
 
@@ -243,19 +227,6 @@ def test_place_in_a_snapshot_or_nowhere_is_refused_before_any_work(
     assert sorted(Path(snapshot).iterdir()) == before
     assert not list(tmp_path.glob("out/*"))
     assert not (tmp_path / "history").exists()
-
-
-def test_output_at_the_root_of_the_file_system_is_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = []
-
-    def resolve(uri: str) -> object:
-        places.append(uri)
-        raise LogFailedError("stop")
-
-    monkeypatch.setattr(day_store, "resolve", resolve)
-    with pytest.raises(LogFailedError):
-        day_store.DayStore("/")
-    assert places == ["/"]
 
 
 def test_second_run_at_once_is_refused(
@@ -363,19 +334,6 @@ def test_tables_are_no_wider_than_the_files_of_the_snapshot(
         os.close(os.open(table / "file", os.O_CREAT, 0o666))
     modes = [path.stat().st_mode & 0o777 for path in (table / "file", table)]
     assert tuple(modes) == created
-
-
-def test_tables_of_spark_are_no_wider_than_the_archive_without_a_snapshot(
-    tmp_path: Path, umask: None
-) -> None:
-    segment = tmp_path / f"{1:09d}-{0:08x}.log"
-    segment.touch()
-    segment.chmod(0o600)
-    os.umask(0)
-    preparation.restrict(None, str(tmp_path))
-    segment.unlink()
-    # what Spark is given when it starts, behind the run that took the segments
-    assert 0o666 & ~preparation.restrict(None) == 0o600
 
 
 def test_failure_of_spark_is_one_line(

@@ -13,15 +13,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from fastjournal.spark.history.coverage import Span
 from fastjournal.spark.history.days import DAY_US, begin_us, trend_days
 from fastjournal.spark.nightly.analysis_jobs import KINDS
 from fastjournal.spark.nightly.day_store import DayState, DayStore, HistoryTables, StateTables
-from fastjournal.spark.nightly.report import charts, texts
+from fastjournal.spark.nightly.report import texts
 from fastjournal.spark.nightly.report.console import print_report
 from fastjournal.spark.nightly.report.diagnosis import diagnose
 from fastjournal.spark.nightly.report.figures import (
@@ -106,31 +104,6 @@ def build(domain: str = "web", **figures: Any) -> Figures:
         archive={"waiting": 0, "bytes": 0},
         snapshots={"count": 1, "bytes": 900, "unreadable": []},
     )
-
-
-@pytest.mark.parametrize(
-    ("total", "attempts", "told"),
-    [
-        # each last attempt failed, and its entry was buried
-        ({"failed": 10, "buried": 10}, [], ("10", "100.0%")),
-        # by the end of the lease
-        ({"lost": 4, "buried": 4, "completed": 4}, [], ("4", "50.0%")),
-        # BURY of leased entries, by the worker or an operator, and of one that waited
-        ({"buried": 3, "returned": 2}, [{"attempt": 1, "buried": 2}], ("2", "50.0%")),
-        # leases of the day before that ended, more than began
-        ({"leased": 1, "lost": 3, "completed": 1}, [], ("3", "75.0%")),
-    ],
-)
-def test_attempt_without_success_counts_once(
-    total: dict[str, int], attempts: list[dict[str, int]], told: tuple[str, str]
-) -> None:
-    figures = build()
-    none = dict.fromkeys(KINDS, 0) | {"leased": 10}
-    figures.totals[DAY] = row(None, **none | total)
-    figures.attempts = [none | one for one in attempts]
-    page = render(figures, [])
-    (found,) = re.findall(r"attempts without success<b>(.*?)</b><small>(\S+) of all", page)
-    assert found == told
 
 
 def hours_of(domain: str, day: date) -> dict[int, dict[str, Any]]:
@@ -248,23 +221,6 @@ def test_page_escapes_names_and_has_nothing_from_a_network(name: str) -> None:
     assert max(map(len, re.findall(r"\S+", page.text))) < 5_000
 
 
-def test_page_of_a_day_without_history_or_snapshot_says_so() -> None:
-    figures = build()
-    figures.state, figures.spans, figures.log = DayState(), [], []
-    for table in (figures.totals, figures.domains, figures.domain_hours, figures.minutes):
-        table.clear() if isinstance(table, dict) else None
-    for rows in (figures.attempts, figures.failures, figures.churn, figures.backlog, figures.ages):
-        rows.clear()
-    figures.starving.clear()
-    figures.hours = {day: {} for day in figures.hours}
-    text = Page(render(figures, [])).text
-    assert text.index("There is no history") < text.index("Slow work")
-    assert "Set archive_dir (--archive-dir) of the daemon, and FASTJOURNAL_ARCHIVE" in text
-    assert "the state of the entries is not known" in text
-    assert "It is not known whether work was slow" in text
-    assert "No domain was slow" not in text
-
-
 @pytest.mark.parametrize(
     ("last", "complaint"),
     [
@@ -334,20 +290,6 @@ def test_figures_of_many_domains_are_sums_and_the_rows_that_are_shown(tmp_path: 
     assert f"of {entries:,} live entries" in text
 
 
-def test_page_names_a_gap_of_the_history() -> None:
-    figures = build()
-    begin = begin_us(DAY)
-    quarter = 6 * 3_600 * SECOND
-    figures.spans = [
-        Span(begin, begin + quarter, 1, 2),
-        Span(begin + quarter, begin + 2 * quarter, 3, 4, "dropped"),
-        Span(begin + 2 * quarter, begin + 4 * quarter, 5, 6),
-    ]
-    text = Page(render(figures, [])).text
-    assert "covers 75.0 % of this day" in text
-    assert "gap: dropped" in text
-
-
 def nights_with_gaps(first: date, nights: int) -> list[Span]:
     """Return the spans of nights: in the middle of each, 20 seconds are missing."""
     found, at = list[Span](), 1
@@ -398,139 +340,3 @@ def test_names_on_a_terminal_are_neither_markup_nor_escapes(name: str) -> None:
     lines = out.getvalue().splitlines()
     assert all(line.isprintable() for line in lines)
     assert sum(texts.name(name) in line for line in lines) == 4
-
-
-@pytest.mark.parametrize(
-    ("us", "text"),
-    [
-        (None, "-"),
-        (0, "0s"),
-        (999, "999us"),
-        (1_500, "1.5ms"),
-        (9_900_000, "9.9s"),
-        (61_000_000, "1m 1s"),
-        (7_200_000_000, "2h"),
-        (90_061_000_000, "1d 1h"),
-    ],
-)
-def test_durations_have_two_parts_at_most(us: int | None, text: str) -> None:
-    assert texts.duration(us) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0"),
-        (999_999, "999,999"),
-        (1_000_000, "1 M"),
-        (1_200_000, "1.2 M"),
-        (500_000_000, "500 M"),
-        (20_000_000_000, "20 G"),
-        (5e12, "5,000 G"),
-    ],
-)
-def test_counts_at_an_axis_are_short(number: float, text: str) -> None:
-    assert texts.short_count(number) == text
-
-
-def test_chart_stays_inside_its_axes_and_lines_break_at_unknown_values() -> None:
-    series = charts.Series("p90", [1.0, None, 7.0, 3.0], "line")
-    drawn = charts.chart("t", [series], list("abcd"), format=texts.count, bars=[2, 0, 9, 1])
-    (line,) = drawn.lines
-    assert re.sub(r"[\d. ]", "", line.path) == "MML"
-    heights = [y for _, y, _ in line.points] + [bar.y for bar in drawn.bars]
-    assert all(drawn.top <= y <= drawn.bottom for y in heights)
-    assert [tick.text for tick in drawn.rows] == ["0", "2", "4", "6", "8", "10"]
-    assert len(drawn.bars) == 3
-
-
-def test_chart_cuts_peaks_of_lines_that_would_flatten_its_bars_and_says_so() -> None:
-    labels = [f"{hour:02}" for hour in range(24)]
-    bars = [20.0] * 24
-    peak = charts.Series("a week before", [10.0] * 23 + [900.0], "line")
-    drawn = charts.chart("t", [peak], labels, format=texts.count, bars=bars)
-    assert drawn.note == "Peaks above 50 are cut; the highest is 900."
-    x, y, told = drawn.lines[0].points[-1]
-    assert (y, told) == (drawn.top, "23: 900 a week before")
-    assert x < drawn.right
-    # a day on which much less was done than on others is no peak of the others
-    level = charts.Series("a week before", [900.0] * 24, "line")
-    drawn = charts.chart("t", [level], labels, format=texts.count, bars=bars)
-    assert (drawn.note, drawn.rows[-1].text) == ("", "1,000")
-
-
-YEARS_US = 100 * 366 * 86_400 * SECOND
-ROUND = re.compile(
-    r"(0\.2|0\.4|0\.5|1|2|3|4|5|6|10|12|15|20|30|40|100|200|400|500|1,000|2,000|4,000|10,000)"
-    r"(us|ms|s|m|h|d)"
-)
-
-
-@given(
-    st.one_of(
-        st.integers(0, YEARS_US),
-        # as many short ones as long ones
-        st.integers(0, 51).flatmap(lambda bits: st.integers(0, 1 << bits)),
-        # on both sides of the longest duration of an axis
-        st.builds(
-            lambda step, more: int(step * SECOND) + more,
-            st.sampled_from(
-                sorted({*charts._STEPS_S, *charts._MARKS_S, *range(86_400, 10**7, 86_400)})
-            ),
-            st.integers(-1, 1),
-        ),
-    )
-)
-@example(0)
-@example(700_000)
-@example(1_000_000)
-@example(5 * 86_400 * SECOND + 1)
-def test_chart_of_durations_has_marks_at_round_ones(us: int) -> None:
-    top = charts.round_duration(us)
-    parts = charts.marks_of_duration(top)
-    assert us <= top
-    assert 2 <= parts <= 6
-    assert ROUND.fullmatch(texts.short(top / parts))
-    drawn = charts.chart(
-        "t",
-        [charts.Series("p90", [us, None, us / 3], "line")],
-        list("abc"),
-        format=texts.short,
-        top=charts.round_duration,
-        marks=charts.marks_of_duration,
-    )
-    heights = [tick.at for tick in drawn.rows]
-    assert heights == sorted(set(heights), reverse=True)
-    assert (heights[0], heights[-1]) == (drawn.bottom, drawn.top)
-    assert len({tick.text for tick in drawn.rows}) == parts + 1
-    assert all("e+" not in tick.text for tick in drawn.rows)
-
-
-@pytest.mark.parametrize("us", [600_000, 700_000, 1_000_000])
-def test_page_draws_trends_of_domains_whose_longest_p90_is_up_to_a_second(us: int) -> None:
-    figures = build()
-    for days in figures.domains.values():
-        for one in days.values():
-            one.update(wait_p90_us=us, run_p90_us=us)
-    assert ">200ms</text>" in render(figures, [])
-
-
-def test_chart_of_nothing_has_an_axis() -> None:
-    drawn = charts.chart("t", [charts.Series("x", [], "line")], [], format=texts.count)
-    assert drawn.rows[-1].text == "5"
-    assert charts.heat_map([("x", [None] * 24)], format=texts.duration).cells == []
-
-
-def test_chart_has_no_value_for_time_that_the_history_does_not_cover() -> None:
-    figures = build()
-    figures.hours[DAYS[-8]] = {}
-    begin = begin_us(DAY)
-    # the history begins on the day before at 06:00, and ends on the day at 18:00
-    figures.spans = [Span(begin - 18 * HOUR_US, begin + 18 * HOUR_US, 1, 9)]
-    page = render(figures, [])
-    paths = dict(re.findall(r'<path class="(line[ a-z]*)" d="([^"]*)"', page)[:3])
-    assert paths["line third"] == ""
-    assert len(re.findall("[ML]", paths["line other"])) == 18
-    assert len(re.findall("[ML]", paths["line"])) == 18 * 6
-    rows = re.findall(r"<tr><td>(\d\d):00</td><td>(.*?)</td>.*?</tr>", page)
-    assert [count for _, count in rows] == ["0"] * 9 + ["120"] + ["0"] * 8 + ["-"] * 6

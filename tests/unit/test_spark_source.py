@@ -98,18 +98,6 @@ def test_glob_names_the_directories_that_spark_would_take(
         assert all(open_log(one).segments for one in directories)
 
 
-def test_paths_are_those_that_uris_quote_and_those_that_spark_writes_without_quotes() -> None:
-    directories = {
-        "file:///a%20b/c": "/a b/c",
-        "file://localhost/a%25": "/a%",
-        "file:/a b/c%20d": "/a b/c%20d",
-        "/a%20b": "/a%20b",
-    }
-    assert find_directories(Options({"paths": json.dumps(list(directories))})) == list(
-        directories.values()
-    )
-
-
 def test_paths_come_as_one_text_or_as_a_list_in_json(tmp_path: Path) -> None:
     paths = [f"{tmp_path}/b", "s3://bucket/log", f"file://localhost{tmp_path}/a"]
     found = find_directories(Options({"paths": json.dumps(paths)}))
@@ -400,41 +388,6 @@ def read_offsets(directory: Path, **options: str) -> list[list[int]]:
         [offset for batch in reader.read(one) for offset in batch.column(0).to_pylist()]
         for one in reader.partitions()
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        *(("1", 1), ("67108864", 1 << 26), (str(2**63 - 1), 2**63 - 1), ("7b", 7)),
-        *(
-            ("64m", 1 << 26),
-            ("64 MB", 1 << 26),
-            ("48MiB", 48 << 20),
-            (" 3K", 3072),
-            ("2t", 2 << 40),
-        ),
-        *(
-            ("", 0),
-            ("0", 0),
-            ("0k", 0),
-            ("-1", 0),
-            ("1.5g", 0),
-            ("64 mega", 0),
-            ("m", 0),
-            ("ib", 0),
-        ),
-        *(("1x", 0), ("\u0663", 0), (str(2**63), 0), ("9" * 30 + "t", 0), ("1 i", 0)),
-    ],
-)
-@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "maxPartitionBytes"])
-def test_size_is_checked_where_options_are_given(name: str, text: str, size: int) -> None:
-    if not size:
-        with pytest.raises(BadRequestError, match=f"option {name}=.* as 67108864, or with a unit"):
-            Options({name.upper(): text})
-        return
-    options = Options({name: text})
-    found = {"maxBytesPerTrigger": options.bytes_per_trigger}.get(name, options.bytes_per_partition)
-    assert found == size
 
 
 def test_partition_is_a_slice_of_a_segment_larger_than_asked_for(tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -18,27 +17,22 @@ import pytest
 
 from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
-    NO_TIME,
     SEGMENT_HEADER,
     TIME_BYTES,
     UNIX_SECONDS,
     Command,
     segment_name,
 )
-from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease, Operation
-from fastjournal.cmdlog.format.records import Record, body_offset, encode_record
+from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease
+from fastjournal.cmdlog.format.records import body_offset
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.decoding import byte_arrays
 from fastjournal.spark.decoding import rows as decoder
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
 from fastjournal.spark.decoding.rows import RecordRow
-from fastjournal.spark.decoding.vectorised import chunk, vectorised_reader
+from fastjournal.spark.decoding.vectorised import chunk
 from fastjournal.spark.decoding.vectorised.frames import (
-    SLICES_MAX,
     SegmentSlice,
-    find_frames,
-    right_checksums,
-    slices_of,
 )
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import READABLE, to_batch
@@ -175,15 +169,6 @@ def test_reader_equals_the_oracle_on_recorded_logs(log: Path) -> None:
     check(log)
 
 
-def test_record_without_a_time_that_is_decoded_by_itself_has_null_as_its_time() -> None:
-    """Whether nothing is in a range of numbers is found by looking at each: that takes years."""
-    record = Record(Command.ADD, b"j" * 16, NO_TIME, name="a", payload=b"work")
-    data = SEGMENT_HEADER + encode_record(record)
-    segment = SegmentFile(segment_name(1), 1, len(data), last=True, open=False)
-    (batch,) = read_data(data, segment, ["time", "time_us", "value"], permissive=False)
-    assert batch.to_pylist() == [{"time": None, "time_us": None, "value": b"work"}]
-
-
 def sample() -> SegmentBuilder:
     """Return a segment with each form that is decoded at once, and some that are not."""
     builder = SegmentBuilder(previous=None)
@@ -221,16 +206,6 @@ def test_reader_gives_the_same_rows_whatever_the_zone_offset_of_times(minutes: i
     assert read_in_zone() == oracle
 
 
-def test_sample_of_damage_has_every_command_and_operation() -> None:
-    data = bytes(every_record())
-    segment = SegmentFile("segment", 1, len(data), last=True, open=False)
-    rows = list(segment_rows(data, segment, permissive=False))
-    assert {row.record.command for row in rows if row.record is not None} == set(Command)
-    operations = {type(row.operation) for row in rows if row.operation is not None}
-    assert operations == set(get_args(Operation))
-    assert {row.foreign for row in rows if row.entry is not None} == {True, False}
-
-
 @pytest.mark.usefixtures("decoded_once")
 def test_reader_equals_the_oracle_with_damage_at_every_byte() -> None:
     data = bytes(every_record())
@@ -264,35 +239,6 @@ def test_reader_equals_the_oracle_with_other_contents_at_every_byte() -> None:
     # damage side by side is one row
     assert 0.9 * count < len(rows) <= count
     assert 0.6 * count < rows["_corrupt"].null_count < 0.8 * count
-
-
-def test_checksums_of_records_find_each_wrong_one() -> None:
-    draw = random.Random(1)
-    builder = SegmentBuilder()
-    for size in (0, 1, 200, 16_000, 70_000, *range(150), 3):
-        builder.entry(b"%d" % len(builder.offsets), value=draw.randbytes(size))
-    data = bytes(builder)
-    frames = find_frames(SegmentBytes(data))
-    assert frames is not None
-    start, _, end = frames
-    assert start.tolist() == builder.offsets
-    assert right_checksums(data, SegmentBytes(data), start, end).all()
-    for first, behind in zip(start.tolist(), end.tolist(), strict=True):
-        harmed = bytearray(data)
-        harmed[draw.randrange(first, behind + CRC_BYTES)] ^= 1 << draw.randrange(8)
-        right = right_checksums(bytes(harmed), SegmentBytes(bytes(harmed)), start, end)
-        assert start[~right].tolist() == [first]
-
-
-def test_reader_scans_no_segment_whose_checksums_are_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / segment_name(1)
-    path.write_bytes(bytes(sample()))
-    segment = SegmentFile(str(path), 1, path.stat().st_size, last=True, open=False)
-    oracle = expected(segment, pa.fs.LocalFileSystem())
-    monkeypatch.setattr(vectorised_reader, "scan_segment", None)
-    assert found(segment, pa.fs.LocalFileSystem()) == oracle
 
 
 @pytest.mark.usefixtures("decoded_once")
@@ -356,128 +302,6 @@ def test_reader_finds_the_parts_of_keys_of_any_form(tmp_path: Path) -> None:
     builder.entry(b"links", links=[b"one"], reason=b"", attempts=2**31)
     builder.entry(b"buried", reason=b"\xff", superseded=2**63, ttl=1, error=b"e", erases=True)
     check_bytes(tmp_path, bytes(builder))
-
-
-def test_reader_gives_each_column_alone_as_with_all(tmp_path: Path) -> None:
-    every_kind(tmp_path, 5)
-    log = LogDirectory(tmp_path)
-    segment = log.segments[0]
-    rows = expected(segment, log.files)
-    for name in NAMES:
-        assert found(segment, log.files, names=[name]) == rows.select([name])
-
-
-@pytest.mark.usefixtures("decoded_once")
-def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: Path) -> None:
-    for following in range(4):
-        builder = SegmentBuilder()
-        jobs = [builder.entry(b"%d" % index) for index in range(3)]
-        builder.operation(Batch(4))
-        builder.operation(Lease.bare(3, 77))
-        for job in jobs[:following]:
-            builder.simple(Command.START_ATTEMPT, job)
-        check_bytes(tmp_path, bytes(builder))
-        (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
-        check(tmp_path)
-        (tmp_path / segment_name(2)).unlink()
-
-
-def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunk, "CHUNK_RECORDS", 20)
-    builder = SegmentBuilder(previous=None)
-    for _ in range(400):
-        builder.foreign(b"q", bytes(5000))
-    (tmp_path / segment_name(1)).write_bytes(bytes(builder))
-    log = LogDirectory(tmp_path)
-    size = len(builder.data)
-    del builder
-    tracemalloc.start()
-    try:
-        batches = read_batches(log.files, log.segments[0], ["key"], permissive=False)
-        rows = sum(len(batch) for batch in batches)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert rows == 400
-    assert peak < 1.5 * size, "the file is one time its size"
-
-
-@pytest.mark.usefixtures("decoded_once")
-def test_reader_slices_keep_a_lease_and_its_start_attempts_together(tmp_path: Path) -> None:
-    builder = SegmentBuilder()
-    jobs = [builder.entry(b"%d" % index) for index in range(9)]
-    before = len(builder.data)
-    builder.lease(jobs, 77)
-    behind = len(builder.data)
-    builder.entry(b"last")
-    check_bytes(tmp_path, bytes(builder))
-    log = LogDirectory(tmp_path)
-    starts = set()
-    for slices in range(2, 40):
-        tables = [
-            found(
-                log.segments[0],
-                log.files,
-                names=["offset", "token"],
-                part=SegmentSlice(one, slices),
-            )
-            for one in range(slices)
-        ]
-        starts |= {table["offset"][0].as_py() for table in tables if len(table)}
-        tokens = [token for table in tables for token in table["token"].to_pylist()]
-        assert tokens.count(77) == 10
-    assert not [start for start in starts if before < start < behind]
-    assert len(starts) > 5
-
-
-@pytest.mark.usefixtures("decoded_once")
-def test_reader_slices_of_an_open_segment_agree_when_its_torn_tail_is_cut(tmp_path: Path) -> None:
-    builder = SegmentBuilder()
-    for index in range(60):
-        builder.entry(b"%d" % index)
-    whole = len(builder.data)
-    builder.entry(b"torn", value=bytes(3000))
-    path = tmp_path / segment_name(1)
-    torn = bytes(builder)[:-1]
-    path.write_bytes(torn)
-    log = LogDirectory(tmp_path)
-    segment = log.segments[0]
-    assert segment.open
-    rows = found(segment, log.files, names=["offset"])["offset"].to_pylist()
-    assert len(rows) == 61
-    assert rows[-1] < whole
-    for slices in range(2, 12):
-        for cut_before in range(1, slices):
-            path.write_bytes(torn)
-            offsets = []
-            for number in range(slices):
-                if number == cut_before:
-                    # a daemon that starts cuts the tail
-                    path.write_bytes(torn[:whole])
-                part = SegmentSlice(number, slices)
-                table = found(segment, log.files, names=["offset"], part=part)
-                offsets += table["offset"].to_pylist()
-            assert offsets == rows, (slices, cut_before)
-
-
-def test_reader_slices_take_no_record_inside_a_value_for_one_of_the_log(tmp_path: Path) -> None:
-    inner = SegmentBuilder(previous=None)
-    for index in range(30):
-        inner.entry(b"inner%d" % index)
-    builder = SegmentBuilder()
-    builder.entry(b"before")
-    builder.entry(b"large", value=bytes(inner)[8:])
-    builder.entry(b"after")
-    check_bytes(tmp_path, bytes(builder))
-
-
-def test_slices_of_a_segment_have_about_the_size_asked_for() -> None:
-    mib = 1024 * 1024
-    sizes = {size: len(slices_of(size * mib, 64 * mib)) for size in (0, 1, 64, 80, 97, 200, 9000)}
-    assert sizes == {0: 1, 1: 1, 64: 1, 80: 1, 97: 2, 200: 3, 9000: SLICES_MAX}
-    assert slices_of(130, 64) == [SegmentSlice(0, 2), SegmentSlice(1, 2)]
 
 
 @pytest.mark.parametrize("behind", [0, 1])
