@@ -189,7 +189,7 @@ def _run(
             # before the freeze, so that no collection looks at them; others have no use for them
             import_module("fastjournald.observability.http_routes")
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
-        # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
+        # reference cycle behind (tests/unit/test_garbage_collection.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
         archive = None

@@ -339,17 +339,6 @@ def test_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     assert made.store.find(b"out:1:0:a") is not None
 
 
-def test_sentence_names_the_right_and_the_token_but_no_secret() -> None:
-    made = engine()
-    session_with(made, (READ,), b"in:")
-    for key, words in ((b"in:1:0:a", "lacks the right 'write'"), (b"out:1:0:a", "'write'")):
-        reply = made.handle("s", request(F.SET, key, b"v", at=START + 1), START)
-        assert reply is not None
-        assert words in decode_reply(reply).error
-        assert TOKEN.decode() not in decode_reply(reply).error
-    assert TOKEN not in repr(made.context.grants).encode()
-
-
 @pytest.mark.rule("Errors: `auth-failed`")
 def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
     made = engine()
@@ -366,13 +355,6 @@ def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
     assert not made.context.auth_failures
     assert made.context.grants is not None
     assert not made.context.grants.sessions
-
-
-@pytest.mark.rule("Functions: 19 AUTH")
-def test_auth_is_success_where_no_token_is_needed() -> None:
-    reply = engine().handle("s", request(F.AUTH, value=b"anything", at=START), START)
-    assert reply is not None
-    assert decode_reply(reply).code == ""
 
 
 def test_grants_of_a_new_file_end_the_waits_of_those_who_lose_theirs() -> None:
@@ -620,25 +602,3 @@ def test_bulk_before_auth_does_nothing() -> None:
     session_with(made, (WRITE,), b"")
     assert made.handle_bulk("another", SETS, START + 1) == []
     assert len(made.handle_bulk("s", SETS, START + 1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("key", "prefixes", "inside"),
-    [
-        (b"a:1:0:x", (b"a:1",), False),
-        (b"a:1:0:x", (b"a:1:0:x",), False),
-        (b"a:1:x", (b"a:1",), True),
-        (b"a:1:0:x", (b"a",), True),
-        (b"ab:1:0:x", (b"a:",), False),
-        (b":1:0:x", (b":1",), True),
-        (b":1:0:x", (b":",), True),
-        (b"a", (b"a:",), False),
-        (b"a", (b"",), True),
-        (b"a:1:0:x", (b"",), True),
-        (b"a:1:0:x", (), False),
-    ],
-)
-def test_key_is_inside_by_its_domain_or_by_its_begin(
-    key: bytes, prefixes: tuple[bytes, ...], inside: bool
-) -> None:
-    assert Grant("t", b"", 0, prefixes).covers_key(key) == inside

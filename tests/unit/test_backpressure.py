@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import count
 
@@ -11,8 +10,8 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
-from fastjournald.admission.log_growth import bytes_of, grows
+from fastjournal.protocol import Flag, Function, Request, ValueType
+from fastjournald.admission.log_growth import grows
 from fastjournald.compaction.backpressure import GRANTED, Backpressure
 from fastjournald.compaction.policy import bytes_slowed, bytes_usual
 from fastjournald.tasks.compactor import Compactor
@@ -86,21 +85,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.001)
 
 
-async def test_backpressure_shares_out_by_bytes_and_in_order(pressure: Backpressure) -> None:
-    async with trio.open_nursery() as nursery:
-        gone = await in_order(pressure, [1000, 10, 10, 3000], nursery)
-        assert gone == []
-        assert pressure.waiting == 4
-        for freed, let_go in ((999, []), (1, [0]), (10, [0, 1]), (3009, [0, 1, 2])):
-            pressure.freed(int(freed / GRANTED))
-            await trio.testing.wait_all_tasks_blocked()
-            assert gone == let_go
-        pressure.freed(int(1 / GRANTED))
-        await trio.testing.wait_all_tasks_blocked()
-        assert gone == [0, 1, 2, 3]
-    assert (pressure.waiting, pressure.waited) == (0, 4)
-
-
 async def test_backpressure_lets_the_next_go_where_one_is_cancelled(pressure: Backpressure) -> None:
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0):
@@ -110,19 +94,6 @@ async def test_backpressure_lets_the_next_go_where_one_is_cancelled(pressure: Ba
         await trio.testing.wait_all_tasks_blocked()
         assert gone == [0]
     assert pressure.waiting == 0
-
-
-async def test_backpressure_gives_the_next_what_a_batch_did_not_use(pressure: Backpressure) -> None:
-    async with trio.open_nursery() as nursery:
-        gone = await in_order(pressure, [1000, 600, 10], nursery)
-        pressure.freed(round(1000 / GRANTED))
-        pressure.turn_over(1000, 599)
-        await trio.testing.wait_all_tasks_blocked()
-        assert gone == [0]
-        pressure.freed(round(1 / GRANTED))
-        await trio.testing.wait_all_tasks_blocked()
-        assert gone == [0, 1]
-        nursery.cancel_scope.cancel()
 
 
 async def test_backpressure_ends_when_the_log_is_small_enough(
@@ -206,71 +177,6 @@ def appended_in_one_write(log: CompactedLog) -> None:
     log.clock.instant_us += 801
 
 
-async def test_backpressure_waits_for_the_pass_that_begins_behind_the_first_wait(
-    log: CompactedLog,
-    calls_in_loop: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    runtime = runtime_of(log)
-    pressure = runtime.backpressure
-    compactor = Compactor(runtime, nothing_to_archive)
-    compact, passes = compactor.compact, list[bool]()
-
-    async def in_vain_at_first(*, only_excess: bool = False) -> None:
-        passes.append(pressure.needed)
-        if len(passes) == 1:
-            # while this pass looks at its last segment, in vain, the log becomes too large
-            pressure.look()
-            await trio.lowlevel.checkpoint()
-        else:
-            await compact(only_excess=only_excess)
-
-    monkeypatch.setattr(compactor, "compact", in_vain_at_first)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(compactor.run)
-        await until(lambda: bool(passes) and not pressure.closed)
-        nursery.cancel_scope.cancel()
-    assert passes[:2] == [False, True]
-    assert "event=writers-not-slowed" not in caplog.text
-    assert log.writer.log_bytes < bytes_slowed(log.engine.store, log.writer)
-
-
-@pytest.mark.parametrize("why", ["read-only", "stopping"])
-async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
-    log: CompactedLog, why: str
-) -> None:
-    pressure = Backpressure(log.engine, log.writer, compacts=True)
-    pressure.look()
-    async with trio.open_nursery() as nursery:
-        gone = await in_order(pressure, [10**9], nursery)
-        assert gone == []
-        if why == "read-only":
-            # what frees room may stand behind what does not
-            log.engine.context.read_only = True
-            pressure.look()
-        else:
-            pressure.end()
-        await trio.testing.wait_all_tasks_blocked()
-        assert gone == [0]
-        pressure.look()
-        assert not pressure.closed
-
-
-async def test_backpressure_holds_nobody_who_begins_to_wait_when_writers_are_free_again(
-    pressure: Backpressure,
-) -> None:
-    """A session decides to wait; a task of its transport begins the wait a turn later."""
-    pressure.end()
-    assert not pressure.closed
-    async with trio.open_nursery() as nursery:
-        gone = await in_order(pressure, [10**9, 1], nursery)
-        assert gone == [0, 1]
-        assert (pressure.waiting, pressure.waited) == (0, 0)
-        pressure.turn_over(10**9)
-        nursery.cancel_scope.cancel()
-
-
 async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -291,16 +197,9 @@ async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
         assert pressure.waiting == 0
 
 
-def test_backpressure_holds_nobody_where_the_log_is_never_compacted(log: CompactedLog) -> None:
-    pressure = Backpressure(log.engine, log.writer, compacts=False)
-    pressure.look()
-    assert not pressure.closed
-
-
 LARGE = b"v" * 8000
 GET = request(Function.GET, b"a", flags=Flag.DATA)
 SCAN = request(Function.GET, b"a", uri=b"b", flags=Flag.DATA, count=0)
-READS = {"short": [], "long": [GET] * 20, "scan": [SCAN]}
 
 
 async def overgrow(room: Room) -> Peer:
@@ -313,76 +212,6 @@ async def overgrow(room: Room) -> Peer:
         await peer.ask(request(Function.SET, b"a", LARGE, flags=OVER, at=at))
     assert pressure.closed
     return peer
-
-
-def two_writes(room: Room, *between: Request) -> list[Request]:
-    """Return requests of which the first and the last make the log grow."""
-    room.clock.instant_us += 1
-    at = room.clock.instant_us
-    first = request(Function.SET, b"a", LARGE, flags=OVER, at=at)
-    return [first, *between, request(Function.SET, b"c", b"", flags=OVER, at=at)]
-
-
-@pytest.mark.parametrize("answer", READS)
-async def test_backpressure_lets_others_go_while_a_client_does_not_read(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, answer: str
-) -> None:
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
-    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
-    async with room.open():
-        pressure, writer = room.server.runtime.backpressure, room.writer
-        other = await overgrow(room)
-        # in lockstep: what is not read is not sent
-        silent = room.connect_in_memory(lockstep=True)
-        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
-        asked = two_writes(room, *READS[answer])
-        await silent.send(*asked)
-        await trio.testing.wait_all_tasks_blocked()
-        assert pressure.waiting == 1
-        # its turn, and nothing more
-        pressure.freed(round(sum(len(encode_request(each)) for each in asked) / GRANTED))
-        await trio.testing.wait_all_tasks_blocked()
-        assert pressure.waiting == 0
-        assert (room.engine.store.find(b"c") is None) is (answer != "short")
-        await other.send(
-            request(Function.SET, b"d", LARGE[:500], flags=OVER, at=room.clock.instant_us)
-        )
-        await trio.testing.wait_all_tasks_blocked()
-        assert pressure.waiting == 1
-        most = writer.log_bytes * 16 // 14
-        monkeypatch.setattr("fastjournald.compaction.backpressure.bytes_slowed", lambda *_: most)
-        pressure.look()
-        reply = await other.reply()
-        assert reply is not None
-        assert reply.code == ""
-
-
-@pytest.mark.parametrize(("answer", "behind"), [("long", 14), ("scan", 1)])
-async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-    autojump_clock: trio.testing.MockClock,
-    answer: str,
-    behind: int,
-) -> None:
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
-    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
-    async with room.open():
-        peer = await overgrow(room)
-        sizes: list[int] = []
-
-        async def turn_comes(size: int) -> None:
-            sizes.append(size)
-
-        monkeypatch.setattr(room.server.runtime.backpressure, "wait_turn", turn_comes)
-        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
-        asked = two_writes(room, *READS[answer])
-        await peer.send(*asked)
-        for _ in asked:
-            reply = await peer.reply()
-            assert reply is not None
-            assert reply.code == ""
-        total = sum(len(encode_request(each)) for each in asked)
-        assert sizes == [total, bytes_of(asked[behind:])]
 
 
 def test_backpressure_is_for_what_makes_the_log_grow() -> None:
@@ -416,20 +245,3 @@ def test_backpressure_is_for_deletes_that_only_leave_tombstones() -> None:
     assert not one_grows(b"missing", Flag(0))
     assert not one_grows(b"missing", Flag.PERSIST | Flag.OVERWRITE)
     assert not one_grows(b"missing", Flag.PERSIST | Flag.WORKED_ON, timeout=1)
-
-
-def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:
-    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
-    pressure = Backpressure(log.engine, log.writer, compacts=True)
-    looks = 0
-    # most of what is written stays live, so nobody has to wait
-    log.fill(400, size=10)
-    while not pressure.closed:
-        log.pass_time(0.001)
-        log.fill(1, size=10, key=b"other/%d")
-        if log.writer.appended >= pressure.look_at:
-            pressure.look()
-            looks += 1
-    segments = log.writer.appended / SEGMENT_BYTES
-    assert segments > 4
-    assert looks < 16 * segments

@@ -76,40 +76,6 @@ def entry(engine: Engine, key: bytes) -> Entry:
     return found
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> None:
-    keys = KEYS[::-1] if backwards else KEYS
-    engine = loaded(*(a_job(number, key) for number, key in enumerate(keys)))
-    engine.check()
-    for number, key in enumerate(keys):
-        found = entry(engine, key)
-        parts = parse_journal_key(key)
-        if parts is None:
-            assert (found.domain, found.state) == (engine.store.scheduler.plain, EntryState.PLAIN)
-            assert (found.priority, found.not_before) == (0, 0)
-        else:
-            assert found.domain.name == parts.domain
-            assert (found.priority, found.not_before) == (parts.priority, parts.not_before_us)
-            due = parts.not_before_us <= NOW
-            assert found.state == (EntryState.READY if due else EntryState.DELAYED)
-        assert (found.arrival, found.position, found.record_bytes) == (
-            *(number, pack_position(2, 100 * number), 90),
-        )
-
-
-def test_keys_of_a_load_are_read_in_order_before_any_is_merged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fastjournald.recovery.bulk_load.LOADED_RUN_KEYS", 7)
-    jobs = [a_job(number, key, uri=b"u%d" % number) for number, key in enumerate(KEYS, 1)]
-    index = loaded(*jobs).store.keys.index
-    assert index is not None
-    assert index.run_keys
-    assert not index.pending
-    assert list(index) == sorted([*KEYS, *(b"u%d" % at for at in range(1, len(KEYS) + 1))])
-    assert len(index._blocks) == 1
-
-
 def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:
     engine = loaded(*(a_job(number, key) for number, key in enumerate(KEYS)))
     for number, key in enumerate(KEYS):
@@ -117,37 +83,6 @@ def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:
         assert entry(engine, key).job_id == b"runrunru\x80" + last.to_bytes(7)
     kept = [entry(engine, key).run for key in KEYS]
     assert all(run is kept[1] for run in kept[1::2])
-
-
-def test_bulk_load_keeps_cold_fields() -> None:
-    engine = loaded(
-        a_job(1, b"a:128:0:buried", reason=b"why", attempts=3),
-        a_job(2, b"a:128:0:leased", token=NOW + 5, uri=b"u", links=[b"l"], ttl=7),
-        a_job(3, b"a:128:0:mortal", expires=NOW + 9, first_due=8, modified=6),
-        a_job(4, b"a:128:0:behind", uri=b"w", timestamp=5),
-    )
-    engine.check()
-    buried, leased, mortal, behind = (
-        entry(engine, b"a:128:0:" + name) for name in (b"buried", b"leased", b"mortal", b"behind")
-    )
-    assert (buried.state, buried.reason, buried.extra.attempts) == (EntryState.BURIED, b"why", 3)
-    assert (leased.state, leased.token, leased.links) == (EntryState.LEASED, NOW + 5, [b"l"])
-    assert leased.extra.ttl == 7
-    assert entry(engine, b"l") is entry(engine, b"u") is leased
-    assert (mortal.expires, mortal.extra.first_due) == (NOW + 9, 8)
-    assert (mortal.modified, mortal.accessed, mortal.created) == (6, 6, 5)
-    assert behind.state == EntryState.READY
-
-
-def test_bulk_load_delays_an_entry_until_the_work_on_its_uri_ends() -> None:
-    state = ReplayState()
-    state.place(a_job(1, b"a:128:0:at work", token=NOW + 5, uri=b"u"), NOW)
-    state.place(a_job(2, b"a:128:0:waits", uri=b"u", timestamp=6), NOW)
-    engine = load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)
-    engine.check()
-    waits = entry(engine, b"a:128:0:waits")
-    assert (waits.state, waits.extra.waits_until) == (EntryState.DELAYED, NOW + 5)
-    assert entry(engine, b"a:128:0:at work").superseded
 
 
 def test_bulk_load_leaves_an_entry_ready_where_the_work_on_its_uri_is_over() -> None:

@@ -36,22 +36,6 @@ def watched(clock: ManualClock) -> tuple[WatchedClock, list[tuple[int, int]]]:
     return watch, told
 
 
-@pytest.mark.parametrize("step", [HOUR, -HOUR, SECOND + 1, -SECOND - 1])
-def test_clock_tells_a_step_before_it_returns_an_instant_behind_it(step: int) -> None:
-    clock = ManualClock(START)
-    watch, told = watched(clock)
-    clock.instant_us += 10 * HOUR
-    assert watch.now_us() == START + 10 * HOUR
-    assert told == [], "time has passed"
-    clock.step(step)
-    seen: list[int] = []
-    watch.on_step = lambda now, step_us: seen.extend((now, step_us, len(seen)))
-    assert watch.now_us() == clock.instant_us
-    assert seen == [clock.instant_us, step, 0]
-    assert watch.now_us() == clock.instant_us
-    assert len(seen) == 3, "once"
-
-
 def test_clock_that_is_corrected_by_little_is_stepped_when_it_adds_up() -> None:
     clock = ManualClock(START)
     watch, told = watched(clock)
@@ -112,20 +96,3 @@ def test_clock_that_is_set_ahead_and_back_is_told_once_and_again_when_it_has_cau
     figures = subject.figures()
     assert figures["fastjournal_clock_steps_total{ahead}"] == 1
     assert figures["fastjournal_clock_steps_total{back}"] == 2
-
-
-def test_tombstones_whose_time_is_over_go_without_a_further_request_a_part_at_a_look() -> None:
-    subject = Subject()
-    store = subject.engine.store
-    for at in range(1500):
-        store.tombstones.put(b"%d" % at, 1, subject.clock.instant_us)
-    timers = subject.server.timers
-    timers.drop_tombstones()
-    assert len(store.tombstones) == 1500
-    subject.clock.instant_us += store.tombstones.ttl_us
-    before = store.work
-    timers.drop_tombstones()
-    assert len(store.tombstones) == 500
-    assert store.work - before == 1000
-    timers.drop_tombstones()
-    assert subject.figures()["fastjournal_tombstones"] == 0

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 import trio.testing
 
-from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.engine import Engine
 from fastjournald.runtime import Counters
 from fastjournald.tasks.notifier import Notifier
-from tests.property.subject import START, request
 
 SESSIONS = 1000
 
@@ -38,32 +35,6 @@ def runtime_of(engine: Engine) -> Any:
 def most_in_two(rounds: list[int]) -> int:
     """How often something happened in one round and the next, at the most."""
     return max(sum(number in (one, one + 1) for number in rounds) for one in set(rounds))
-
-
-async def test_notifier_wakes_few_sessions_in_one_round_and_all_in_the_end() -> None:
-    engine = Engine()
-    engine.handle(0, request(Function.SET, b"k", b"v"), START)
-    for session in range(SESSIONS):
-        engine.handle(session, request(Function.GET, b"k", flags=Flag.LISTEN), START)
-    woken: dict[Hashable, int] = {}
-    rounds = Rounds()
-    trio.lowlevel.add_instrument(rounds)
-
-    def wake(session: Hashable) -> None:
-        woken[session] = rounds.number
-
-    notifier = Notifier(runtime_of(engine), wake, woken.pop)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(notifier.run)
-        nursery.start_soon(notifier.pace)
-        await trio.testing.wait_all_tasks_blocked()
-        change = request(Function.SET, b"k", b"w", flags=Flag.OVERWRITE, at=START + 1)
-        engine.handle(0, change, START + 1)
-        notifier.look()
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    assert set(woken) == set(range(SESSIONS))
-    assert most_in_two(list(woken.values())) <= 2 * WOKEN_A_ROUND
 
 
 async def test_notifier_lets_few_sessions_send_in_one_round_and_none_waits_for_ever() -> None:

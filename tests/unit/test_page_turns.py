@@ -11,9 +11,8 @@ import trio.testing
 from fastjournal.http_server import HttpRequest
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournal.protocol import Function
-from fastjournald.observability.domain_totals import PART_MAX, SharedTotals, TimeSlices
+from fastjournald.observability.domain_totals import TimeSlices
 from fastjournald.observability.http_routes import routes_of
-from fastjournald.observability.page_figures import Overview
 from tests.observed_daemon import ObservedDaemon
 
 DOMAINS = 10_000
@@ -109,62 +108,6 @@ def test_page_of_long_keys_that_are_all_escapes_takes_short_turns(
     assert best.seconds < TURN_SECONDS_MAX
 
 
-def test_pages_and_metrics_are_made_one_at_a_time(
-    subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages = routes_of(subject.server.runtime, subject.server.unready)
-    question = HttpRequest({}, {b"host": b"localhost"})
-    step = LongestStep()
-    makers: list[trio.lowlevel.Task] = []
-    give_way = TimeSlices.give_way
-
-    async def noted(slices: TimeSlices) -> None:
-        task = trio.lowlevel.current_task()
-        if not makers or makers[-1] is not task:
-            makers.append(task)
-        await give_way(slices)
-
-    async def many() -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(8):
-                nursery.start_soon(pages["/"].handler, question)
-                nursery.start_soon(pages["/metrics"].handler, question)
-
-    monkeypatch.setattr(TimeSlices, "give_way", noted)
-    trio.run(many, instruments=[step])
-    # none begins before the one before it has ended
-    assert len(makers) == 16
-    assert step.seconds < 3 * TURN_SECONDS_MAX
-
-
-async def test_look_at_all_domains_is_shared_for_twenty_times_as_long_as_it_took(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    looks = 0
-
-    async def look(slices: TimeSlices) -> Overview:
-        nonlocal looks
-        looks += 1
-        # as long as a look at a million domains
-        slices.earlier = cost
-        return Overview()
-
-    overviews, cost = SharedTotals(look), 4.0
-    for _ in range(100):
-        await overviews.get()
-    assert looks == 1
-    assert overviews.shared_seconds == pytest.approx(cost / PART_MAX, rel=0.01)
-    await trio.sleep(overviews.shared_seconds - 1)
-    first = await overviews.get()
-    assert looks == 1
-    await trio.sleep(2)
-    cost = 0.0
-    assert await overviews.get() is not first
-    # one that costs little is of this moment
-    await overviews.get()
-    assert (looks, overviews.shared_seconds) == (3, 0)
-
-
 async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
     subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,25 +116,6 @@ async def test_overview_tells_browsers_to_ask_less_often_where_it_costs_much(
     monkeypatch.setattr(TimeSlices, "seconds", 4.0)
     answer = await pages["/"].handler(question)
     assert b'<meta http-equiv="refresh" content="80">' in answer.body
-
-
-async def test_metrics_share_their_look_at_all_domains_where_it_costs_much(
-    subject: ObservedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon = ObservedDaemon()
-    pages = routes_of(daemon.server.runtime, daemon.server.unready)
-    question = HttpRequest({}, {b"host": b"localhost"})
-    waiting = b'fastjournal_domain_waiting_entries{domain="a"}'
-    daemon.set(b"a:1:0:1")
-    monkeypatch.setattr(TimeSlices, "seconds", 4.0)
-    assert waiting + b" 1.0" in (await pages["/metrics"].handler(question)).body
-    # which domains have most entries is of the look before; their figures are of this moment
-    daemon.set(b"a:1:0:2")
-    daemon.set(b"b:1:0:1")
-    body = (await pages["/metrics"].handler(question)).body
-    assert waiting + b" 2.0" in body
-    assert b'domain="b"' not in body
-    assert b'fastjournal_entries{state="due"} 3.0' in body
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from fastjournal.protocol import (
     CONNECTION_CLOSED,
     NEED_DATA,
     ClientConnection,
-    Flag,
-    Meta,
     Pair,
     ProtocolError,
     Reply,
@@ -17,7 +15,6 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_reply,
     encode_request,
-    encode_success,
 )
 
 T = "0006439d1c3b8000"
@@ -83,42 +80,6 @@ def test_malformed_request_is_refused_as_soon_as_it_shows(
     assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
-@pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
-def test_requests_before_a_malformed_one_are_delivered(
-    text: str, code: str, identifier: int
-) -> None:
-    connection = ServerConnection(value_bytes_max=VALUE_BYTES_MAX)
-    connection.receive_data(NOP + NOP + bytes.fromhex(text) + NOP)
-    assert isinstance(connection.next_event(), Request)
-    assert len(connection.next_events()) == 1
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_events()
-    assert caught.value.code == code
-
-
-def test_connection_repeats_its_error_whatever_comes() -> None:
-    connection = ServerConnection()
-    connection.receive_data(b"GET / HTTP/1.1\r\n\r\n")
-    errors = []
-    for data in (NOP, b"", NOP, b""):
-        with pytest.raises(ProtocolError) as caught:
-            connection.next_event()
-        with pytest.raises(ProtocolError):
-            connection.next_events()
-        errors.append(caught.value)
-        connection.receive_data(data)
-    assert all(error is errors[0] for error in errors)
-
-
-@pytest.mark.rule("Framing errors: wrong magic")
-def test_wrong_magic_names_the_identifier_that_came_with_it() -> None:
-    connection = ServerConnection()
-    connection.receive_data(bytes.fromhex(f"585a 0001 0002 0a0b 0000 {T} 00"))
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_event()
-    assert (caught.value.code, caught.value.identifier) == ("bad-request", 0x0A0B)
-
-
 @pytest.mark.rule(
     "Request, client to daemon: value size",
     "Framing errors: value of more than `max-value` bytes, without the type byte",
@@ -133,20 +94,6 @@ def test_max_value_does_not_count_the_type_byte(size: int) -> None:
     assert event.value == request.value
 
 
-def test_default_limit_of_a_value_holds() -> None:
-    for size, code in ((1_000_000, None), (1_000_001, "too-large")):
-        connection = ServerConnection()
-        # The head and the size only: the body never has to come for the refusal.
-        claim = bytes.fromhex(f"464a 0001 0002 0a0b 0006 {T} 01 6b") + (size + 1).to_bytes(4)
-        connection.receive_data(claim)
-        if code is None:
-            assert connection.next_event() is NEED_DATA
-        else:
-            with pytest.raises(ProtocolError) as caught:
-                connection.next_event()
-            assert caught.value.code == code
-
-
 def test_end_between_two_requests_is_no_error() -> None:
     connection = ServerConnection()
     connection.receive_data(NOP)
@@ -158,16 +105,6 @@ def test_end_between_two_requests_is_no_error() -> None:
     assert connection.next_event() is CONNECTION_CLOSED
     with pytest.raises(ValueError, match="after the end"):
         connection.receive_data(NOP)
-
-
-def test_end_in_a_request_keeps_those_before_it() -> None:
-    connection = ServerConnection()
-    connection.receive_data(NOP + NOP[:-1])
-    connection.receive_data(b"")
-    assert len(connection.next_events()) == 1
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_event()
-    assert (caught.value.code, caught.value.identifier) == ("bad-request", 1)
 
 
 MALFORMED_REPLIES = [
@@ -207,37 +144,6 @@ def test_malformed_reply_is_refused_as_soon_as_it_shows(
     assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
-@pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REPLIES])
-def test_replies_before_a_malformed_one_are_delivered(
-    text: str, code: str, identifier: int
-) -> None:
-    connection = ClientConnection(reply_bytes_max=REPLY_BYTES_MAX)
-    connection.receive_data(encode_success(1, 2) * 3 + bytes.fromhex(text) + encode_success(1, 2))
-    assert len(connection.next_events()) == 3
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_event()
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize("step", [1, 7, 1000])
-@pytest.mark.parametrize("pair", [Pair(b"k", 1, b"v" * 30), Pair(b""), Pair(b"", meta=Meta())])
-@pytest.mark.parametrize("flags", [0, Flag.TWO_KEYS])
-def test_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, flags: int) -> None:
-    data = encode_reply(Reply(7, flags, pairs=[pair] * 10))
-    for limit, whole in ((len(data), True), (len(data) - 1, False)):
-        connection = ClientConnection(reply_bytes_max=limit)
-        for start in range(0, len(data), step):
-            connection.receive_data(data[start : start + step])
-        if whole:
-            # The next reply has the whole limit again.
-            connection.receive_data(data)
-            assert len(connection.next_events()) == 2
-            continue
-        with pytest.raises(ProtocolError) as caught:
-            connection.next_event()
-        assert (caught.value.code, caught.value.identifier) == ("too-large", 7)
-
-
 @pytest.mark.rule("Reply, daemon to client: pairs")
 def test_end_between_two_pairs_is_an_error() -> None:
     data = encode_reply(Reply(7, pairs=[Pair(b"k"), Pair(b"l")]))
@@ -248,11 +154,3 @@ def test_end_between_two_pairs_is_an_error() -> None:
     with pytest.raises(ProtocolError) as caught:
         connection.next_event()
     assert (caught.value.code, caught.value.identifier) == ("bad-request", 7)
-
-
-def test_error_that_is_not_ascii_is_shown_escaped() -> None:
-    connection = ClientConnection()
-    connection.receive_data(bytes.fromhex(f"4a52 0001 0a0b 0000 {T} 05 6275 73 79 ff"))
-    event = connection.next_event()
-    assert isinstance(event, Reply)
-    assert event.error == "busy\\xff"

@@ -23,7 +23,6 @@ from fastjournal.protocol import (
     ValueType,
     decode_request,
     encode_request,
-    encode_success,
 )
 from fastjournal.protocol.declaration import LogEffect
 from fastjournald.engine.context import Context
@@ -178,14 +177,3 @@ def test_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
             assert not declared.locked, function.name
             assert not declared.spoolable, function.name
             assert declared.log in (LogEffect.NONE, LogEffect.GROWS_BY_LEASE), function.name
-
-
-def test_example_of_the_document_is_what_the_codec_writes() -> None:
-    lines = DOCUMENT.read_text().partition("## An example")[2].splitlines()
-    groups = [re.match(r"((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?: {3}|$)", line) for line in lines]
-    data = bytes.fromhex("".join(group[1] for group in groups if group))
-    at = data.index(b"JR")
-    now = 0x0006_439D_1C3B_8000
-    request = Request(2, 7, Flag.PERSIST, now, b"pages:128:0:", b"http://a.ex/b", 2, b"hi")
-    assert data[:at] == encode_request(request)
-    assert data[at:] == encode_success(7, now + 1234)

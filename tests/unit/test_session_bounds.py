@@ -28,7 +28,7 @@ from fastjournald.net.session import Session
 from tests.property.subject import request
 from tests.unit.client_streams import Watch, as_socket_stream, stream_pair
 from tests.unit.server_fixture import Peer, ServerFixture
-from tests.unit.test_session_limits import NOP, ended, listen, set_
+from tests.unit.test_session_limits import NOP, listen, set_
 
 pytestmark = pytest.mark.usefixtures("transport")
 
@@ -95,61 +95,6 @@ def codes(replies: Iterable[Reply | None]) -> list[str | None]:
     return [reply and reply.code for reply in replies]
 
 
-@pytest.mark.rule(
-    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
-)
-async def test_request_timeout_bounds_the_wait_for_half_a_request(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    room = Room(request_timeout=10)
-    async with room.open():
-        peer = room.connect_in_memory()
-        whole = encode_request(set_(b"k", identifier=7))
-        await peer.stream.send_all(whole[:-1])
-        await trio.sleep(9)
-        assert not room.ended
-        await peer.stream.send_all(whole[-1:] + whole[:12])
-        first = await peer.reply()
-        assert codes([first]) == [""]
-        await trio.sleep(9)
-        assert not room.ended
-        told = await peer.reply()
-        assert told is not None
-        assert (told.code, told.identifier) == ("bad-request", 7)
-        assert "10 s" in told.error
-        assert await peer.reply() is None
-        assert room.closed["request-timeout"] == 1
-    assert "event=request-timeout connections=1" in caplog.text
-
-
-async def test_byte_now_and_then_does_not_keep_half_a_request_alive(
-    autojump_clock: MockClock,
-) -> None:
-    room = Room(request_timeout=10)
-    async with room.open():
-        peer = room.connect_in_memory()
-        for byte in encode_request(set_(b"k" * 200, identifier=3)):
-            try:
-                await peer.stream.send_all(bytes([byte]))
-            except trio.BrokenResourceError:
-                break
-            await trio.sleep(1)
-        told = await peer.reply()
-        assert codes([told]) == ["bad-request"]
-        assert await ended(peer)
-
-
-async def test_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockClock) -> None:
-    room = Room(request_timeout=2)
-    async with room.open():
-        peer = room.connect_in_memory()
-        whole = encode_request(request(Function.SET, b"k", bytes(900_000)))
-        for start in range(0, len(whole), 80_000):
-            await peer.stream.send_all(whole[start : start + 80_000])
-            await trio.sleep(1)
-        assert codes([await peer.reply()]) == [""]
-
-
 async def test_time_in_which_the_daemon_does_not_read_does_not_count(
     autojump_clock: MockClock,
 ) -> None:
@@ -183,85 +128,6 @@ async def test_idle_connection_is_closed_without_a_word(autojump_clock: MockCloc
         await trio.sleep(110)
         assert room.ended == [silent, talks]
         assert room.closed["idle-timeout"] == 2
-
-
-async def test_idle_timeout_does_not_count_while_a_next_waits(autojump_clock: MockClock) -> None:
-    room = Room(idle_timeout=100)
-    async with room.open():
-        waits, peer = room.connect_in_memory(), room.connect_in_memory()
-        assert codes([await waits.ask(listen(b"a"), NOP)]) == [""]
-        await trio.sleep(1000)
-        assert room.ended == [peer]
-        other = room.connect_in_memory()
-        assert codes([await other.ask(set_(b"a:1:0:x"))]) == [""]
-        woken = await waits.reply()
-        assert woken is not None
-        assert woken.pairs
-
-
-async def test_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> None:
-    room = Room(idle_timeout=0)
-    async with room.open():
-        peer = room.connect_in_memory()
-        await trio.sleep(3600)
-        assert codes([await peer.ask(NOP)]) == [""]
-
-
-@pytest.mark.rule(
-    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
-)
-async def test_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at_once(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    room = Room(send_timeout=30, default_lease=60)
-    async with room.open():
-        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
-        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(gone.stream.send_all, encode_request(request(Function.NEXT, b"a")))
-        await trio.sleep(29)
-        assert not room.ended
-        await trio.sleep(5)
-        assert room.ended == [gone]
-        assert room.closed["send-timeout"] == 1
-        again = await peer.ask(request(Function.NEXT, b"a", flags=Flag.META))
-        assert again.pairs
-        assert again.pairs[0].meta is not None
-        assert again.pairs[0].meta.attempts == 0
-    assert "event=send-timeout connections=1" in caplog.text
-
-
-async def test_send_timeout_counts_for_notifications_too(
-    autojump_clock: MockClock,
-) -> None:
-    room = Room(send_timeout=30)
-    async with room.open():
-        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(gone.stream.send_all, encode_request(listen(b"a")))
-        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
-        await trio.sleep(40)
-        assert room.ended == [gone]
-        assert room.closed["send-timeout"] == 1
-
-
-async def test_client_that_takes_a_little_now_and_then_is_not_closed(
-    autojump_clock: MockClock,
-) -> None:
-    room = Room(send_timeout=30)
-    async with room.open():
-        slow = room.connect_in_memory(lockstep=True)
-        with_value = request(Function.SET, b"k", bytes(400_000))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(slow.stream.send_all, encode_request(with_value))
-            assert codes([await slow.reply()]) == [""]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(slow.stream.send_all, encode_request(get(b"k")))
-            received = 0
-            while received < 400_000:
-                await trio.sleep(20)
-                received += len(await slow.stream.receive_some(limits.SEND_BYTES_MAX))
-        assert not room.ended
 
 
 async def fill(room: Room, peer: Peer) -> None:
@@ -319,30 +185,6 @@ async def test_memory_that_is_scarce_closes_only_as_many_as_give_room(
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
-async def test_memory_that_is_scarce_makes_next_return_less_and_lease_no_more(
-    autojump_clock: MockClock,
-) -> None:
-    room = Room(max_inflight=SMALL)
-    async with room.open():
-        peer = room.connect_in_memory()
-        for number in range(10):
-            await peer.ask(request(Function.SET, b"a:1:0:%d" % number, bytes(1000)))
-        await peer.ask(request(Function.SET, b"b:1:0:x", bytes(5000)))
-        await peer.ask(request(Function.SET, b"large", bytes(100_000)))
-        await fill(room, room.connect_in_memory(lockstep=True))
-        few = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA, count=10))
-        assert few.pairs is not None
-        assert 1 <= len(few.pairs) < 10
-        assert room.engine.store.leases.count == len(few.pairs)
-        for flags in (Flag.DATA, Flag.DATA | Flag.LISTEN):
-            refused = await peer.ask(request(Function.NEXT, b"b", flags=flags))
-            assert refused.code == "busy"
-        assert room.engine.counters.errors[(int(Function.NEXT), "busy")] == 2
-        assert room.engine.store.leases.count == len(few.pairs)
-        room.engine.check()
-
-
-@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:
@@ -353,25 +195,6 @@ async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
         await fill(room, room.connect_in_memory(lockstep=True))
         assert codes([await peer.ask(get(b"large", timeout=1_000_000))]) == ["busy"]
         assert room.engine.store.leases.count == 0
-
-
-@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
-async def test_memory_that_is_scarce_leaves_no_room_for_large_requests(
-    autojump_clock: MockClock,
-) -> None:
-    room = Room(max_inflight=SMALL)
-    async with room.open():
-        peer = room.connect_in_memory()
-        await peer.ask(request(Function.SET, b"large", bytes(100_000)))
-        await fill(room, room.connect_in_memory(lockstep=True))
-        other = room.connect_in_memory()
-        await other.send(NOP, request(Function.SET, b"k", bytes(200_000), identifier=9))
-        replies = [await other.reply() for _ in range(3)]
-        assert codes(replies) == ["", "busy", None]
-        assert replies[1] is not None
-        assert replies[1].identifier == 9
-        assert room.closed["busy"] == 1
-        assert codes([await peer.ask(request(Function.SET, b"k", bytes(20_000)))]) == [""]
 
 
 async def test_halves_of_large_requests_that_stand_still_make_room(
@@ -387,25 +210,6 @@ async def test_halves_of_large_requests_that_stand_still_make_room(
         assert len(room.ended) == 1
         assert not room.memory.scarce
         assert codes([await room.ended[0].reply()]) == ["busy"]
-
-
-async def test_memory_budget_counts_held_bytes_and_releases_them(autojump_clock: MockClock) -> None:
-    room = Room()
-    async with room.open():
-        peer = room.connect_in_memory()
-        whole = encode_request(request(Function.SET, b"k", bytes(1000)))
-        await peer.stream.send_all(whole[:600])
-        await trio.testing.wait_all_tasks_blocked()
-        assert room.memory.bytes == 600
-        assert [session.account.bytes for session in room.sessions] == [600]
-        await peer.stream.send_all(whole[600:])
-        assert codes([await peer.reply()]) == [""]
-        await trio.testing.wait_all_tasks_blocked()
-        assert room.memory.bytes == 0
-        slow = room.connect_in_memory(lockstep=True)
-        await slow.stream.send_all(encode_request(get(b"k")))
-        await trio.testing.wait_all_tasks_blocked()
-        assert 1000 < room.memory.bytes < 1200
 
 
 async def test_connections_together_wait_for_so_much_work(

@@ -10,7 +10,6 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
 from tests.property.subject import START, request
 from tests.unit.server_fixture import HeldSync, ServerFixture
-from tests.unit.test_session_limits import listen, set_
 from tests.unit.test_session_listen import listen as listen_to
 from tests.unit.test_session_listen import put
 
@@ -19,45 +18,6 @@ pytestmark = pytest.mark.usefixtures("transport")
 
 def cancel(identifier: int) -> Request:
     return request(Function.CANCEL, count=identifier, identifier=9)
-
-
-async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer = await fixture.connect()
-        await peer.send(listen(b"a", identifier=3), cancel(3), cancel(3))
-        told = [await peer.reply() for _ in range(3)]
-        assert [(one and one.identifier, one and one.code) for one in told] == [
-            (3, ""),
-            (9, ""),
-            (9, "not-found"),
-        ]
-        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
-        assert fixture.engine.store.leases.count == 0, (
-            "it was handed out to a NEXT that was cancelled"
-        )
-
-
-@pytest.mark.rule("CANCEL: The reply to the NEXT has count 0")
-async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer, other = await fixture.connect(), await fixture.connect()
-        await peer.send(listen(b"a", identifier=3))
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        held = HeldSync(fixture, monkeypatch)
-        await other.send(set_(b"a:1:0:x"))
-        await held.wait_begun()
-        await peer.send(cancel(3))
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        held.go_on()
-        work, refused = await peer.reply(), await peer.reply()
-        assert work is not None
-        assert refused is not None
-        assert [pair.key for pair in work.pairs or ()] == [b"a:1:0:x"]
-        assert refused.code == "not-found"
 
 
 @pytest.mark.rule("CANCEL: A notification of the subscription")

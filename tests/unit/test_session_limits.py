@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 import threading
-from collections.abc import Hashable
 from itertools import chain
 from typing import Any
 
@@ -23,7 +21,7 @@ from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.tasks.free_space import may_rewrite, room_bytes
 from tests.property.subject import START, request
-from tests.unit.server_fixture import LOG, SILENCE_S, HeldSync, Peer, ServerFixture
+from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 
 pytestmark = pytest.mark.usefixtures("transport")
 
@@ -64,25 +62,6 @@ async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         woken = await waiting.reply()
         assert woken is not None
         assert woken.pairs
-
-
-async def test_growth_of_the_log_makes_it_read_only_between_two_looks_of_the_timer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fastjournald.tasks.free_space.SPACE_SECONDS", 3600.0)
-    fixture = ServerFixture()
-    least = fixture.config.min_free_bytes
-    async with fixture.open():
-        peer = await fixture.connect()
-        replies = [
-            await peer.ask(request(Function.SET, b"a:1:0:%d" % number, LARGE, flags=Flag.PERSIST))
-            for number in range(60)
-        ]
-        refused = [reply.code for reply in replies].index("read-only")
-        assert refused > 30
-        assert fixture.disk.free_space("/").bytes >= least - 40_000
-        assert {reply.code for reply in replies[:refused]} == {""}
-        assert {reply.code for reply in replies[refused:]} == {"read-only"}
 
 
 @pytest.mark.parametrize(("linked", "share"), [(False, 0.5), (True, 0)])
@@ -200,24 +179,6 @@ async def test_snapshots_never_take_the_reserve_of_those_who_finish_work(short: 
         assert (await peer.ask(done)).code == ""
 
 
-def test_write_stall_asks_for_the_free_space_no_more_often_than_the_log_takes_half_of_it() -> None:
-    """During a stall the size of the log is compared with its bound after each batch."""
-    fixture = ServerFixture()
-    server, writer = fixture.server, fixture.writer
-    server.free_space.check()
-    before = fixture.disk.calls["free_space"]
-    room = room_bytes(server.runtime, fixture.disk.free_space(LOG))
-    looks = 0
-    while not fixture.engine.context.read_only:
-        writer.append(bytes(1000), 1, START)
-        server.runtime.backpressure.look_at = writer.appended
-        server.runtime.wake_tasks()
-        looks += 1
-    asked = fixture.disk.calls["free_space"] - before
-    assert looks > 0.9 * room / 1000
-    assert asked <= 12
-
-
 async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
     fixture = ServerFixture()
     fixture.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
@@ -230,42 +191,6 @@ async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_fu
         nursery.start_soon(fixture.server.run, note, fixture.stopped.wait)
         fixture.stopped.set()
     assert read_only == [True]
-
-
-@pytest.mark.parametrize("slice_work", [limits.TURN_WORK, 100])
-async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up(
-    slice_work: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", slice_work)
-    fixture = ServerFixture()
-    order: list[int] = []
-    async with fixture.open():
-        handle, handle_bulk = fixture.engine.handle, fixture.engine.handle_bulk
-
-        def watched(session: Hashable, asked: Request, now: int) -> Any:
-            order.append(asked.identifier)
-            return handle(session, asked, now)
-
-        def watched_bulk(
-            session: Hashable, asked: list[Request], now: int, start: int, stop: int
-        ) -> list[bytes]:
-            done = handle_bulk(session, asked, now, start, stop)
-            order.extend(one.identifier for one in asked[start : start + len(done)])
-            return done
-
-        monkeypatch.setattr(fixture.engine, "handle", watched)
-        monkeypatch.setattr(fixture.engine, "handle_bulk", watched_bulk)
-        busy, other = await fixture.connect(), await fixture.connect()
-        before = fixture.disk.calls["write"]
-        await busy.send(*(set_(b"k%d" % number, identifier=number) for number in range(200)))
-        await other.send(request(Function.NOP, identifier=999))
-        for number in range(200):
-            reply = await busy.reply()
-            assert reply is not None
-            assert (reply.identifier, reply.error) == (number, "")
-        assert await other.reply() is not None
-        assert slice_work == 100 or fixture.disk.calls["write"] - before == 1
-    assert (order.index(999) < 199) == (slice_work == 100)
 
 
 async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -> None:
@@ -283,99 +208,6 @@ async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -
         woken = await waiting.reply()
         assert woken is not None
         assert woken.pairs
-
-
-async def test_lease_on_its_way_comes_before_the_answer_to_quit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        waiting, peer = await fixture.connect(), await fixture.connect()
-        assert (await waiting.ask(listen(b"a", identifier=1), NOP)).code == ""
-        held = HeldSync(fixture, monkeypatch)
-        await peer.send(set_(b"a:1:0:x"))
-        await held.wait_begun()
-        await waiting.send(request(Function.QUIT, identifier=2))
-        await trio.sleep(0.05)
-        held.go_on()
-        replies = [await waiting.reply() for _ in range(3)]
-        assert [reply and reply.identifier for reply in replies] == [1, 2, None]
-        assert replies[0] is not None
-        assert replies[0].pairs
-
-
-@pytest.mark.rule("Flags of a request: 9 PERSIST", "Durability: `always`")
-async def test_reply_leaves_only_when_what_it_shows_is_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer, other = await fixture.connect(), await fixture.connect()
-        held = HeldSync(fixture, monkeypatch)
-        await peer.send(set_(b"a:1:0:x"))
-        await held.wait_begun()
-        await other.send(request(Function.GET, b"a:1:0:x"))
-        with trio.move_on_after(0.1) as scope:
-            await other.reply()
-        assert scope.cancelled_caught, "shown before it was durable"
-        held.go_on()
-        for client in (peer, other):
-            reply = await client.reply()
-            assert reply is not None
-            assert reply.code == ""
-
-
-async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        gone, other = await fixture.connect(), await fixture.connect()
-        held = HeldSync(fixture, monkeypatch)
-        await gone.send(set_(b"a:1:0:x"), listen(b"z"))
-        await held.wait_begun()
-        await trio.aclose_forcefully(gone.stream)
-        held.go_on()
-        assert (await other.ask(request(Function.GET, b"a:1:0:x"))).code == ""
-        # nothing is delivered to a client that is gone
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert not fixture.engine.waiters
-        assert (await other.ask(set_(b"z:1:0:x"))).code == ""
-        assert (await other.ask(request(Function.NEXT, b"z"))).pairs
-
-
-async def test_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        waiting, peer = await fixture.connect(), await fixture.connect()
-        assert (await waiting.ask(listen(b"a"), NOP)).code == ""
-        held = HeldSync(fixture, monkeypatch)
-        await peer.send(set_(b"a:1:0:x"))
-        await held.wait_begun()
-        await waiting.stream.send_eof()
-        await trio.sleep(0.05)
-        held.go_on()
-        assert await waiting.reply() is None
-        assert (await peer.reply()) is not None
-        leased = await peer.ask(request(Function.NEXT, b"a", flags=Flag.META))
-        assert leased.pairs
-        assert leased.pairs[0].meta is not None
-        assert leased.pairs[0].meta.attempts == 0
-
-
-async def test_malformed_message_ends_the_waits_of_its_connection() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer = await fixture.connect()
-        assert (await peer.ask(listen(b"a"), NOP)).code == ""
-        await peer.stream.send_all(b"garbage, and enough of it to be judged")
-        reply = await peer.reply()
-        assert reply is not None
-        assert reply.code == "bad-request"
-        assert not fixture.engine.waiters
-        assert await peer.reply() is None
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -531,31 +363,6 @@ async def set_many(peer: Peer) -> list[bytes]:
     return plain
 
 
-async def test_range_scan_waits_for_no_thread_that_matches_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
-    fixture = ServerFixture()
-    begun, goes_on = hold_matches(monkeypatch)
-    async with fixture.open():
-        peer = await fixture.connect()
-        plain = await set_many(peer)
-        busy = [await fixture.connect() for _ in range(6)]
-        for each in busy:
-            await each.send(EXPENSIVE)
-        assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
-        found: Reply | None = None
-        with trio.move_on_after(5):
-            found = await peer.ask(request(Function.GET, b"b", uri=b"c", count=0))
-        goes_on.set()
-        assert found is not None, "it waited for a place"
-        assert [pair.key for pair in found.pairs or ()] == plain
-        for each in busy:
-            reply = await each.reply()
-            assert reply is not None
-            assert reply.error == ""
-
-
 async def wait_scans(fixture: ServerFixture, number: int) -> None:
     with trio.fail_after(SILENCE_S):
         while fixture.server.runtime.counters.scans != number:  # noqa: ASYNC110 - a figure of metrics
@@ -641,19 +448,3 @@ async def test_scan_that_holds_much_ends_its_page_where_others_wait(
                     nursery.start_soon(note, peer)
         assert all(list(chain.from_iterable(each)) == keys for each in found)
         assert max(len(each) for each in found) > 3
-
-
-async def test_sync_thread_takes_no_descriptor_once_the_server_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Descriptors may have run out when the first sync is slow."""
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer = await fixture.connect()
-
-        def run_out(*_arguments: int) -> int:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-        monkeypatch.setattr("os.eventfd", run_out)
-        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""

@@ -12,7 +12,7 @@ import trio.testing
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.tasks.notifier import Notifier
-from tests.property.subject import SECOND, START, request
+from tests.property.subject import START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
 pytestmark = pytest.mark.usefixtures("transport")
@@ -56,54 +56,6 @@ async def held_notification(
     await other.send(put(b"k", value, at=START + 1))
     await held.wait_begun()
     return peer, held
-
-
-async def test_change_is_told_to_other_connections_and_to_ones_own() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        one, two = await fixture.connect(), await fixture.connect()
-        assert (await one.ask(put(b"k"))).code == ""
-        for peer in (one, two):
-            assert (await peer.ask(listen(b"k"))).code == ""
-        assert (await one.ask(put(b"k", b"new", at=START + 1))).code == ""
-        for peer in (one, two):
-            told = await peer.reply()
-            assert value_of(told) == b"new"
-            assert told is not None
-            assert told.identifier == 100
-
-
-async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer, other = await fixture.connect(), await fixture.connect()
-        await peer.ask(put(b"k", timeout=START + SECOND))
-        await peer.ask(put(b"d:1:0:x"))
-        assert (await peer.ask(listen(b"k", 1))).code == ""
-        assert (await peer.ask(listen(b"d:1:0:x", 2))).code == ""
-        assert (await other.ask(request(Function.NEXT, b"d", flags=Flag.OVERWRITE))).pairs
-        popped = await peer.reply()
-        fixture.clock.instant_us += SECOND
-        expired = await peer.reply()
-        for told, identifier in ((popped, 2), (expired, 1)):
-            assert told is not None
-            assert (told.identifier, told.code) == (identifier, "not-found")
-
-
-@pytest.mark.rule(
-    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
-)
-async def test_notification_leaves_only_when_what_it_shows_is_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer, held = await held_notification(fixture, monkeypatch, b"new")
-        with trio.move_on_after(0.1) as scope:
-            await peer.reply()
-        assert scope.cancelled_caught, "told before it was durable"
-        held.go_on()
-        assert value_of(await peer.reply()) == b"new"
 
 
 @pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
@@ -233,22 +185,6 @@ async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
         assert fixture.engine.notifications.unmatched == 0
 
 
-async def test_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer, gone = await fixture.connect(), await fixture.connect()
-        await peer.ask(put(b"k"))
-        await peer.ask(listen(b"k", 1))
-        await gone.ask(listen(b"k", 1))
-        assert (await peer.ask(request(Function.GET, b"k", identifier=1))).code == ""
-        assert len(fixture.engine.subscriptions) == 1
-        await gone.stream.aclose()
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(fixture.engine.subscriptions) == 0
-        assert (await peer.ask(put(b"k", at=START + 1))).code == ""
-        assert (await peer.ask(NOP)).flags & Flag.LISTEN == 0
-
-
 async def test_listen_tells_known_changes_before_the_server_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,16 +196,3 @@ async def test_listen_tells_known_changes_before_the_server_stops(
         held.go_on()
         assert value_of(await peer.reply()) == b"last"
         assert await peer.reply() is None
-
-
-async def test_listener_is_not_idle() -> None:
-    fixture = ServerFixture(idle_timeout=1)
-    async with fixture.open():
-        peer, other = await fixture.connect(), await fixture.connect()
-        await peer.ask(put(b"k"))
-        await peer.ask(listen(b"k"))
-        # who listens to nothing is closed meanwhile
-        assert await other.reply() is None
-        again = await fixture.connect()
-        assert (await again.ask(put(b"k", b"new", at=START + 1))).code == ""
-        assert value_of(await peer.reply()) == b"new"

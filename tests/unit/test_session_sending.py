@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +13,8 @@ from fastjournal import limits
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
 from fastjournald.admission.memory_budget import MemoryAccount, MemoryBudget
-from fastjournald.net import connections
 from fastjournald.net.outbox import Outbox
 from tests.property.subject import request
-from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_bounds import Room, codes
 from tests.unit.test_session_limits import NOP, listen, set_
 
@@ -32,36 +29,6 @@ class Steps(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.count += task.name.endswith(("Transport.run", "Poller.run"))
-
-
-@pytest.mark.parametrize(
-    ("asked", "steps"),
-    [
-        # it is woken with the request; behind sending it looks at what others do
-        (NOP, 2),
-        # group commit: others go first before it writes
-        (set_(b"a:1:0:x"), 3),
-        (request(Function.NEXT, b"a"), 2),
-    ],
-)
-async def test_request_alone_takes_no_further_turns_of_the_event_loop(
-    asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if connections.POLLS:
-        # the poller has received from all others by then
-        steps = 1
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
-    fixture = ServerFixture()
-    async with fixture.open():
-        peer = await fixture.connect()
-        await peer.ask(NOP)
-        await trio.testing.wait_all_tasks_blocked()
-        counted = Steps()
-        trio.lowlevel.add_instrument(counted)
-        await peer.ask(asked)
-        await trio.testing.wait_all_tasks_blocked()
-        trio.lowlevel.remove_instrument(counted)
-        assert counted.count == steps
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["reply waits", "push waits"])

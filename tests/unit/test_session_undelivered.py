@@ -14,7 +14,6 @@ from trio.testing import MockClock
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from fastjournald.recovery.recover import recover_engine
 from tests.property.subject import SECOND, request
 from tests.unit.server_fixture import HeldSync, ServerFixture
 from tests.unit.test_session_bounds import Room, codes
@@ -37,40 +36,6 @@ TAKING = {
 def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
     monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
-
-
-def found_after_power_loss(fixture: ServerFixture, key: bytes = JOB) -> bool:
-    """Whether work waits on what the disk has kept."""
-    for seed in range(5):
-        disk = fixture.disk.crash(seed)
-        engine, writer = recover_engine(
-            disk, fixture.config, fixture.config.settings(), fixture.clock, seed=bytes(8)
-        )
-        entry = engine.store.find(key)
-        writer.close()
-        if entry is None or entry.token or entry.extra.attempts:
-            return False
-    return True
-
-
-@pytest.mark.rule("NEXT: Undelivered replies")
-@pytest.mark.parametrize("name", TAKING)
-async def test_undelivered_reply_that_the_client_does_not_read(
-    name: str, autojump_clock: MockClock
-) -> None:
-    room = Room(send_timeout=30)
-    async with room.open():
-        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
-        assert codes([await peer.ask(set_(JOB))]) == [""]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(gone.stream.send_all, encode_request(TAKING[name]))
-        await trio.testing.wait_all_tasks_blocked()
-        assert not found_after_power_loss(room)
-        await trio.sleep(35)
-        assert room.ended == [gone]
-        assert found_after_power_loss(room)
-        assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
-        room.engine.check()
 
 
 async def test_undelivered_entries_of_more_than_one_go(autojump_clock: MockClock) -> None:
@@ -137,22 +102,6 @@ async def test_undelivered_entries_go_to_the_next_who_waits(
         assert taken is not None
         assert [pair.key for pair in taken.pairs or ()] == [JOB]
         assert await gone.reply() is None
-
-
-async def test_undelivered_work_does_not_include_replies_that_were_sent(
-    autojump_clock: MockClock,
-) -> None:
-    """Whether the client has read it the daemon cannot know: the lease says how long that lasts."""
-    room = Room()
-    async with room.open():
-        gone, peer = room.connect_in_memory(), room.connect_in_memory()
-        assert codes([await peer.ask(set_(JOB))]) == [""]
-        await gone.send(TAKING["NEXT"])
-        await trio.testing.wait_all_tasks_blocked()
-        await gone.stream.aclose()
-        await trio.sleep(5)
-        assert room.ended == [gone]
-        assert not (await peer.ask(request(Function.NEXT, b"a"))).pairs
 
 
 async def test_popped_values_count_as_held_until_their_reply_is_sent(

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from fastjournal.limits import TURN_WORK
-from fastjournal.protocol import Flag, Function, encode_request
+from fastjournal.protocol import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.authorization import Grants
-from fastjournald.engine.engine import Scan
-from fastjournald.net.session_steps import CLOSE, COMMIT, RECEIVE, WaitRoom, WaitTurn
+from fastjournald.net.session_steps import COMMIT, RECEIVE, WaitRoom
 from fastjournald.net.shared_batch import SharedBatch
 from tests.property.subject import LOG, SECOND, START, request
 from tests.property.test_bulk_requests import GRANTS, TOKENS
@@ -144,96 +142,6 @@ def test_shared_batch_leaves_one_request_and_carries_out_the_others() -> None:
     assert order == [0, 1, 3, 4, 5, 2]
 
 
-def test_request_that_a_shared_batch_leaves_counts_as_much_as_one_that_comes_alone() -> None:
-    def counted(*, joins: bool) -> tuple[int, float]:
-        clients = Round(1)
-        (client,) = clients.clients
-        store, share = clients.daemon.engine.store, client.session.share
-        # its virtual time begins
-        assert codes(client.ask(set_(b"a"))) == [""]
-        work, virtual = store.work, share.virtual
-        if joins:
-            assert clients.ask(set_(b"b"))[1] == [0]
-        else:
-            assert codes(client.ask(set_(b"b"))) == [""]
-        return store.work - work, share.virtual - virtual
-
-    assert counted(joins=True) == counted(joins=False)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        encode_request(set_(b"k"))[:-1],
-        encode(set_(b"k"), set_(b"l")),
-        encode(request(Function.GET, b"k")),
-        encode(set_(b"k")) + b"garbage",
-        b"",
-    ],
-    ids=["part", "two", "get", "malformed", "end"],
-)
-def test_shared_batch_takes_only_a_single_request(asked: bytes) -> None:
-    clients = Round(1)
-    (client,) = clients.clients
-    client.session.receive_data(asked)
-    assert not client.session.join(clients.together)
-    assert not clients.together.waits
-
-
-def answered(number: int) -> Round:
-    """Return clients, so many of whom have a reply of a shared batch, and one more."""
-    clients = Round(number + 1)
-    for at, client in enumerate(clients.clients[:-1]):
-        client.session.receive_data(encode(set_(b"%d" % at)))
-        assert client.session.join(clients.together)
-    assert not clients.together.carry_out(clients.daemon.now)
-    clients.daemon.commit()
-    return clients
-
-
-def test_session_listens_again_behind_the_reply_of_a_shared_batch() -> None:
-    clients = answered(2)
-    for client in clients.clients[:2]:
-        session = client.session
-        assert not session.listen_again(), "the reply was not sent"
-        client.take()
-        assert session.listen_again()
-        assert session.receiving_since == clients.daemon.memory.now
-        assert not session.listen_again(), "it listens"
-        assert codes(client.ask(request(Function.GET, b"0"))) == [""]
-    assert not clients.clients[2].session.listen_again(), "it was not answered"
-
-
-@pytest.mark.parametrize("change", ["listens", "stops", "abandoned"])
-def test_session_takes_its_next_step_where_there_is_more_to_do_behind_the_reply(
-    change: str,
-) -> None:
-    clients = answered(2)
-    first, _, other = clients.clients
-    first.take()
-    if change == "listens":
-        asked = request(Function.GET, b"", uri=b"", flags=Flag.LISTEN, count=0)
-        assert isinstance(clients.daemon.engine.handle(other.session, asked, START), Scan)
-    elif change == "stops":
-        first.session.stop_receiving()
-    else:
-        first.session.abandon("too late", "timeout")
-    assert not first.session.listen_again()
-    if change == "listens":
-        assert first.run() is RECEIVE
-    else:
-        assert first.run() is CLOSE
-
-
-def test_shared_batch_takes_nothing_while_writers_wait_for_room() -> None:
-    clients = Round(1)
-    (client,) = clients.clients
-    clients.daemon.backpressure.closed = True
-    client.session.receive_data(encode(set_(b"k")))
-    assert not client.session.join(clients.together)
-    assert not clients.together.waits
-
-
 def test_shared_batch_leaves_its_requests_to_sessions_when_writers_begin_to_wait() -> None:
     """Another request of the round, or its first run, has made the log far too large."""
     clients = Round(4)
@@ -246,40 +154,6 @@ def test_shared_batch_leaves_its_requests_to_sessions_when_writers_begin_to_wait
     for client in clients.clients:
         client.session.leave()
         assert isinstance(client.step(), WaitRoom)
-
-
-def test_requests_of_a_shared_batch_use_the_budget_of_the_turn() -> None:
-    clients = Round(300)
-    clients.daemon.turns.start()
-    taken, waiting = 0, 0
-    for at, client in enumerate(clients.clients):
-        client.session.receive_data(encode(set_(b"a:1:0:%d" % at)))
-        if client.session.join(clients.together):
-            taken += 1
-        else:
-            assert isinstance(client.step(), WaitTurn)
-            waiting += 1
-    before = clients.daemon.engine.store.work
-    assert not clients.together.carry_out(START)
-    assert taken + waiting == 300
-    assert waiting
-    # idle clients may use what the next turn has, too
-    assert clients.daemon.engine.store.work < 3 * TURN_WORK
-    assert clients.daemon.engine.store.work > before
-
-
-def test_shared_batch_of_fifty_clients_fits_into_each_turn() -> None:
-    """Else some of them would wait for the turn behind, and for a sync of their own."""
-    clients = Round(50)
-    turns, store = clients.daemon.turns, clients.daemon.engine.store
-    turns.start()
-    for number in range(40):
-        turns.begin_turn()
-        before = store.work
-        asked = [set_(b"a:1:0:%d" % (50 * number + at)) for at in range(50)]
-        replies, _ = clients.ask(*asked)
-        assert [reply.error for reply in replies if reply is not None] == [""] * 50
-        assert store.work - before <= TURN_WORK
 
 
 def test_session_of_a_shared_batch_ends_when_it_is_abandoned_meanwhile() -> None:

@@ -8,20 +8,25 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
-from fastjournal.spool import Spool
+from fastjournal.spool import DeadDirectory, Reason, Spool
 from fastjournal.spool.appending import slot_files
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.spool.drop_in import write_drop_in
 from fastjournal.spool.format import RECORD_OVERHEAD
+from fastjournal.spool.forwarder_status import write_forwarder_status
 from fastjournal.spool.slots import survey
 from fastjournal.testing.clock import ManualClock
-from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
+from fj_forwarder.delivery import Delivery
+from fj_forwarder.reporting import Connection, Reporter
+from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from tests.unit.spool_files import EIGHT, requests_in
 
 
 @contextmanager
@@ -32,38 +37,6 @@ def file_size_limit(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
-def test_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
-    with Spool(tmp_path, spool_bytes_max=1000, clock=ManualClock(EIGHT)) as spool:
-
-        def fill() -> None:
-            while True:
-                spool.append(domain="d", value=b"x" * 50)
-
-        with pytest.raises(SpoolFullError) as caught:
-            fill()
-        assert caught.value.path == str(tmp_path)
-        used = sum(p.stat().st_size for p in tmp_path.iterdir())
-        assert 900 - 120 < used <= 1000
-        spool.append(domain="d", id="small")
-
-
-def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
-    clock = ManualClock(EIGHT)
-    with (
-        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as one,
-        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as two,
-    ):
-        one.append(domain="d", value=b"x" * 1700)
-        clock.instant_us += HOUR_US
-        one.append(domain="d", value=b"x" * 1000)
-        with pytest.raises(SpoolFullError):
-            two.append(domain="d", value=b"x" * 1200)
-        (tmp_path / "20261120T080000Z.fjs").unlink()
-        two.append(domain="d", value=b"x" * 1200)
-        with pytest.raises(SpoolFullError):
-            one.append(domain="d", value=b"x" * 1700)
 
 
 def test_hidden_files_of_killed_producers_count_until_they_are_linked(tmp_path: Path) -> None:
@@ -158,18 +131,6 @@ def test_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) ->
         spool.append(domain="after")
     domains = [r.key.split(b":")[0] for r in requests_in(path)]
     assert domains == [b"before", b"after"]
-
-
-def test_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
-        spool.append(domain="before")
-        size = path.stat().st_size
-        for cut in range(1, 9):
-            with file_size_limit(size + cut), pytest.raises(SpoolFailedError):
-                spool.append(domain="torn")
-            assert path.read_bytes()[size:] == bytes(cut)
-            os.truncate(path, size)
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -280,3 +241,77 @@ def test_hard_link_that_is_refused_names_the_file_system_and_leaves_nothing(
         monkeypatch.undo()
         spool.append(domain="d")
     assert len(os.listdir(tmp_path)) == 1
+
+
+# --- spool dead files -----------------------------------------------------------------------------
+# Files of ``dead/`` that could not be written: they keep no space.
+
+
+REASON = Reason("20261120T080000Z.fjs", 8, 3, "damage", "torn", "a torn write", 5)
+START_US = 1_795_161_600_000_000
+
+
+def engine() -> DeliveryEngine:
+    return DeliveryEngine(in_flight_max=10, random=Random(1))
+
+
+def delivery(directory: Path) -> Delivery:
+    return Delivery(str(directory), slot_seconds=3600, engine=engine(), now_us=START_US)
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "fchmod"])
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_dead_letter_that_cannot_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, calls_before: int
+) -> None:
+    """Its first file, or its second one."""
+    left, real = calls_before, getattr(os, call)
+
+    def full(*args: object, **options: object) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args, **options)
+
+    dead = DeadDirectory(tmp_path)
+    (tmp_path / "dead").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.raises(SpoolFailedError, match="ENOSPC"):
+            dead.put(b"raw", REASON)
+    assert [path.name for path in (tmp_path / "dead").glob("*.tmp")] == []
+    name = dead.put(b"raw", REASON)
+    assert sorted(os.listdir(tmp_path / "dead")) == [f"{name}.bin", f"{name}.json"]
+
+
+def test_start_of_the_forwarder_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    delivery(tmp_path).close()
+    assert os.listdir(tmp_path) == [], "no dead/ is made for that"
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    names = ["a.bin", "a.json", "notes.tmp", "b.bin.tmp.gz"]
+    for name in [*names, "b.bin.tmp", "b.json.tmp"]:
+        (dead / name).write_bytes(b"x")
+    (dead / "c.bin.tmp").mkdir()
+    (dead / "d.json.tmp").symlink_to(dead / "a.json")
+    delivery(tmp_path).close()
+    assert sorted(os.listdir(dead)) == sorted([*names, "c.bin.tmp", "d.json.tmp"])
+
+
+def test_status_file_that_cannot_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = delivery(tmp_path)
+    reporter = Reporter(str(tmp_path), run, engine(), Connection([]))
+    reporter.write()
+    assert reporter.latest is not None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(SpoolFailedError, match="ENOSPC"):
+        write_forwarder_status(str(tmp_path), reporter.latest)
+    assert os.listdir(tmp_path) == ["status.json"]
+    run.close()

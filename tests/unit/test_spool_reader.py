@@ -7,10 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.errors import SpoolFailedError
-from fastjournal.spool import DeadDirectory, Kind, Piece, Reason, SlotReader, Spool, spool_status
+from fastjournal.errors import BadRequestError, SpoolFailedError
+from fastjournal.limits import SPOOL_FRAME_BYTES_MAX
+from fastjournal.spool import (
+    DeadDirectory,
+    Kind,
+    Piece,
+    Reason,
+    Slot,
+    SlotReader,
+    Spool,
+    list_slots,
+    spool_status,
+)
 from fastjournal.spool import format as form
-from fastjournal.spool.reading import damage_search, slot_window
+from fastjournal.spool import status as module
+from fastjournal.spool.format import DAMAGED, INCOMPLETE
 
 NAME = "20261120T080000Z.fjs"
 FIRST, SECOND, THIRD = (form.encode_record(b"FJ frame %d" % n) for n in (1, 2, 3))
@@ -37,23 +49,6 @@ def damage(pieces: list[Piece]) -> list[bytes]:
     return [piece.data for piece in pieces if piece.kind is Kind.DAMAGE]
 
 
-def test_records_come_in_order_and_erased_ones_without_their_frame(tmp_path: Path) -> None:
-    path = slot(tmp_path, FIRST, b"E" + SECOND[1:], THIRD)
-    assert read(path) == [
-        Piece(Kind.PENDING, 8, 27, b"FJ frame 1"),
-        Piece(Kind.ERASED, 27, 46, b""),
-        Piece(Kind.PENDING, 46, 65, b"FJ frame 3"),
-    ]
-
-
-def test_read_stops_at_its_limits_and_goes_on_there(tmp_path: Path) -> None:
-    with SlotReader(str(slot(tmp_path, FIRST, SECOND, THIRD))) as reader:
-        assert frames(reader.read(2)) == [b"FJ frame 1", b"FJ frame 2"]
-        assert frames(reader.read(2)) == [b"FJ frame 3"]
-    with SlotReader(str(tmp_path / NAME)) as reader:
-        assert frames(reader.read(9, bytes_max=11)) == [b"FJ frame 1", b"FJ frame 2"]
-
-
 def test_closed_reader_reads_no_other_file_that_gets_its_descriptor(tmp_path: Path) -> None:
     path = slot(tmp_path, FIRST)
     reader = SlotReader(str(path))
@@ -74,19 +69,6 @@ def test_closed_reader_reads_no_other_file_that_gets_its_descriptor(tmp_path: Pa
             os.close(descriptor)  # the reader did not
 
 
-def test_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path) -> None:
-    path = slot(tmp_path, header=b"")
-    found: list[bytes] = []
-    with SlotReader(str(path)) as reader, path.open("ab", buffering=0) as file:
-        for byte in form.FILE_HEADER + FIRST + SECOND:
-            file.write(bytes([byte]))
-            pieces = reader.read(10)
-            assert damage(pieces) == []
-            found += frames(pieces)
-        assert reader.waiting_bytes == 0
-    assert found == [b"FJ frame 1", b"FJ frame 2"]
-
-
 @pytest.mark.parametrize("cut", range(1, len(SECOND)))
 def test_tail_cut_anywhere_waits_and_is_damage_only_at_the_end(tmp_path: Path, cut: int) -> None:
     path = slot(tmp_path, FIRST, SECOND[:cut])
@@ -97,19 +79,6 @@ def test_tail_cut_anywhere_waits_and_is_damage_only_at_the_end(tmp_path: Path, c
         assert reader.waiting_bytes == cut
     last = read(path, final=True)
     assert (frames(last), damage(last)) == ([b"FJ frame 1"], [SECOND[:cut]])
-
-
-@pytest.mark.parametrize("cut", range(1, len(SECOND)))
-def test_record_behind_a_torn_one_is_found_when_the_writes_are_settled(
-    tmp_path: Path, cut: int
-) -> None:
-    big = form.encode_record(b"x" * 1000)
-    path = slot(tmp_path, FIRST, big[:cut], THIRD)
-    with SlotReader(str(path)) as reader:
-        before = reader.read(10)
-        after = reader.read(10, settled=True)
-    assert frames(before + after) == [b"FJ frame 1", b"FJ frame 3"]
-    assert damage(before + after) == [big[:cut]]
 
 
 @pytest.mark.parametrize("at", range(1, len(SECOND)))
@@ -129,54 +98,12 @@ def test_flipped_byte_is_passed_without_waiting_for_the_end_of_the_slot(tmp_path
     assert (damage(pieces), frames(pieces)) == ([bad], [b"FJ frame 1", b"FJ frame 3"])
 
 
-def test_damage_at_the_end_waits_for_a_record_behind_it(tmp_path: Path) -> None:
-    path = slot(tmp_path, FIRST, b"no record")
-    with SlotReader(str(path)) as reader, path.open("ab", buffering=0) as file:
-        assert damage(reader.read(10)) == []
-        file.write(b" at all" + SECOND[:7])
-        assert reader.read(10) == []
-        file.write(SECOND[7:])
-        pieces = reader.read(10)
-        assert (damage(pieces), frames(pieces)) == ([b"no record at all"], [b"FJ frame 2"])
-
-
 def test_file_without_its_header_gives_its_records(tmp_path: Path) -> None:
     assert frames(read(slot(tmp_path, FIRST, SECOND, header=b""))) == [b"FJ frame 1", b"FJ frame 2"]
     pieces = read(slot(tmp_path, FIRST, header=bytes(8)))
     assert (damage(pieces), frames(pieces)) == ([bytes(8)], [b"FJ frame 1"])
     assert read(slot(tmp_path, header=b""), final=True) == []
     assert damage(read(slot(tmp_path, header=b"fjs"), final=True)) == [b"fjs"]
-
-
-def test_file_of_another_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpoolFailedError) as caught:
-        read(slot(tmp_path, FIRST, header=b"fjsp\0\0\0\x02"))
-    assert caught.value.offset == 4
-    assert caught.value.path == str(tmp_path / NAME)
-
-
-def test_records_larger_than_one_read_and_damage_across_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 64)
-    big = form.encode_record(b"x" * 1000)
-    bad = big[:600] + b"?" + big[601:]
-    pieces = read(slot(tmp_path, *([FIRST] * 20), big, bad, SECOND, bad[:300]), final=True)
-    assert frames(pieces) == [b"FJ frame 1"] * 20 + [b"x" * 1000, b"FJ frame 2"]
-    assert damage(pieces) == [bad, bad[:300]]
-
-
-def test_damage_without_end_comes_in_pieces_and_every_byte_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_window, "CHUNK_BYTES", 64)
-    for module in (damage_search, slot_window):
-        monkeypatch.setattr(module, "RECORD_BYTES_MAX", 100)
-    junk = bytes(range(1, 70)) * 10
-    pieces = read(slot(tmp_path, junk, SECOND))
-    assert b"".join(damage(pieces)) == junk
-    assert max(len(piece) for piece in damage(pieces)) <= 100
-    assert frames(pieces) == [b"FJ frame 2"]
 
 
 def test_spool_tells_its_state(tmp_path: Path) -> None:
@@ -219,3 +146,75 @@ def test_dead_letter_is_kept_with_its_reason_and_once(tmp_path: Path) -> None:
     for damaged in (b"no json", b'{"slot": "\xff"}'):
         (tmp_path / "dead" / f"{name}.json").write_bytes(damaged)
         assert [p.reason for p in dead.list() if p.name == name] == [None]
+
+
+# --- spool status ---------------------------------------------------------------------------------
+# The status of a spool while others work on it.
+
+
+def test_slot_that_is_deleted_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d")
+    listed = list_slots(tmp_path)
+    gone = Slot(0, "19700101T000000Z.fjs", str(tmp_path / "19700101T000000Z.fjs"), 100, 100)
+    monkeypatch.setattr(module, "list_slots", lambda _: [gone, *listed])
+    status = spool_status(tmp_path)
+    assert [slot.name for slot in status.slots] == [listed[0].name]
+    assert status.pending == 1
+
+
+def test_slot_of_another_version_is_named(tmp_path: Path) -> None:
+    foreign = tmp_path / "20261120T080000Z.fjs"
+    foreign.write_bytes(b"fjsp\0\0\0\x02?")
+    with pytest.raises(SpoolFailedError, match="another version") as raised:
+        spool_status(tmp_path)
+    assert raised.value.path == str(foreign)
+
+
+# --- spool format ---------------------------------------------------------------------------------
+# The bytes of a spool file: every record, chopped and damaged everywhere.
+
+
+@pytest.mark.parametrize("size", [9, 10, 100, 70_000, SPOOL_FRAME_BYTES_MAX + 9])
+def test_blank_is_an_erased_record_of_zero_bytes(size: int) -> None:
+    assert form.blank_ends(size) == form.erased_ends(bytes(size - 9))
+
+
+def test_file_header_has_exactly_these_bytes() -> None:
+    assert form.FILE_HEADER == b"fjsp\x00\x00\x00\x01"
+
+
+def test_frame_over_the_limit_is_refused() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        form.encode_record(bytes(SPOOL_FRAME_BYTES_MAX + 1))
+    assert caught.value.code == "too-large"
+
+
+def test_record_cut_anywhere_is_incomplete_and_the_whole_is_whole() -> None:
+    record = form.encode_record(b"FJ some frame")
+    for cut in range(len(record)):
+        assert form.record_end(record[:cut], 0) == INCOMPLETE, cut
+    assert form.record_end(record, 0) == len(record)
+    assert form.record_end(b"??" + record + b"P", 2) == len(record) + 2
+
+
+def test_record_with_any_flipped_bit_but_those_of_the_state_is_seen() -> None:
+    record = form.encode_record(b"FJ some frame")
+    for bit in range(8, len(record) * 8):
+        bad = bytearray(record)
+        bad[bit // 8] ^= 1 << bit % 8
+        assert form.record_end(bytes(bad), 0) <= 0, bit
+
+
+def test_blank_half_made_is_whole_where_it_leads_to_a_record_or_the_end() -> None:
+    old = b"E" + form.encode_record(b"x" * 50)[1:]
+    run = bytearray(old * 3)
+    run[:5] = form.blank_ends(len(run))[0]
+    half = bytes(run)
+    following = form.encode_record(b"next")
+    assert form.record_end(half, 0) == len(half)
+    assert form.record_end(half + following, 0) == len(half)
+    assert form.record_end(half + b"no record", 0) == DAMAGED
+    assert form.record_end(half + following[:-1] + b"?", 0) == DAMAGED

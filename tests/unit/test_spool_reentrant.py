@@ -14,7 +14,7 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import Spool, spool_status
-from fastjournal.spool.appending import appendfile, slot_files, spool_writer
+from fastjournal.spool.appending import appendfile, spool_writer
 from fastjournal.testing.clock import ManualClock
 from tests.unit.spool_files import EIGHT
 
@@ -189,41 +189,6 @@ def test_fork_at_each_line_of_an_append_leaves_both_processes_able_to_append(
     assert int(done.stdout) > 50
 
 
-@pytest.mark.parametrize("step", ["write", "fdatasync"])
-def test_fork_while_another_thread_appends_leaves_the_child_nothing_of_that_append(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    parent, begun, forked = os.getpid(), threading.Event(), threading.Event()
-    call = getattr(os, step)
-
-    def calling(*arguments: Any) -> Any:
-        if os.getpid() == parent and threading.current_thread() is thread:
-            begun.set()
-            assert forked.wait(60)
-        return call(*arguments)
-
-    clock = ManualClock(EIGHT)
-    with Spool(tmp_path, durable=True, clock=clock) as spool:
-        spool.append(domain="d")
-        thread = threading.Thread(target=spool.append, kwargs={"domain": "d"})
-        monkeypatch.setattr(os, step, calling)
-        thread.start()
-        assert begun.wait(60)
-        child = os.fork()
-        if not child:
-            try:
-                for _ in range(2):
-                    spool.append(domain="d")
-                    clock.instant_us += 3_600_000_000
-                os._exit(0 if (spool._files.depth, spool._files.retired) == (0, []) else 1)
-            finally:
-                os._exit(2)
-        forked.set()
-        thread.join(60)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert spool_status(tmp_path).pending == 4
-
-
 def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first sync goes on all others write: the second one is for all."""
     count = 8
@@ -257,77 +222,6 @@ def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             thread.join(60)
     assert syncs == 2
     assert spool_status(tmp_path).pending == count
-
-
-def test_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next sync would succeed, but the system has dropped what was not written."""
-    failures = iter([True])
-
-    def sync(_: int) -> None:
-        if next(failures, False):
-            raise OSError(5, "I/O error")
-
-    monkeypatch.setattr(os, "fdatasync", sync)
-    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
-    first, second = file.append(b"a"), file.append(b"b")
-    with pytest.raises(SpoolFailedError):
-        file.sync(second)
-    with pytest.raises(SpoolFailedError):
-        file.sync(first)
-    file.sync(file.append(b"c"))
-    file.close()
-
-
-def test_shared_sync_that_fails_is_told_to_an_append_made_while_it_went_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its bytes may be among those that the system dropped: the next sync has nothing to write."""
-    numbers: list[int] = []
-
-    def sync(_: int) -> None:
-        if not numbers:
-            numbers.append(file.append(b"b"))
-            raise OSError(5, "I/O error")
-
-    monkeypatch.setattr(os, "fdatasync", sync)
-    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
-    with pytest.raises(SpoolFailedError):
-        file.sync(file.append(b"a"))
-    with pytest.raises(SpoolFailedError):
-        file.sync(numbers[0])
-    file.sync(file.append(b"c"))
-    file.close()
-
-
-def test_shared_sync_that_fails_is_told_to_an_append_that_has_no_number_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its bytes are in the file, and may be dropped, before it is counted."""
-    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
-    first = file.append(b"a")
-    write, failing = os.write, [True]
-
-    def write_and_sync(descriptor: int, data: bytes) -> int:
-        written = write(descriptor, data)
-        with pytest.raises(SpoolFailedError):
-            file.sync(first)
-        failing.clear()
-        return written
-
-    def sync(_: int) -> None:
-        if failing:
-            raise OSError(5, "I/O error")
-
-    monkeypatch.setattr(os, "write", write_and_sync)
-    monkeypatch.setattr(os, "fdatasync", sync)
-    second = file.append(b"b")
-    monkeypatch.setattr(os, "write", write)
-    with pytest.raises(SpoolFailedError):
-        file.sync(second)
-    file.sync(file.append(b"c"))
-    file.close()
 
 
 def test_file_is_not_closed_while_a_thread_syncs_it(
@@ -388,31 +282,6 @@ def test_closing_during_a_sync_leaves_no_file_open(
     (slot,) = tmp_path.glob("*.fjs")
     with slot.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_changing_slots_sums_the_directory_up_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class HourClock:
-        now = 1_795_161_600_000_000
-
-        def now_us(self) -> int:
-            self.now += 3_600_000_000
-            return self.now
-
-    looks = 0
-    list_slots = slot_files.list_slots
-
-    def counting(directory: str) -> Any:
-        nonlocal looks
-        looks += 1
-        return list_slots(directory)
-
-    monkeypatch.setattr(slot_files, "list_slots", counting)
-    with Spool(tmp_path, clock=HourClock()) as spool:
-        for _ in range(300):
-            spool.append(domain="d")
-    assert looks == 1
 
 
 @pytest.mark.parametrize(
@@ -491,30 +360,6 @@ def test_shared_sync_does_not_wait_for_ever_for_one_that_was_not_told_over(
     done.set()
     holder.join()
     assert syncs == [5]
-
-
-def test_shared_sync_that_fails_around_one_of_a_signal_handler_is_told_to_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The handler's sync succeeds: the system told the failure to the first one, and only once."""
-    sync = appendfile.SharedSync(str(tmp_path))
-    sync.appends = 2
-    inside = False
-
-    def fdatasync(_: int) -> None:
-        nonlocal inside
-        if not inside:
-            inside = True
-            sync.appends = 3
-            sync.sync(3, 5)
-            raise OSError(5, "I/O error")
-
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
-    for number in (2, 1):
-        with pytest.raises(SpoolFailedError):
-            sync.sync(number, 5)
-    sync.appends = 4
-    sync.sync(4, 5)
 
 
 def test_shared_sync_that_fails_beside_another_one_is_told_to_those_of_both(

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pty
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fastjournal.limits import STDERR_LEVEL_BYTES_MAX, STDERR_LINE_OVERHEAD
+from fastjournal.limits import STDERR_LEVEL_BYTES_MAX
 from fastjournal.loglines import JsonFormatter, StderrHandler
 from fastjournal.stderr_queue import QueuedStderr
 
 PATIENCE_S = 60.0
 LINE = "x" * 1_000
-FITTING = STDERR_LEVEL_BYTES_MAX // (len(LINE) + 1 + STDERR_LINE_OVERHEAD)
-"""Lines of one level that fit into the queue."""
 
 
 class Reader:
@@ -56,61 +52,6 @@ def fill(stderr: QueuedStderr) -> None:
     """Fill the pipe, so that the next line waits in the queue."""
     while not stderr.bytes_waiting:
         stderr.put(f"before {LINE}", logging.DEBUG)
-
-
-def test_line_is_written_at_once_while_the_reader_reads(pipe: tuple[QueuedStderr, Reader]) -> None:
-    stderr, reader = pipe
-    threads = threading.active_count()
-    for number in range(1_000):
-        stderr.put(f"line {number}", logging.INFO)
-        assert reader.until(f"line {number}\n".encode())[-1] == f"line {number}"
-    assert threading.active_count() == threads
-
-
-def test_line_that_nobody_reads_waits_within_the_bound_of_its_level(
-    pipe: tuple[QueuedStderr, Reader],
-) -> None:
-    stderr, reader = pipe
-    fill(stderr)
-    for number in range(FITTING + 30):
-        stderr.put(f"{number} {LINE}"[: len(LINE)], logging.INFO)
-    assert stderr.dropped == 30
-    for number in range(20):
-        stderr.put(f"warning {number}", logging.WARNING)
-        stderr.put(f"error {number}", logging.ERROR)
-    assert stderr.dropped == 30
-    assert stderr.bytes_waiting <= 4 * STDERR_LEVEL_BYTES_MAX
-    lines = [line for line in reader.until(b"error 19\n") if not line.startswith("before")]
-    assert [line.partition(" ")[0] for line in lines[:FITTING]] == list(map(str, range(FITTING)))
-    assert lines[FITTING] == "30 lines could not be written"
-    assert lines[FITTING + 1 :: 2] == [f"warning {number}" for number in range(20)]
-    assert lines[FITTING + 2 :: 2] == [f"error {number}" for number in range(20)]
-
-
-def test_line_longer_than_the_bound_is_dropped_and_counted(
-    pipe: tuple[QueuedStderr, Reader],
-) -> None:
-    stderr, reader = pipe
-    stderr.put("y" * STDERR_LEVEL_BYTES_MAX)
-    stderr.put("behind")
-    assert reader.until(b"behind\n") == ["1 lines could not be written", "behind"]
-    assert stderr.dropped == 1
-
-
-def test_number_of_dropped_lines_is_said_again_for_those_that_come_later(
-    pipe: tuple[QueuedStderr, Reader],
-) -> None:
-    stderr, reader = pipe
-    told = 0
-    for round_ in range(3):
-        fill(stderr)
-        for _ in range(FITTING + 5):
-            stderr.put(LINE, logging.INFO)
-        stderr.put(f"round {round_}", logging.WARNING)
-        lines = reader.until(f"round {round_}\n".encode())
-        stderr.drain(PATIENCE_S)
-        told = sum(int(line.split()[0]) for line in lines if line.endswith("be written"))
-        assert told == stderr.dropped == 5 * (round_ + 1)
 
 
 def test_dropped_lines_are_logged_by_level_in_the_form_of_the_log(
@@ -222,25 +163,6 @@ def test_descriptor_that_another_made_non_blocking_loses_no_line(
     assert stderr.dropped == 0
 
 
-def test_terminal_that_is_stopped_holds_up_nobody() -> None:
-    ours, terminal = pty.openpty()
-    attributes = termios.tcgetattr(terminal)
-    stderr = QueuedStderr(terminal, "utf-8")
-    assert stderr.isatty()
-    os.write(ours, b"\x13")
-    for number in range(FITTING + 10):
-        stderr.put(f"{number} {LINE}"[: len(LINE)], logging.INFO)
-    assert stderr.dropped >= 9
-    os.write(ours, b"\x11")
-    reader = Reader(ours)
-    stderr.put("last", logging.WARNING)
-    lines = reader.until(b"last\r\n")
-    assert f"{stderr.dropped} lines could not be written" in lines
-    assert termios.tcgetattr(terminal) == attributes
-    os.close(ours)
-    os.close(terminal)
-
-
 def test_queue_without_a_thread_to_spare_keeps_its_lines_until_there_is_one(
     pipe: tuple[QueuedStderr, Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,22 +205,6 @@ print("last words", file=sys.stderr)
     assert (b"last words\n" in said) == (not blocked)
     assert (b"ZeroDivisionError" in said) == (last == "1 / 0" and not blocked)
     process.stderr.close()
-
-
-def test_fork_has_a_queue_of_its_own(pipe: tuple[QueuedStderr, Reader]) -> None:
-    stderr, reader = pipe
-    fill(stderr)
-    stderr.put("of the parent", logging.INFO)
-    child = os.fork()
-    if child == 0:
-        stderr.put("of the child", logging.WARNING)
-        stderr.drain(PATIENCE_S)
-        os._exit(0)
-    lines = reader.until(b"of the parent\n")
-    while not any(line.endswith("of the child") for line in lines):
-        lines = reader.until(b"of the child\n")
-    assert os.waitpid(child, 0)[1] == 0
-    assert sum(line.endswith("of the parent") for line in lines) == 1
 
 
 @pytest.mark.parametrize("number", [1, 300_000])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
-from collections import Counter
 from pathlib import Path
 from typing import cast
 
@@ -15,12 +15,12 @@ from trio.testing import MockClock
 from fastjournal.client.core.client_credentials import make_context
 from fastjournal.limits import (
     HANDSHAKE_SECONDS_MAX,
-    HANDSHAKE_STEPS_A_TURN,
     HANDSHAKES_MAX,
     HANDSHAKES_PER_ORIGIN_MAX,
 )
 from fastjournal.protocol import ClientConnection, Function, Request
-from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext
+from fastjournald.net.listeners import accept
+from fastjournald.net.tls import Handshakes, TlsStream
 from tests.certificates import Authority
 
 ORIGIN = "10.1.1.1"
@@ -233,30 +233,62 @@ async def test_plain_request_to_a_tls_port_is_told_so(context: ssl.SSLContext) -
     )
 
 
-async def test_turn_has_few_steps_of_the_handshakes_that_begin_at_the_same_instant(
-    authority: Authority, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn = 0
-    steps: Counter[int] = Counter()
-    receive_some = _Ciphertext.receive_some
+# --- accept ---------------------------------------------------------------------------------------
 
-    async def receiving(stream: _Ciphertext, max_bytes: int | None = None) -> bytes | bytearray:
-        data = await receive_some(stream, max_bytes)
-        # with this TLS computes
-        steps[turn] += 1
-        return data
 
-    class Turns(trio.abc.Instrument):
-        def after_io_wait(self, timeout: float) -> None:
-            nonlocal turn
-            turn += 1
+class Listener(trio.abc.Listener[trio.SocketStream]):
+    """Has a client whenever the system has a descriptor."""
 
-    monkeypatch.setattr(_Ciphertext, "receive_some", receiving)
-    handshakes = Handshakes()
-    trio.lowlevel.add_instrument(instrument := Turns())
+    def __init__(self, *failures: int) -> None:
+        self.failures = list(failures)
+        self.calls = 0
+        self.closed = False
+        self.waiting = trio.Event()
+
+    async def accept(self) -> trio.SocketStream:
+        self.calls += 1
+        await trio.lowlevel.checkpoint()
+        if self.failures:
+            number = self.failures.pop(0)
+            raise OSError(number, "no room")
+        if self.waiting.is_set():
+            await trio.sleep_forever()
+        self.waiting.set()
+        return cast(trio.SocketStream, trio.testing.memory_stream_pair()[0])
+
+    async def aclose(self) -> None:
+        self.closed = True
+        await trio.lowlevel.checkpoint()
+
+
+async def serve(listener: Listener, seconds: float) -> int:
+    """Return how many clients came in so long."""
+    served = 0
+
+    def count(_stream: trio.SocketStream) -> None:
+        nonlocal served
+        served += 1
+
     async with trio.open_nursery() as nursery:
-        for _ in range(30):
-            nursery.start_soon(enter, authority, context, handshakes)
-    trio.lowlevel.remove_instrument(instrument)
-    assert steps.total() >= 2 * 30
-    assert max(steps.values()) <= HANDSHAKE_STEPS_A_TURN
+        nursery.start_soon(accept, listener, count)
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+    assert listener.closed
+    return served
+
+
+async def test_accept_without_descriptors_waits_says_so_once_and_goes_on(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(*[errno.EMFILE, errno.ENFILE] * 20)
+    assert await serve(listener, 3.95) == 0
+    assert listener.calls <= 40, "it does not spin"
+    assert caplog.text.count("event=no-room-for-connections") == 1
+    assert await serve(listener, 1.0) == 1
+
+
+async def test_listener_that_is_unusable_ends_the_daemon(autojump_clock: MockClock) -> None:
+    listener = Listener(errno.EINVAL)
+    with pytest.raises(ExceptionGroup):
+        await serve(listener, 1.0)
+    assert listener.closed

@@ -21,11 +21,6 @@ def decoded(data: bytes) -> Contents:
     return decode_versioned(data, Contents, format_name="a-file", version=1, path="/file")
 
 
-def test_versioned_json_gives_the_contents() -> None:
-    data = b'{"format":"a-file","version":1,"crc32c":"0a1b2c3d","more":1}'
-    assert decoded(data) == Contents("a-file", 1, "0a1b2c3d")
-
-
 @pytest.mark.parametrize(
     ("data", "message", "hint"),
     [
