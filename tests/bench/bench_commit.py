@@ -28,6 +28,7 @@ from pathlib import Path
 from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import Flag, Function, Request, encode_request
 from tests.bench.one_connection import BODY, DIRECTORY, SUCCESS_BYTES
+from tests.bench.paced import processor_seconds
 
 ROUNDS = 5
 ROUND_SECONDS = 1.5
@@ -103,8 +104,7 @@ class DelayedDaemon:
 
     def processor_seconds(self) -> float:
         """Return the processor time that it has used so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds(self._process.pid)
 
     def stop(self) -> list[int]:
         """Stop it, and return the bytes of each write to the log."""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
-from tests.bench.paced import Paced
+from tests.bench.paced import Paced, processor_seconds
 from tests.integration.daemon_process import DaemonProcess
 
 RATE_MAX = 50_000
@@ -97,12 +97,6 @@ def one_round(sent: list[bytes], interval_ms: int, rate: float, seconds: float) 
             "cleaned_segments": said.count("event=cleaned") - cleaned,
             "log_mb": sum(file.stat().st_size for file in files) / 1e6,
         }
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main(rate: float, seconds: float) -> None:

@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fastjournal.protocol import Flag, Function, Request, encode_request
+from tests.bench.paced import processor_seconds
 
 BODY = b"x" * 100
 SUCCESS_BYTES = 17
@@ -60,8 +61,7 @@ class Daemon:
 
     def processor_seconds(self) -> float:
         """Return the time that it had of the processors, user and system."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return processor_seconds(self._process.pid)
 
     def connect(self, number: int) -> list[socket.socket]:
         """Return so many connections, always the same."""

@@ -23,7 +23,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
@@ -32,19 +31,20 @@ from pathlib import Path
 from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import (
     QUERY_SHIFT,
-    ClientConnection,
     Flag,
     Function,
     Query,
-    Reply,
     Request,
     encode_request,
 )
+from tests.bench.paced import ask_all, bucket_counts
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import RawClient
 
 KEYS = 1_000_000
 DOMAINS = 1000
 WINDOW = 512
+SLICES = "fastjournal_scan_slice_seconds"
 SECONDS = 8.0
 """Duration of each scenario."""
 HEAD_START_SECONDS = 1.5
@@ -74,32 +74,9 @@ SCENARIOS: list[tuple[str, list[Request]]] = [
 ]
 
 
-class Connection:
-    """One blocking connection."""
-
-    def __init__(self, address: str) -> None:
-        target = parse_address(address)
-        self.socket = socket.create_connection((target.host, target.port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._codec = ClientConnection()
-
-    def ask(self, *requests: Request) -> list[Reply]:
-        """Send requests in one piece and return their replies."""
-        self.socket.sendall(b"".join(map(encode_request, requests)))
-        replies: list[Reply] = []
-        while len(replies) < len(requests):
-            event = self._codec.next_event()
-            if isinstance(event, Reply):
-                assert not event.error, event.error
-                replies.append(event)
-            else:
-                self._codec.receive_data(self.socket.recv(1 << 20))
-        return replies
-
-
 def load(address: str, keys: int) -> None:
     """Set half as many entries as keys; the first of them have work for NEXT."""
-    connection = Connection(address)
+    connection = RawClient(address)
     now = time.time_ns() // 1000
     later = now + 3600 * 1_000_000
     requests = [
@@ -128,7 +105,7 @@ def load(address: str, keys: int) -> None:
             Request(Function.SET, timestamp=now, key=key, value_type=1, value=b"v" * 60)
         )
     for at in range(0, len(requests), WINDOW):
-        connection.ask(*requests[at : at + WINDOW])
+        ask_all(connection, *requests[at : at + WINDOW])
 
 
 def scan(address: str, request: Request, stop: Event) -> None:
@@ -183,14 +160,14 @@ def scanning(address: str, requests: list[Request]) -> Iterator[None]:
             process.kill()
 
 
-def time_nexts(connection: Connection) -> dict[str, list[float]]:
+def time_nexts(connection: RawClient) -> dict[str, list[float]]:
     """Ask NEXT for some seconds; milliseconds by what it found."""
     taken: dict[str, list[float]] = {"nothing": [], "work": [], "kept": []}
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         for domain, times in taken.items():
             begin = time.perf_counter()
-            (reply,) = connection.ask(Request(Function.NEXT, key=domain.encode()))
+            reply = connection.ask(Request(Function.NEXT, key=domain.encode()))
             times.append((time.perf_counter() - begin) * 1000)
             assert bool(reply.pairs) is (domain != "nothing")
             for pair in reply.pairs or ():
@@ -202,14 +179,6 @@ def time_nexts(connection: Connection) -> dict[str, list[float]]:
     return taken
 
 
-def slices(http: str) -> dict[float, int]:
-    """Return how many slices took at most so many seconds."""
-    with urllib.request.urlopen(f"http://{http}/metrics") as reply:
-        text = reply.read().decode()
-    found = re.findall(r'fastjournal_scan_slice_seconds_bucket\{le="([^"]*)"\} (\S+)', text)
-    return {float(bound): int(float(count)) for bound, count in found}
-
-
 def report(name: str, taken: dict[str, list[float]], before: dict[float, int], http: str) -> None:
     """Print the figures of one scenario."""
     print(f"{name}")
@@ -219,7 +188,7 @@ def report(name: str, taken: dict[str, list[float]], before: dict[float, int], h
             f"  NEXT, {domain:8} {len(times):6} times, ms: p50 {cuts[49]:6.2f}"
             f"   p99 {cuts[98]:6.2f}   max {max(times):6.2f}"
         )
-    after = slices(http)
+    after = bucket_counts(http, SLICES)
     number = {bound: after[bound] - before[bound] for bound in after}
     total = number[float("inf")]
     over = {b: total - n for b, n in number.items() if 0.001 < b < 0.1 and total - n}
@@ -243,13 +212,13 @@ def main() -> None:
         begin = time.perf_counter()
         load(daemon.address, keys)
         print(f"{keys} keys loaded in {time.perf_counter() - begin:.1f} s")
-        connection = Connection(daemon.address)
+        connection = RawClient(daemon.address)
         connection.ask(Request(Function.NOP))
         for name, requests in [("the first scan: the index is made", [ALL]), *SCENARIOS]:
-            before = slices(http)
+            before = bucket_counts(http, SLICES)
             if name.startswith("the first"):
                 begin = time.perf_counter()
-                Connection(daemon.address).ask(
+                RawClient(daemon.address).ask(
                     Request(Function.GET, flags=1 << QUERY_SHIFT, second_key=b"a", count=1)
                 )
                 print(f"{name} in {time.perf_counter() - begin:.1f} s")

@@ -31,9 +31,14 @@ from typing import NamedTuple
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
-from tests.bench.paced import SUCCESS_BYTES, Latencies, Paced
+from tests.bench.paced import (
+    SUCCESS_BYTES,
+    Latencies,
+    Paced,
+    bucket_counts,
+    processor_seconds,
+)
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.page_contents import get_page
 from tests.integration.raw_client import RawClient, build
 
 SEGMENTS_DEFAULT = (10, 200, 2000)
@@ -48,6 +53,7 @@ FILL_WINDOW = 64
 """Records of 300 bytes in a window: more than a segment, so that each window is one."""
 DIRECTORY = "/var/tmp"
 INDEXES = 2
+TURNS = "fastjournal_turn_seconds"
 INDEX_SECONDS_MAX = 1800.0
 BUSY_WINDOW = 64
 BESIDE_SECONDS = 4.0
@@ -216,6 +222,7 @@ def measure_index(entries: int) -> None:
 
 def snapshots_of(daemon: DaemonProcess, asking: RawClient, entries: int) -> None:
     """Take snapshots of an idle daemon, and of a busy one."""
+    http = re.findall(r"http=(\S+)", daemon.said())[0]
     resident = memory_of(daemon)
 
     def seconds() -> float:
@@ -225,13 +232,13 @@ def snapshots_of(daemon: DaemonProcess, asking: RawClient, entries: int) -> None
         return time.perf_counter() - began
 
     peaks: list[int] = []
-    before = turns(daemon)
-    used = processor(daemon)
+    before = bucket_counts(http, TURNS)
+    used = processor_seconds(daemon.pid)
     idle = [sampled(daemon, seconds, peaks) for _ in range(INDEXES)]
-    used = (processor(daemon) - used) / INDEXES
+    used = (processor_seconds(daemon.pid) - used) / INDEXES
     print(
         f"{entries} entries, idle: {text_of(idle)} s, {used:.2f} s of a processor, "
-        f"turns {longest(before, turns(daemon))}"
+        f"turns {longest(before, bucket_counts(http, TURNS))}"
     )
     growth = (max(peaks) - resident) / entries
     print(f"memory: {resident >> 20} MiB, grew by at most {growth:.1f} bytes an entry")
@@ -240,12 +247,12 @@ def snapshots_of(daemon: DaemonProcess, asking: RawClient, entries: int) -> None
     taken, beside, during = [], list[Rate](), list[Rate]()
     turns_beside, turns_during = list[str](), list[str]()
     for _ in range(INDEXES):
-        before = turns(daemon)
+        before = bucket_counts(http, TURNS)
         beside.append(rate_of(daemon, busy, lambda: time.sleep(BESIDE_SECONDS)))
-        between = turns(daemon)
+        between = bucket_counts(http, TURNS)
         during.append(rate_of(daemon, busy, lambda: taken.append(seconds())))
         turns_beside.append(longest(before, between))
-        turns_during.append(longest(between, turns(daemon)))
+        turns_during.append(longest(between, bucket_counts(http, TURNS)))
     print(f"busy: {text_of(taken)} s")
     for name, rates, lengths in (
         ("between", beside, turns_beside),
@@ -271,16 +278,16 @@ class Rate(NamedTuple):
 
 def rate_of(daemon: DaemonProcess, busy: list[Busy], do: Callable[[], object]) -> Rate:
     """Return the rate of the requests while something is done."""
-    done, began, used = sum(each.done for each in busy), time.perf_counter(), processor(daemon)
+    done, began, used = (
+        sum(each.done for each in busy),
+        time.perf_counter(),
+        processor_seconds(daemon.pid),
+    )
     do()
     number = sum(each.done for each in busy) - done
-    return Rate(number / (time.perf_counter() - began), number / (processor(daemon) - used))
-
-
-def processor(daemon: DaemonProcess) -> float:
-    """Return the seconds of a processor that the daemon has used."""
-    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Rate(
+        number / (time.perf_counter() - began), number / (processor_seconds(daemon.pid) - used)
+    )
 
 
 def sampled(daemon: DaemonProcess, ask: Callable[[], float], peaks: list[int]) -> float:
@@ -304,15 +311,6 @@ def memory_of(daemon: DaemonProcess) -> int:
     """Return the resident memory of the daemon in bytes."""
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) << 10
-
-
-def turns(daemon: DaemonProcess) -> dict[float, int]:
-    """Return how many turns of the event loop took at most so many seconds."""
-    found = re.findall(
-        r'fastjournal_turn_seconds_bucket\{le="([0-9.e-]+)"\} ([0-9.e+]+)',
-        get_page(daemon, "/metrics")[1],
-    )
-    return {float(bound): int(float(number)) for bound, number in found}
 
 
 def longest(before: dict[float, int], after: dict[float, int]) -> str:

@@ -41,6 +41,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.spool import Spool
 from fastjournal.spool.format import ERASED, ERASED_BYTE
 from tests.bench.one_connection import DIRECTORY
+from tests.bench.paced import processor_seconds
 from tests.integration.programs import installed
 
 APPENDS = 20_000
@@ -259,12 +260,6 @@ class Daemon:
         """Stop it."""
         self._process.terminate()
         self._process.wait(START_SECONDS)
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -16,19 +16,18 @@ import multiprocessing
 import os
 import re
 import selectors
-import socket
 import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from fastjournal.client.core.address import UnixAddress, parse_address
-from fastjournal.protocol import ClientConnection, Flag, Function, Reply, Request, encode_request
+from fastjournal.protocol import Flag, Function, Request, encode_request
+from tests.bench.paced import ask_all, bucket_counts
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import RawClient
 
 SECONDS = 10.0
 LEASED = 30_000
@@ -37,25 +36,7 @@ WAITING = 100
 BUSY = 50
 PIPELINED = 64
 PRIORITY = -15
-
-
-class Connection:
-    """A client that waits for each of its replies."""
-
-    def __init__(self, address: str) -> None:
-        parsed = parse_address(address)
-        assert not isinstance(parsed, UnixAddress)
-        self.socket = socket.create_connection((parsed.host, parsed.port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = ClientConnection()
-
-    def ask(self, *requests: Request) -> list[Reply]:
-        self.socket.sendall(b"".join(map(encode_request, requests)))
-        replies: list[Reply] = []
-        while len(replies) < len(requests):
-            self._connection.receive_data(self.socket.recv(1 << 20))
-            replies += self._connection.next_events()
-        return replies
+TURNS = "fastjournal_turn_seconds"
 
 
 def now_us() -> int:
@@ -69,19 +50,19 @@ def job(domain: bytes, number: int, flags: int = Flag.PERSIST) -> Request:
 
 def load(address: str) -> None:
     """SET what the loads work on."""
-    connection = Connection(address)
+    connection = RawClient(address)
     sizes = ((b"lease", LEASED), (b"kick", BURIED), (b"wait", 20_000), (b"small", 50_000))
     for domain, number in sizes:
         for at in range(0, number, 500):
-            for reply in connection.ask(*(job(domain, at + n) for n in range(500))):
+            for reply in ask_all(connection, *(job(domain, at + n) for n in range(500))):
                 assert not reply.error
     bury(connection)
 
 
-def bury(connection: Connection) -> None:
+def bury(connection: RawClient) -> None:
     for at in range(0, BURIED, 500):
         keys = (b"kick:128:0:%08d" % (at + n) for n in range(500))
-        connection.ask(*(Request(Function.BURY, key=key) for key in keys))
+        ask_all(connection, *(Request(Function.BURY, key=key) for key in keys))
 
 
 def work_hard(address: str, stop: Event) -> None:
@@ -95,14 +76,14 @@ def work_hard(address: str, stop: Event) -> None:
     )
     nops = b"".join(encode_request(Request(Function.NOP, n)) for n in range(PIPELINED * 20))
     for number in range(BUSY):
-        connection = Connection(address)
+        connection = RawClient(address)
         connection.socket.setblocking(False)
         data = kicks if number < 5 else nops
         size = len(data)
         selector.register(connection.socket, selectors.EVENT_READ, [data, size])
         connection.socket.send(data)
     for _ in range(WAITING // 50):
-        connection = Connection(address)
+        connection = RawClient(address)
         flags = int(Flag.LISTEN | Flag.DATA)
         waits = (
             Request(Function.NEXT, n, flags, 0, b"wait", count=500, timeout=1_000_000)
@@ -111,7 +92,7 @@ def work_hard(address: str, stop: Event) -> None:
         connection.socket.sendall(b"".join(map(encode_request, waits)))
         connection.socket.setblocking(False)
         selector.register(connection.socket, selectors.EVENT_READ, None)
-    control = Connection(address)
+    control = RawClient(address)
     leases_end = 0.0
     resumes = 0.0
     while not stop.is_set():
@@ -136,7 +117,7 @@ def work_hard(address: str, stop: Event) -> None:
 
 def measure(address: str, seconds: float) -> dict[str, list[float]]:
     """Ask for a NOP and a NEXT in turns; return the milliseconds that they took."""
-    connection = Connection(address)
+    connection = RawClient(address)
     taken: dict[str, list[float]] = {"nop": [], "next": []}
     over = time.perf_counter() + seconds
     while time.perf_counter() < over:
@@ -149,14 +130,6 @@ def measure(address: str, seconds: float) -> dict[str, list[float]]:
             taken[name].append((time.perf_counter() - began) * 1000)
             time.sleep(0.001)
     return taken
-
-
-def turns(http: str) -> dict[float, int]:
-    """Return how many turns took at most so many seconds, as /metrics tells."""
-    with urllib.request.urlopen(f"http://{http}/metrics") as reply:
-        text = reply.read().decode()
-    found = re.findall(r'fastjournal_turn_seconds_bucket\{le="([^"]+)"\} ([0-9.e+]+)', text)
-    return {float(bound): int(float(number)) for bound, number in found}
 
 
 def figures(taken: list[float]) -> dict[str, float]:
@@ -182,7 +155,7 @@ def main() -> None:
             report: dict[str, object] = {
                 "alone": {k: figures(v) for k, v in measure(daemon.address, 2.0).items()}
             }
-            before = turns(http[0]) if http else {}
+            before = bucket_counts(http[0], TURNS) if http else {}
             stop = multiprocessing.Event()
             busy = multiprocessing.Process(target=work_hard, args=(daemon.address, stop))
             busy.start()
@@ -192,7 +165,7 @@ def main() -> None:
             busy.join()
             report["beside_all"] = {k: figures(v) for k, v in taken.items()}
             if before:
-                after = turns(http[0])
+                after = bucket_counts(http[0], TURNS)
                 report["turns"] = {
                     f"{bound * 1000:g} ms": number - before[bound]
                     for bound, number in after.items()

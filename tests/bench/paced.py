@@ -7,16 +7,22 @@ from the instant at which its window was to be sent, so who is behind does not l
 
 from __future__ import annotations
 
+import os
+import re
 import select
 import socket
 import time
+import urllib.request
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from fastjournal.client.core.address import UnixAddress, parse_address
+from fastjournal.protocol import Reply, Request
+from tests.integration.raw_client import RawClient
 
 SUCCESS_BYTES = 17
 SOCKET_BYTES = 1 << 20
@@ -171,3 +177,23 @@ class Paced:
         """Close all connections."""
         for connection in self._connections:
             connection.socket.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bucket_counts(http: str, histogram: str) -> dict[float, int]:
+    """Return the numbers of a histogram of a daemon's ``/metrics``, by upper bound."""
+    with urllib.request.urlopen(f"http://{http}/metrics") as reply:
+        text = reply.read().decode()
+    found = re.findall(rf'{histogram}_bucket\{{le="([^"]+)"\}} (\S+)', text)
+    return {float(bound): int(float(number)) for bound, number in found}
+
+
+def ask_all(client: RawClient, *requests: Request) -> list[Reply]:
+    """Send requests in one piece and return their replies."""
+    client.send(*requests)
+    return [client.reply() for _ in requests]
