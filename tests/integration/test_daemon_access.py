@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from fastjournal.client import Client, SyncClient
+from fastjournal.client.core.client_credentials import make_context
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 from fastjournal.protocol import (
     Flag,
@@ -22,7 +23,7 @@ from fastjournal.protocol import (
 )
 from fastjournald.main import main
 from fastjournald.net.credentials import load_grants
-from tests.certificates import Authority, Files
+from tests.certificates import LONG_AGO, Authority, Files
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
 from tests.integration.worker_process import wait_until
@@ -83,6 +84,26 @@ def test_clients_work_by_tls_and_plain_ones_are_not_let_in(
         with SyncClient(unix) as client:
             assert client.get("big1").value == b"x" * 1_000_000
         assert daemon.stop() == 0
+
+
+def test_tls_lets_in_clients_with_a_certificate_of_the_right_authority(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    other = Authority(tmp_path, "other")
+    good, wrong = authority.sign("good", "client"), other.sign("wrong", "client")
+    expired = authority.sign("expired", "client", not_after=LONG_AGO)
+    options = (*tls_options(files), "--tls-client-ca", authority.path)
+    with DaemonProcess(tmp_path, *options) as daemon:
+        for own in (wrong, expired, None):
+            context = make_context(authority.path, *(own or ()))
+            with pytest.raises(CannotConnectError, match=r"TLS: .* alert") as caught:
+                ask(daemon.address, tls=context)
+            assert caught.value.code == "tls-failed"
+        context = make_context(authority.path, good.cert, good.key)
+        ask(daemon.address, tls=context)
+        wait_until(lambda: daemon.said().count("event=tls-failed") >= 3)
+        assert daemon.said().count("event=tls-failed") == 3, "each was tried once"
+        assert "certificate has expired" in daemon.said()
 
 
 @pytest.mark.rule("Rights (authorization): If the daemon has tokens")
