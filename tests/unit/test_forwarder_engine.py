@@ -490,6 +490,20 @@ def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_foun
     assert list(bench.sent()) == [9]
 
 
+def test_suspect_waits_until_what_is_in_flight_is_answered() -> None:
+    bench = Bench()
+    suspect = record(2)
+    suspect.losses = SUSPECT_LOSSES
+    bench.engine.offer([record(1), suspect, record(3)])
+    sent = bench.sent()
+    assert list(sent) == [1]
+    bench.reply(sent[1])
+    sent = bench.sent()
+    assert list(sent) == [2], "alone"
+    bench.reply(sent[2])
+    assert list(bench.sent()) == [3]
+
+
 def test_suspect_that_is_answered_is_none_any_more() -> None:
     bench = Bench()
     bench.offer(1)
