@@ -382,7 +382,7 @@ DAY = 86_400 * SECOND
 
 
 def recorded_foreign(name: str, tmp_path: Path) -> str:
-    """Return a copy of a recorded_foreign journal as if it had been recorded_foreign a day ago."""
+    """Return a copy of a recorded journal as if it had been recorded a day ago."""
     directory = tmp_path / name.replace("/", "-")
     directory.mkdir()
     for path in (FOREIGN_CORPUS / name).iterdir():

@@ -313,8 +313,8 @@ def command(*arguments: object) -> list[str]:
 def test_spool_dead_asks_on_a_terminal_and_ctrl_c_changes_nothing(
     cli: Cli, tmp_path: Path, dead_terminal: DeadDirectory, action: str
 ) -> None:
-    line = command("dead_terminal", action, tmp_path / "s", "--all")
-    question = rf"{action.capitalize()} [12] pieces? of dead_terminal/\? \[y/N\]: $"
+    line = command("dead", action, tmp_path / "s", "--all")
+    question = rf"{action.capitalize()} [12] pieces? of dead/\? \[y/N\]: $"
     with Terminal(line, cli.environment) as terminal:
         terminal.until(question)
         assert terminal.interrupt() == 130
@@ -332,7 +332,7 @@ def test_spool_dead_asks_on_a_terminal_and_ctrl_c_changes_nothing(
         assert terminal.text.endswith("2 dropped\n")
     else:
         assert (code, dead_terminal.count(), spool_status(tmp_path / "s").pending) == (1, 1, 1)
-        assert re.search(r"it stays in dead_terminal/\n1 put back into the spool\n$", terminal.text)
+        assert re.search(r"it stays in dead/\n1 put back into the spool\n$", terminal.text)
 
 
 @pytest.fixture

@@ -340,6 +340,14 @@ def test_socket_of_unix_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path
         wait_until(lambda: f"pid={os.getpid()} uid={os.getuid()}" in daemon.said())
 
 
+def test_tokens_are_needed_by_a_unix_socket_too(tmp_path: Path) -> None:
+    options = ("--listen", f"unix:{tmp_path}/s", "--auth-tokens", str(write_tokens(tmp_path)))
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with pytest.raises(RefusedError, match="AUTH"), SyncClient(daemon.address) as client:
+            client.get("k")
+        ask(daemon.address, auth=ALL)
+
+
 REFUSED_STARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "exposed": (("--listen", "0.0.0.0:0"), "--insecure"),
     "exposed by IPv6": (("--listen", "[::]:0"), "--insecure"),

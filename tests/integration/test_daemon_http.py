@@ -268,7 +268,7 @@ def test_http_body_without_end_is_answered_and_closed(
         with suppress(ConnectionResetError):
             while data := client.recv(65536):
                 answer += data
-    # it was cut off long before its end, and the flooded holds none of it
+    # it was cut off long before its end, and the daemon holds none of it
     assert sent < 200_000_000
     assert not answer or answer.startswith(b"HTTP/1.1 ")
     resident = next(

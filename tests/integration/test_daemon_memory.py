@@ -176,7 +176,7 @@ def resident(daemon: DaemonProcess) -> int:
 
 
 def counted(daemon: DaemonProcess) -> dict[str, float]:
-    """Return the daemon's samples of its memory, by kind, once it is idle.
+    """Return the daemon's figures of its memory, by kind, once it is idle.
 
     All changes are matched then, and the key index has no key of a deleted entry: notifications and
     tombstones may have the same key object.
