@@ -233,9 +233,10 @@ JOB = build_journal_key("d", "1")
 @pytest.fixture
 def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
     with SyncClient(daemon.address) as client:
+        # also what the sweeps above have left
+        client.call_many(calls.delete(key_of(name)) for name in NAMES)
         yield client
-        for key in (JOB, build_journal_key("d", "2")):
-            client.call_many([calls.delete(key)])
+        client.call_many(calls.delete(key_of(name)) for name in NAMES)
 
 
 def state(client: SyncClient, key: bytes = JOB) -> str:

@@ -295,7 +295,7 @@ def expressions(daemon: DaemonProcess, stack: ExitStack) -> None:
 def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Subscriptions to keys that are gone again."""
     (writer,) = connect(daemon, stack)
-    for number, client in enumerate(connect(daemon, stack, 4)):
+    for number, client in enumerate(connect(daemon, stack, 8)):
         keys = [long_key(number, at) for at in range(1000)]
         ask_all(writer, (build(Function.SET, key, b"") for key in keys))
         ask_all(
@@ -353,7 +353,7 @@ def nothing(daemon: DaemonProcess, stack: ExitStack) -> None:
         ("locks", entries, locks, 15 * MIB),
         ("subscriptions", nothing, ranges, 30 * MIB),
         ("subscriptions", nothing, expressions, 30 * MIB),
-        ("subscriptions", nothing, single_keys, 12 * MIB),
+        ("subscriptions", nothing, single_keys, 25 * MIB),
         ("news", nothing, news, 25 * MIB),
         ("connections", nothing, connections, 5 * MIB),
         ("inflight", nothing, inflight, 30 * MIB),
