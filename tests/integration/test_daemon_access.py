@@ -323,14 +323,6 @@ def test_token_is_shown_to_nobody(tmp_path: Path, authority: Authority, files: F
             assert not any(secret in text for text in told)
 
 
-def test_tokens_are_needed_by_a_unix_socket_too(tmp_path: Path) -> None:
-    options = ("--listen", f"unix:{tmp_path}/s", "--auth-tokens", str(write_tokens(tmp_path)))
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with pytest.raises(RefusedError, match="AUTH"), SyncClient(daemon.address) as client:
-            client.get("k")
-        ask(daemon.address, auth=ALL)
-
-
 def test_socket_of_unix_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     options = ("--listen", f"unix:{path}", "--socket-mode", "0600")
