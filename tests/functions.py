@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournal.protocol.declaration import Scope
-from fastjournal.protocol.functions import Function
+from fastjournal.protocol.functions import Function, Scope
 
 NO_FUNCTION = max(Function) + 1
 """A number that no function has: one more than the last."""

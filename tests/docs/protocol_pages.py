@@ -13,8 +13,7 @@ from types import ModuleType
 
 from fastjournal.protocol import constants
 from fastjournal.protocol.constants import ErrorCode
-from fastjournal.protocol.declaration import RequiredRights, Right
-from fastjournal.protocol.functions import Function
+from fastjournal.protocol.functions import Function, RequiredRights, Right
 from tests.docs.protocol_rules import DOCS
 
 PROTOCOL = DOCS / "protocol.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fastjournal.protocol.declaration import Right
+from fastjournal.protocol.functions import Right
 from tests.docs.protocol_pages import DOCS, PROTOCOL, lock_sentence, protocol_page
 
 

@@ -20,7 +20,7 @@ from fastjournal.protocol import (
     decode_reply,
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
-from fastjournal.protocol.declaration import Scope
+from fastjournal.protocol.functions import Scope
 from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
 from fastjournald.engine.engine import Engine
 from tests.functions import NO_FUNCTION, functions_for

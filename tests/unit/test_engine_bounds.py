@@ -25,7 +25,7 @@ from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query, ValueType
 from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES
-from fastjournald.tables.tombstones import Tombstones
+from fastjournald.tables.key_table import Tombstones
 from tests.property.compacted_log import CompactedLog
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request

@@ -9,7 +9,7 @@ from types import CodeType
 
 import pytest
 
-from fastjournal.protocol import pairs, replies, requests
+from fastjournal.protocol import replies, requests
 from tests.property.fuzzing import KINDS, check, check_memory, fuzz, kept, lines_of
 
 FOUND = [
@@ -49,7 +49,7 @@ def lines(code: CodeType) -> set[int]:
     [
         ("requests", "requests.py", requests.RequestReader.read.__code__),
         ("replies", "replies.py", replies.ReplyReader.read.__code__),
-        ("replies", "pairs.py", pairs.read_pairs.__code__),
+        ("replies", "pairs.py", replies.read_pairs.__code__),
     ],
 )
 def test_found_inputs_reach_every_line_of_the_decoders(

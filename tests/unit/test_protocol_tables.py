@@ -24,7 +24,7 @@ from fastjournal.protocol import (
     decode_request,
     encode_request,
 )
-from fastjournal.protocol.declaration import LogEffect
+from fastjournal.protocol.functions import LogEffect
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS, Outcome
 from fastjournald.tables.value_cache import Unreadable

@@ -11,7 +11,7 @@ import pytest
 from fastjournal.limits import NOTIFICATIONS_TURN_BYTES
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
-from fastjournal.protocol.declaration import Right
+from fastjournal.protocol.functions import Right
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.authorization import Grant, Grants
 from fastjournald.engine.value_memory import missing_notifications

@@ -13,7 +13,7 @@ from fastjournal import limits
 from fastjournal.client import EntryExplanation
 from fastjournal.protocol import Reply, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
-from fastjournal.protocol.declaration import Right
+from fastjournal.protocol.functions import Right
 from fastjournald.engine.authorization import Grant, Grants
 from tests.functions import NO_FUNCTIONS
 from tests.property.model_parts import Rules

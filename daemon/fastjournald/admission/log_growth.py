@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fastjournal.limits import REQUEST_OBJECT_BYTES
 from fastjournal.protocol import Flag, Function, Request
-from fastjournal.protocol.declaration import LogEffect
+from fastjournal.protocol.functions import LogEffect
 from fastjournald.admission.memory_budget import MemoryAccount
 
 _GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)

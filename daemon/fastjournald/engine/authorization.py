@@ -19,7 +19,7 @@ import msgspec
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
-from fastjournal.protocol.declaration import RequiredRights, Right, Scope
+from fastjournal.protocol.functions import RequiredRights, Right, Scope
 from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry

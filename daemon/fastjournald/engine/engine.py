@@ -23,10 +23,9 @@ from fastjournal.protocol import (
     encode_successes,
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
-from fastjournald.engine.context import Context, Settings, new_journal
+from fastjournald.engine.context import LISTEN, READ_ONLY, Context, Settings, new_journal
 from fastjournald.engine.deadlines import ClockSteps, Deadlines, MovedEnds
 from fastjournald.engine.dispatcher import Answer, Dispatcher
-from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
 from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.handlers.table import (
     BULK_HANDLERS,

@@ -15,8 +15,7 @@ from fastjournal.limits import (
     REQUEST_WORK,
 )
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
+from fastjournald.engine.context import DATA, LISTEN, META, Context
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
 from fastjournald.engine.value_memory import missing_notifications
 from fastjournald.tables.entry import Cold

@@ -26,12 +26,11 @@ from fastjournald.tables.entry import (
     EntryState,
 )
 from fastjournald.tables.expiry import ExpiryQueue
-from fastjournald.tables.key_table import KeyTable
+from fastjournald.tables.key_table import COMPLETION_BYTES, KeyTable, Tombstones
 from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
-from fastjournald.tables.tombstones import COMPLETION_BYTES, Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.live_capture import LiveCapture

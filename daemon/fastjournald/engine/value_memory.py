@@ -9,8 +9,7 @@ from collections.abc import Hashable
 
 from fastjournal.limits import NOTIFICATIONS_AHEAD, NOTIFICATIONS_TURN_BYTES
 from fastjournal.protocol import Function, Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA
+from fastjournald.engine.context import DATA, Context
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable

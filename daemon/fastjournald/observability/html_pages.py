@@ -33,7 +33,7 @@ from fastjournal.limits import (
     PAGE_ENTRIES_MAX,
 )
 from fastjournal.loglines import LogEvent
-from fastjournal.protocol.declaration import Right
+from fastjournal.protocol.functions import Right
 from fastjournal.sockets import Tcp
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.handlers.delivery_state import delivery_state

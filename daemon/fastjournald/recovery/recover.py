@@ -36,7 +36,7 @@ from fastjournald.recovery.bulk_load import load_store
 from fastjournald.recovery.scan_worker import start_scan_worker
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
+from fastjournald.tables.key_table import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.record_encoder import Append
 from fastjournald.wal.segment_usage import SegmentUsage

@@ -59,9 +59,8 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
-from fastjournald.wal.entry_records import EntryRecords
 from fastjournald.wal.lease_journal import LeaseJournal
-from fastjournald.wal.record_encoder import Append, JobIds, RecordEncoder
+from fastjournald.wal.record_encoder import Append, EntryRecords, JobIds, RecordEncoder
 from fastjournald.wal.segment_usage import SegmentUsage
 
 

@@ -37,8 +37,7 @@ from fastjournal.cmdlog.format.operation_records import (
 )
 from fastjournal.cmdlog.format.packed_entry import unpack_due
 from fastjournald.tables.entry import JOB_ID_REST, NOTHING, Entry, Extra
-from fastjournald.wal.entry_records import EntryRecords
-from fastjournald.wal.record_encoder import Append, RecordEncoder
+from fastjournald.wal.record_encoder import Append, EntryRecords, RecordEncoder
 
 _pack_u64 = Struct(">Q").pack
 

@@ -19,7 +19,7 @@ import msgspec
 from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
 from fastjournal.numeric import check_integer, exponential_backoff
 from fastjournal.protocol import Flag, Function, Request
-from fastjournal.protocol.declaration import Retry
+from fastjournal.protocol.functions import Retry
 from fastjournal.times import Duration, duration_s
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import COPIED_BYTES_A_UNIT
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     CLOCK_SKEW,
     DATA,
@@ -20,6 +19,7 @@ from fastjournald.engine.handlers.arguments import (
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    Context,
     is_key,
 )
 from fastjournald.tables.entry import Cold, Entry

@@ -16,11 +16,11 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     NOT_A_DOMAIN,
     READ_ONLY,
+    Context,
     entry_to_change,
     is_domain,
     token_of,

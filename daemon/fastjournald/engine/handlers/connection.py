@@ -17,8 +17,7 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.engine.authorization import AUTH_FAILED, AUTH_REQUIRED
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import META
+from fastjournald.engine.context import META, Context
 from fastjournald.engine.handlers.next import nothing_due
 
 _NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"

@@ -8,17 +8,17 @@ from fastjournal.cmdlog.format.endings import COMPLETED, DELETED
 from fastjournal.cmdlog.format.packed_entry import timestamp_of
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.authorization import Grant
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     CLOCK_SKEW,
     LOCKED,
     OVERWRITE,
     PERSIST,
     READ_ONLY,
     WORKED_ON,
+    Context,
     token_of,
 )
-from fastjournald.tables.tombstones import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
+from fastjournald.tables.key_table import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
 
 _TOKEN_OR_ALL_TRACE = WORKED_ON | OVERWRITE
 

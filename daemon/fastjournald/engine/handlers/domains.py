@@ -41,14 +41,14 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, Request, ValueType
-from fastjournal.protocol.pairs import PAIR_BYTES, REPLY_BYTES
+from fastjournal.protocol.replies import PAIR_BYTES, REPLY_BYTES
 from fastjournal.versioned_json import json_fault
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     NOT_A_DOMAIN,
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    Context,
     is_domain,
 )
 from fastjournald.engine.handlers.scan.page import (

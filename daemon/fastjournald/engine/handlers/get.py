@@ -12,8 +12,7 @@ from collections.abc import Hashable
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX, WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import QUERY_MASK, ErrorCode, Reply, Request, encode_reply_to
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     DATA,
     LIMITED,
@@ -24,6 +23,7 @@ from fastjournald.engine.handlers.arguments import (
     TWO_KEYS,
     UPDATE_TIMEOUT,
     WORKED_ON,
+    Context,
 )
 from fastjournald.engine.handlers.next import (
     ANY_DOMAIN,

@@ -11,20 +11,20 @@ from fastjournal.cmdlog.format.endings import is_stale
 from fastjournal.keys import moved_not_before, parse_journal_key
 from fastjournal.limits import LEASES_A_UNIT, LINK_BYTES_MAX, LINKS_PER_ENTRY_MAX
 from fastjournal.protocol import ErrorCode, Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     CLOCK_SKEW,
     LOCKED,
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    Context,
     entry_to_change,
     is_key,
 )
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import RENAME, Entry, EntryState
-from fastjournald.tables.tombstones import TOMBSTONE_RECORD_BYTES
+from fastjournald.tables.key_table import TOMBSTONE_RECORD_BYTES
 
 
 def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Hashable
 
 from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_MAX, LOCKS_PER_CONNECTION_MAX
 from fastjournal.protocol import ErrorCode, Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import BAD_KEY, LOCKED, UPDATE_TIMEOUT, is_key
+from fastjournald.engine.context import BAD_KEY, LOCKED, UPDATE_TIMEOUT, Context, is_key
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.locks import Lock
 

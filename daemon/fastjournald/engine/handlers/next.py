@@ -24,9 +24,8 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType, encode_reply_to
-from fastjournal.protocol.pairs import META_BYTES, PAIR_BYTES, REPLY_BYTES
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournal.protocol.replies import META_BYTES, PAIR_BYTES, REPLY_BYTES
+from fastjournald.engine.context import (
     DATA,
     LISTEN,
     META,
@@ -36,6 +35,7 @@ from fastjournald.engine.handlers.arguments import (
     SCARCE,
     TWO_KEYS,
     WORKED_ON,
+    Context,
 )
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.domain import NEVER, Domain

@@ -13,10 +13,10 @@ from fastjournal.limits import (
 )
 from fastjournal.numeric import exponential_backoff
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     HALF_TOKEN,
     READ_ONLY,
+    Context,
     entry_to_change,
     token_of,
 )

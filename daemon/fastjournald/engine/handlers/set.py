@@ -18,8 +18,7 @@ from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
 from fastjournald.engine.authorization import Grant
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     CLOCK_SKEW,
     LISTEN,
@@ -27,6 +26,7 @@ from fastjournald.engine.handlers.arguments import (
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    Context,
 )
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.engine.store import Store

@@ -17,12 +17,12 @@ from fastjournal.cmdlog.format.layout import unpack_position
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.limits import DUE_LOOK_WORK, OLDEST_DUE_LOOKS_MAX, WORKER_ROW_WORK, WORKERS_MAX
 from fastjournal.protocol import ErrorCode, Function, Pair, Reply, Request, ValueType
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import (
+from fastjournald.engine.context import (
     BAD_KEY,
     DATA,
     META,
     NOT_A_DOMAIN,
+    Context,
     is_domain,
     is_key,
 )

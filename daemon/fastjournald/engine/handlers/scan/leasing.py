@@ -11,8 +11,7 @@ from fastjournal import limits
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, READ_ONLY, SCARCE
+from fastjournald.engine.context import DATA, READ_ONLY, SCARCE, Context
 from fastjournald.engine.handlers.scan.page import Eligibility, ScanPage
 from fastjournald.engine.handlers.scan.search import TakeResult
 from fastjournald.tables.entry import Entry

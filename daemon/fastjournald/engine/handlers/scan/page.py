@@ -41,9 +41,8 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
 from fastjournal.protocol.framing import StructError
-from fastjournal.protocol.pairs import META_BYTES, PAIR_BYTES, REPLY_BYTES
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, META, TWO_KEYS, UPDATE_TIMEOUT, WORKED_ON
+from fastjournal.protocol.replies import META_BYTES, PAIR_BYTES, REPLY_BYTES
+from fastjournald.engine.context import DATA, META, TWO_KEYS, UPDATE_TIMEOUT, WORKED_ON, Context
 from fastjournald.engine.key_filter import KeyFilter, expression_filter, range_filter
 from fastjournald.tables.entry import Entry, EntryState
 from fastjournald.tables.value_cache import Missing, Unreadable

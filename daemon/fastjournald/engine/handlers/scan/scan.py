@@ -16,8 +16,7 @@ from collections.abc import Hashable
 from fastjournal import limits
 from fastjournal.limits import REQUEST_WORK, SORTED_KEYS_A_UNIT
 from fastjournal.protocol import ReplyEncoder, Request
-from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import DATA, SCARCE
+from fastjournald.engine.context import DATA, SCARCE, Context
 from fastjournald.engine.handlers.scan.leasing import Leasing
 from fastjournald.engine.handlers.scan.page import Eligibility, QueryPlan, ScanPage
 from fastjournald.engine.handlers.scan.search import KeySearch, TakeResult
