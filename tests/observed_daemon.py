@@ -9,7 +9,7 @@ from fastjournal.protocol import Function, Request, ValueType, decode_reply
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config.options import Config
-from fastjournald.observability.http_routes import routes_of
+from fastjournald.observability.html_pages import routes_of
 from fastjournald.recovery.recover import open_archive, recover_engine
 from fastjournald.server import Server
 

@@ -2,39 +2,191 @@
 
 One task sends what the engine gives, one receives and erases, three wake them: the datagram socket,
 inotify, a timer. Whatever is missing of the first two, the timer finds the records.
+
+Failover: it tries daemons in turn, and stays with one until that fails. Wake sources: the wake
+socket, and inotify for writers that do not ping.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple, Self
 
+import inotify_simple
 import trio
 from anyio.abc import ByteStream
 
-from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, receive_some
+from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, open_stream, receive_some
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.client_credentials import Credentials
+from fastjournal.client.core.failures import advise_of_options
 from fastjournal.errors import (
+    CannotConnectError,
+    ConfigError,
     ProtocolError,
+    RefusedError,
     SpoolFailedError,
 )
 from fastjournal.limits import RESCAN_US, SLOT_SECONDS
 from fastjournal.program import STOP_SIGNALS, notify, raise_noted
 from fastjournal.protocol import ClientConnection, Reply
-from fastjournal.spool.wake import GATHER_S
+from fastjournal.spool.slots import STATUS_NAME, STATUS_TEMPORARY_NAME, WAKE_NAME
+from fastjournal.spool.wake import GATHER_S, bind_wake_socket
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.reporting import Connection, Reporter
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from fj_forwarder.servers import Servers
-from fj_forwarder.wake_sources import WakeSource, WakeSources
 
 log = logging.getLogger("fj_forwarder")
+
+CONNECT_SECONDS_MAX: Final = 10.0
+
+
+class Servers:
+    """Addresses of daemons, and the one whose turn it is.
+
+    Args:
+        addresses: In the order in which they are tried.
+        load_credentials: Reads certificates and token, for each connection.
+    """
+
+    def __init__(
+        self, addresses: tuple[Address, ...], load_credentials: Callable[[], Credentials]
+    ) -> None:
+        self._addresses = addresses
+        self._load_credentials = load_credentials
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @property
+    def current(self) -> Address:
+        """The address whose turn it is."""
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def move_on(self) -> None:
+        """Make it the turn of the next one."""
+        self._turn += 1
+
+    async def connect(self, *, level: int) -> ByteStream | None:
+        """Try each server once, beginning with the last one that was good; None: all in vain.
+
+        Args:
+            level: With which success is logged.
+        """
+        for _ in self._addresses:
+            address = self.current
+            try:
+                stream = await open_stream(address, self._load_credentials(), CONNECT_SECONDS_MAX)
+            except (CannotConnectError, ConfigError) as error:
+                advise_of_options(error)
+                log.warning("%s", error)
+            except RefusedError as error:
+                advise_of_options(error)
+                log.error("%s: %s", address, error)
+            else:
+                log.log(level, "%s: connected", address)
+                return stream
+            self.move_on()
+        return None
+
+
+_DATAGRAMS_MAX = 1024
+"""At most so many are taken at once; the rest wakes again."""
+
+
+_OWN_FILES = frozenset({STATUS_NAME, STATUS_TEMPORARY_NAME})
+
+
+class WakeSource(NamedTuple):
+    """Wake source: a descriptor that becomes readable."""
+
+    descriptor: int
+    drain: Callable[[], bool]
+    """Takes off what made it readable, without waiting; whether there may be records."""
+    looks_again: bool = False
+    """Whether a byte announces the records of the next ``GATHER_S``, too: none comes for these."""
+
+
+class WakeSources:
+    """Wake sources of one spool, as far as they can be had; the rest is named in the log.
+
+    Only the holder of forwarder.lock may have one.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, WAKE_NAME)
+        self.sources: list[WakeSource] = []
+        self._socket: socket.socket | None = None
+        self._bound: os.stat_result | None = None
+        try:
+            self._socket = bind_wake_socket(directory)
+        except SpoolFailedError as error:
+            log.warning("no wake socket, inotify and the rescan find the records: %s", error)
+        self._inotify: inotify_simple.INotify | None = None
+        flags = inotify_simple.flags
+        try:
+            self._inotify = inotify_simple.INotify(nonblocking=True)
+            self._inotify.add_watch(
+                directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
+            )
+        except OSError as error:
+            log.warning("no inotify, records without a ping wait for the rescan: %s", error)
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+        if self._socket is not None:
+            self._bound = _status(self._path)
+            looks_again = self._inotify is None
+            self.sources.append(WakeSource(self._socket.fileno(), self._drain_socket, looks_again))
+        if self._inotify is not None:
+            self.sources.append(WakeSource(self._inotify.fileno(), self._drain_inotify))
+
+    def close(self) -> None:
+        """Close both; writers find no socket then, unless another forwarder bound its own."""
+        status = _status(self._path)
+        if self._bound and status and os.path.samestat(status, self._bound):
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        if self._socket is not None:
+            self._socket.close()
+        if self._inotify is not None:
+            self._inotify.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drain_socket(self) -> bool:
+        assert self._socket is not None
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_DATAGRAMS_MAX):
+                self._socket.recv(1)
+        return True
+
+    def _drain_inotify(self) -> bool:
+        """Take the events; the status file, which the forwarder writes each second, is no news."""
+        assert self._inotify is not None
+        return any(event.name not in _OWN_FILES for event in self._inotify.read(timeout=0))
+
+
+def _status(path: str) -> os.stat_result | None:
+    """Return the status of what has this name; None: nothing has, or it is not known."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
 
 LATE_SECONDS: Final = 1.0
 """A look at the progress that comes so much too late: this process stood still itself (SIGSTOP, a

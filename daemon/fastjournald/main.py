@@ -1,10 +1,12 @@
-"""The command ``fastjournald``: options, recovery, the server, exit codes.
+"""The command ``fastjournald``: options, configuration check, recovery, the server, exit codes.
 
 0   stopped by SIGTERM or SIGINT, everything synced
 64  bad usage or configuration
 74  an I/O error, or damage that needs --repair
 75  another daemon holds the log
 130 SIGINT before requests were accepted
+
+``--check-config`` says what would stop a start with these options.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
+from pathlib import Path
 from typing import cast
 
 import click
@@ -39,13 +43,13 @@ from fastjournal.program import (
     raise_noted,
     stops_noted,
 )
+from fastjournal.sockets import Unix, parse_place
 from fastjournal.stderr_queue import queue_stderr
 from fastjournald.config.command_line import OPTIONS
 from fastjournald.config.load import Loaded, examine, load_config
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import ActivatedSockets, take_over_sockets
-from fastjournald.config_check import problems
-from fastjournald.net.credentials import RISKY, load_security, risks
+from fastjournald.net.credentials import RISKY, load_grants, load_security, load_tls, risks
 from fastjournald.net.listeners import check_addresses
 from fastjournald.process import (
     ping_watchdog,
@@ -62,6 +66,81 @@ from fastjournald.recovery.recover import (
 )
 from fastjournald.server import Server
 from fastjournald.sighup import SERVING, Reloader, remember
+
+
+def problems(config: Config, wrong: Collection[str] = ()) -> Iterator[str]:
+    """Say what is wrong, sentence by sentence; nothing is written, locked or listened on.
+
+    Args:
+        config: Options of which every value by itself is valid.
+        wrong: Names of options that are known to be wrong; these are left out.
+    """
+    if config.tls_cert and not {"tls_cert", "tls_key", "tls_client_ca"}.intersection(wrong):
+        try:
+            load_tls(config)
+        except ConfigError as error:
+            yield str(error)
+    if config.auth_tokens:
+        try:
+            load_grants(config.auth_tokens)
+        except ConfigError as error:
+            yield str(error)
+    if "listen" not in wrong:
+        for text in config.listen:
+            yield from _listen(text)
+    if "cmdlog_path" not in wrong:
+        yield from _directories(config, wrong)
+    if config.ready_file:
+        parent = Path(config.ready_file).absolute().parent
+        yield from _directory("--ready-file", str(parent), parent)
+
+
+def _directories(config: Config, wrong: Collection[str]) -> Iterator[str]:
+    log = _nearest(config.cmdlog_path)
+    yield from _directory("--cmdlog-path", config.cmdlog_path, log)
+    if "snapshot_dir" not in wrong:
+        snapshots = _nearest(config.snapshot_directory)
+        yield from _directory("--snapshot-dir", config.snapshot_directory, snapshots)
+        if log.stat().st_dev != snapshots.stat().st_dev:
+            yield (
+                f"{config.snapshot_directory}: --snapshot-dir: is on another file system than the"
+                " log; a snapshot is hard links"
+            )
+    if config.archive_dir and "archive_dir" not in wrong:
+        archive = _nearest(config.archive_dir)
+        yield from _directory("--archive-dir", config.archive_dir, archive)
+        if log.stat().st_dev != archive.stat().st_dev:
+            yield (
+                f"{config.archive_dir}: --archive-dir: is on another file system than the log; "
+                "the archive is hard links"
+            )
+
+
+def _listen(text: str) -> Iterator[str]:
+    place = parse_place(text)
+    if isinstance(place, Unix):
+        parent = Path(place.path).absolute().parent
+        yield from _directory(f"--listen {text}", str(parent), parent)
+        return
+    try:
+        socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        yield f"--listen {text}: {getattr(error, 'strerror', None) or error}"
+
+
+def _nearest(path: str) -> Path:
+    """Return the path, or the first of its parents that is there."""
+    here = Path(path).absolute()
+    return next(at for at in (here, *here.parents) if at.exists())
+
+
+def _directory(option: str, path: str, there: Path) -> Iterator[str]:
+    """Look whether files can be made in a directory, or it itself in what is there of it."""
+    if not there.is_dir():
+        yield f"{path}: {option}: {there} is no directory"
+    elif not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        yield f"{path}: {option}: {there} cannot be written to by this user"
+
 
 EXIT_USAGE = 64
 EXIT_IO = 74
@@ -187,7 +266,7 @@ def _run(
             # in a checkout it asks git, which takes too long for the event loop
             build_info()
             # before the freeze, so that no collection looks at them; others have no use for them
-            import_module("fastjournald.observability.http_routes")
+            import_module("fastjournald.observability.html_pages")
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
         # reference cycle behind (tests/unit/test_garbage_collection.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.

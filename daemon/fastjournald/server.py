@@ -22,11 +22,10 @@ from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.group_commit.commit import GroupCommit
-from fastjournald.net.connections import Connections
+from fastjournald.net.connections import ClientTimeouts, Connections
 from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
 from fastjournald.net.stream_transport import Services
-from fastjournald.net.timeouts import ClientTimeouts
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.archiver import Archiver
@@ -177,7 +176,7 @@ class Server:
         if listeners:
             # h11, Jinja2 and prometheus_client take time and memory
             from fastjournal.http_server import HttpServer  # noqa: PLC0415 - slow to load
-            from fastjournald.observability.http_routes import (  # noqa: PLC0415 - slow to load
+            from fastjournald.observability.html_pages import (  # noqa: PLC0415 - slow to load
                 routes_of,
             )
 

@@ -19,9 +19,8 @@ import google_crc32c
 from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchiveState, write_state
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.spark.data_source.source import FastjournalSource
+from fastjournal.spark.data_source.source import EventsStream, FastjournalSource
 from fastjournal.spark.decoding.vectorised.groups import find_group_end
-from fastjournal.spark.history.events_reader import EventsStream
 from fastjournal.spark.records.records_reader import Offset, RecordsStream
 from fastjournal.spark.storage.files import SegmentFile
 from tests.property.event_ledger import EventLedger, day_of

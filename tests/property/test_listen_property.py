@@ -193,7 +193,7 @@ def run(seed: int) -> None:
 def test_listener_with_a_copy_converges_and_gets_nothing_twice(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", size)
-    monkeypatch.setattr("fastjournald.engine.notifications.NOTIFICATIONS_TURN_BYTES", 1)
+    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", size)
+    monkeypatch.setattr("fastjournald.engine.engine.NOTIFICATIONS_TURN_BYTES", 1)
     for seed in range(SEEDS):
         run(seed)

@@ -9,7 +9,7 @@ from fastjournal.cmdlog.recovery.inspect_log import inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.snapshot import begin_snapshot
 from fastjournal.disk import OsDisk
-from fastjournal.spark.live_entries.log_replay import records_of
+from fastjournal.spark.live_entries.entry_parts import records_of
 from fastjournal.testing.logs import START_US
 
 

@@ -54,7 +54,7 @@ IMPORTED = (
     "pyarrow.dataset",
     "pyarrow.parquet",
     "fastjournal.spark.data_source.source",
-    "fastjournal.spark.live_entries.entries_reader",
+    "fastjournal.spark.data_source.source",
     "fastjournal.spark.storage.store_frames",
 )
 

@@ -23,10 +23,8 @@ from fastjournal.protocol import (
 )
 from fastjournal.spool import DeadDirectory, spool_status
 from fastjournal.spool.format import FILE_HEADER, encode_record
-from fj_forwarder.dead_letters import LETTER_UNITS
-from fj_forwarder.delivery import TURN_UNITS
-from fj_forwarder.forwarder import Forwarder, ForwarderSettings
-from fj_forwarder.servers import Servers
+from fj_forwarder.delivery import LETTER_UNITS, TURN_UNITS
+from fj_forwarder.forwarder import Forwarder, ForwarderSettings, Servers
 
 SLOTS = 10
 COUNT = SLOTS * FIRST_RECORDS_MAX

@@ -18,10 +18,9 @@ from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, Spool, sp
 from fastjournal.spool.format import encode_record
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from fj_forwarder import dead_letters, delivery, forwarder
-from fj_forwarder.forwarder import Forwarder, ForwarderSettings
+from fj_forwarder import delivery, forwarder
+from fj_forwarder.forwarder import Forwarder, ForwarderSettings, WakeSource, WakeSources
 from fj_forwarder.sending import delivery_engine
-from fj_forwarder.wake_sources import WakeSource, WakeSources
 
 
 def readable(source: WakeSource, timeout_s: float = 60) -> bool:
@@ -181,7 +180,7 @@ async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
         return put(dead, raw, reason)
 
     monkeypatch.setattr(DeadDirectory, "put", fail_twice)
-    for module in (delivery, dead_letters):
+    for module in (delivery, delivery):
         monkeypatch.setattr(module, "RESCAN_US", 1)
     # without the last try at the end: it has to happen before
     monkeypatch.setattr(delivery.Delivery, "finish", lambda _: None)

@@ -6,7 +6,7 @@ import select
 from pathlib import Path
 
 from fastjournal.spool.slots import WAKE_NAME
-from fj_forwarder.wake_sources import WakeSources
+from fj_forwarder.forwarder import WakeSources
 
 
 def test_closing_removes_the_wake_socket(tmp_path: Path) -> None:

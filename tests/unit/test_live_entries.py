@@ -19,10 +19,9 @@ from fastjournal.cmdlog.live_index import (
     WrittenIndex,
 )
 from fastjournal.errors import LogCorruptError
-from fastjournal.spark.live_entries import entry_parts, log_replay
-from fastjournal.spark.live_entries.entry_parts import find_parts, read_part
+from fastjournal.spark.live_entries import entry_parts
+from fastjournal.spark.live_entries.entry_parts import ReplayedLog, find_parts, read_part
 from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
-from fastjournal.spark.live_entries.log_replay import ReplayedLog
 from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
@@ -167,14 +166,14 @@ def test_segment_that_is_replaced_behind_its_replay_is_told(
 ) -> None:
     write_random_log(tmp_path, 3, segments=2, records=60)
     path = tmp_path / segment_name(2)
-    inspect = log_replay.inspect_log
+    inspect = entry_parts.inspect_log
 
     def inspect_and_replace(*arguments: Any, **options: Any) -> Any:
         found = inspect(*arguments, **options)
         path.write_bytes(path.read_bytes()[::-1])
         return found
 
-    monkeypatch.setattr(log_replay, "inspect_log", inspect_and_replace)
+    monkeypatch.setattr(entry_parts, "inspect_log", inspect_and_replace)
     with pytest.raises(LogCorruptError, match="the segment was replaced while it was read"):
         rows_of(tmp_path)
 

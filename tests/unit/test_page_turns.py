@@ -12,7 +12,7 @@ from fastjournal.http_server import HttpRequest
 from fastjournal.limits import PAGE_DOMAINS_MAX, PAGE_ENTRIES_MAX
 from fastjournal.protocol import Function
 from fastjournald.observability.domain_totals import TimeSlices
-from fastjournald.observability.http_routes import routes_of
+from fastjournald.observability.html_pages import routes_of
 from tests.observed_daemon import ObservedDaemon
 
 DOMAINS = 10_000

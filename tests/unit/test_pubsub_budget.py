@@ -191,7 +191,7 @@ def test_budget_ends_only_subscriptions_that_make_too_much_wait(
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.CHANGES_BYTES_MAX", 5000)
     monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.ENDED_EACH", 10)
-    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 100)
+    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 100)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)

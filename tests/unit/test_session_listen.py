@@ -153,9 +153,9 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
 async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.notifications.CHANGES_STOP_BYTES", 5 * 252)
+    monkeypatch.setattr("fastjournald.engine.engine.CHANGES_STOP_BYTES", 5 * 252)
     monkeypatch.setattr("fastjournald.tasks.notifier.MATCH_SLICE_WORK", 0)
-    monkeypatch.setattr("fastjournald.engine.notifications.MATCH_STEPS_MAX", 1)
+    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 1)
     waits = 0
     wait_matched = Notifier.wait_matched
 

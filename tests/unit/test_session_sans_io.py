@@ -222,7 +222,7 @@ def test_messages_leave_together_as_far_as_they_are_settled(daemon: Daemon, clie
 def test_session_does_not_listen_while_too_many_changes_wait(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.notifications.CHANGES_STOP_BYTES", 0)
+    monkeypatch.setattr("fastjournald.engine.engine.CHANGES_STOP_BYTES", 0)
     listen = request(Function.GET, b"k", flags=Flag.LISTEN)
     client.ask(set_(b"k"), listen)
     assert client.send(encode(set_(b"k", b"new", at=START + 1))) is MATCH

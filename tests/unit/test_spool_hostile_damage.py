@@ -12,9 +12,8 @@ import pytest
 
 from fastjournal.spool import Kind, Piece, SlotReader, shifted_checksums, spool_status
 from fastjournal.spool import format as form
-from fastjournal.spool.reading import damage_search, range_checksums, slot_window
-from fastjournal.spool.reading.range_checksums import RangeChecksums
-from fastjournal.spool.reading.slot_window import WorkBudget
+from fastjournal.spool.reading import damage_search, slot_window
+from fastjournal.spool.reading.slot_window import RangeChecksums, WorkBudget
 
 NAME = "20261120T080000Z.fjs"
 GOOD = form.encode_record(b"FJ good")
@@ -32,7 +31,7 @@ class Counting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
         monkeypatch.setattr(form, "_crc", self.value)
-        monkeypatch.setattr(range_checksums, "_extend", self.extend)
+        monkeypatch.setattr(slot_window, "_extend", self.extend)
 
     def value(self, data: bytes) -> int:
         self.bytes += len(data)

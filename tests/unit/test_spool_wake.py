@@ -13,7 +13,7 @@ import pytest
 from fastjournal.spool import wake
 from fastjournal.spool.slots import WAKE_NAME
 from fastjournal.spool.wake import GATHER_S, Waker, bind_wake_socket
-from fj_forwarder.wake_sources import WakeSources
+from fj_forwarder.forwarder import WakeSources
 
 
 def received(bound: socket) -> int:

@@ -7,12 +7,16 @@ expiry, lock and value of an entry. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from struct import Struct
 from typing import NamedTuple
+
+from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.packed_entry import VALUE_TYPE_AT
 from fastjournal.limits import ENTRY_WORK, INSTANT_MAX, UNLOCK_WORK
 from fastjournal.protocol import Flag, Pair, Reply
 from fastjournald.engine.pubsub.change_set import ChangeSet
+from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.domain_rules import DomainRules
 from fastjournald.tables.entry import (
@@ -25,7 +29,6 @@ from fastjournald.tables.entry import (
     Entry,
     EntryState,
 )
-from fastjournald.tables.expiry import ExpiryQueue
 from fastjournald.tables.key_table import COMPLETION_BYTES, KeyTable, Tombstones
 from fastjournald.tables.leases import LeaseTable
 from fastjournald.tables.locks import Locks
@@ -34,6 +37,53 @@ from fastjournald.tables.signals import Signals
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.live_capture import LiveCapture
+
+_INSTANT = Struct(">Q")
+_KEY_AT = _INSTANT.size
+
+_pack_instant = _INSTANT.pack
+
+
+class ExpiryQueue:
+    """Primary keys by expiry: u64 and key. Leased entries stand here only after their lease.
+
+    n is the number of items; every operation is O(log n) unless it says otherwise.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: SortedList = SortedList()
+
+    def add(self, expires: int, key: bytes) -> None:
+        """Add the entry under ``key``."""
+        self._items.add(_pack_instant(expires) + key)
+
+    def extend(self, pairs: list[tuple[int, bytes]]) -> None:
+        """Add many at once. O(n log n)."""
+        self._items.update([_pack_instant(expires) + key for expires, key in pairs])
+
+    def remove(self, expires: int, key: bytes) -> None:
+        """Take the entry under ``key`` out."""
+        self._items.remove(_pack_instant(expires) + key)
+
+    def first(self) -> int:
+        """Return the earliest expiry, ``NEVER`` where there is none. O(1)."""
+        return _instant_of(self._items[0]) if self._items else NEVER
+
+    def pop_key(self) -> bytes:
+        """Take the earliest out and return its key."""
+        item: bytes = self._items.pop(0)
+        return item[_KEY_AT:]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for item in self._items:
+            yield _instant_of(item), item[_KEY_AT:]
+
+
+def _instant_of(item: bytes) -> int:
+    return int.from_bytes(item[:_KEY_AT], "big")
+
 
 _DATA, _META, _TWO_KEYS = int(Flag.DATA), int(Flag.META), int(Flag.TWO_KEYS)
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN

@@ -1,4 +1,4 @@
-"""HTML pages: overview of the daemon, list of domains, one domain, one entry; only read.
+"""HTTP routes: health, readiness and metrics for programs, HTML pages for people; only read.
 
 --http listens on loopback. A browser reaches loopback for any site that makes its own name resolve
 to it (DNS rebinding), so the pages and ``/metrics``, which show names, answer to local names alone.
@@ -6,6 +6,8 @@ Where clients of the daemon need a token, the pages need one as the password.
 
 No page shows a value, a token of a lease or a secret. Texts of clients are escaped twice: control
 characters and ambiguous text (``page_text``), then HTML (Jinja2).
+
+Pages: overview of the daemon, list of domains, one domain, one entry.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from math import ceil
 import msgspec
 import trio
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from fastjournal.client.core.delivery_reasons import order_text, reasons_of
 from fastjournal.client.core.stats import EntryExplanation
-from fastjournal.http_server import Handler, HttpRequest, HttpResponse, plain
+from fastjournal.http_server import Handler, HttpRequest, HttpResponse, Route, plain
 from fastjournal.limits import (
     AUTH_FAILURE_SECONDS,
     AUTH_TOKEN_BYTES_MAX,
+    CLOCK_STEP_US_MIN,
     KEY_BYTES_MAX,
     PAGE_DOMAINS_MAX,
     PAGE_ENTRIES_MAX,
@@ -40,6 +44,7 @@ from fastjournald.engine.handlers.delivery_state import delivery_state
 from fastjournald.engine.handlers.stats import about_daemon, about_domain, about_entry
 from fastjournald.observability import page_figures, page_text
 from fastjournald.observability.domain_totals import SharedTotals, TimeSlices
+from fastjournald.observability.metrics import Metrics
 from fastjournald.observability.page_figures import Overview
 from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import Domain
@@ -288,3 +293,45 @@ def is_local(host: bytes) -> bool:
     name = host.decode("ascii", "replace").lower()
     name = name.partition("]")[0].strip("[") if name.startswith("[") else name.partition(":")[0]
     return Tcp(name, 0).is_loopback
+
+
+def routes_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Route]:
+    """Return the routes of a daemon, by path.
+
+    Args:
+        runtime: The daemon's parts.
+        unready: Returns why the daemon does not take all requests; empty: it does.
+    """
+    one_at_a_time = trio.Lock()
+    figures = Metrics(runtime, one_at_a_time)
+
+    async def metrics(request: HttpRequest) -> HttpResponse:
+        refused = refusal_of_name(request)
+        if refused is not None:
+            return refused
+        return HttpResponse(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
+
+    async def healthz(_: HttpRequest) -> HttpResponse:
+        return _state("the log has failed" if runtime.writer.failed else "")
+
+    async def readyz(_: HttpRequest) -> HttpResponse:
+        behind_us = runtime.engine.context.behind_us(runtime.clock.now_us())
+        note = ""
+        if behind_us > CLOCK_STEP_US_MIN:
+            note = f", but the clock is {behind_us // 1_000_000} s behind the newest record"
+        return _state(unready(), note)
+
+    handlers = {
+        "/metrics": metrics,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        **HtmlPages(runtime, unready, one_at_a_time).by_path(),
+    }
+    return {path: Route(handler) for path, handler in handlers.items()}
+
+
+def _state(trouble: str, note: str = "") -> HttpResponse:
+    """Return the answer to whether all is well; ``note``: what is to be known where it is."""
+    if trouble:
+        return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+    return HttpResponse(HTTPStatus.OK, f"ok{note}\n".encode())

@@ -1,36 +1,203 @@
-"""``Client``: the client for trio and asyncio. Concurrent tasks share one connection."""
+"""``Client``: the client for trio and asyncio. Concurrent tasks share one connection.
+
+Its methods are all that ``core.calls`` describes, and those of more than one call. A task of the
+client renews the lock of a ``locked`` block while the body runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from random import Random
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
+import anyio.lowlevel
+import msgspec
 from anyio.abc import TaskGroup
 
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.job_loop import JobLoop, LeasePool
+from fastjournal.client.aio.jobs import KeptLease
 from fastjournal.client.aio.listen import Listener
-from fastjournal.client.aio.methods import AsyncMethods
 from fastjournal.client.aio.mirror import Mirror
+from fastjournal.client.core import calls
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.calls.described_methods import with_arguments_of
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.described_methods import (
+    AsyncCaller,
+    add_methods,
+    with_arguments_of,
+    wrap,
+)
 from fastjournal.client.core.client_credentials import Tls, make_credentials
-from fastjournal.client.core.held_lease import LockClaims
+from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
 from fastjournal.client.core.leased_job import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
-from fastjournal.errors import RefusedError
+from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
-from fastjournal.times import Duration
+from fastjournal.times import Duration, to_timedelta
 
+
+class Lock(HeldLock, KeptLease):
+    """Lock of a ``locked`` block: ``lost`` is set once it is lost, and ``loss`` says why."""
+
+    @contextlib.asynccontextmanager
+    async def hold(self, *, renew: bool) -> AsyncIterator[None]:
+        """Renew it while the block runs, then unlock; see ``Client.locked``."""
+        if renew:
+            self._connection.start_soon(self.keep)
+        with self._body:
+            try:
+                yield
+            except BaseException:  # whatever the body raises, the lock ends
+                await self._end_at_once()
+                raise
+        if self._body.cancelled_caught:
+            raise self._error() from self.loss
+        try:
+            await self._end()
+        except anyio.get_cancelled_exc_class():
+            await self._end_at_once()
+            raise
+
+    async def _end(self) -> None:
+        """Stop the renewal, then unlock.
+
+        Raises:
+            LockLostError: The lock was lost before.
+        """
+        try:
+            # A renewal that is under way is seen through: it must not come behind the UNLOCK.
+            async with self._mutex:
+                if self.loss is not None:
+                    raise self._error() from self.loss
+                self._note_lateness(anyio.current_time())
+                try:
+                    await self._connection.call(calls.unlock(self.key))
+                except FastjournalError as error:
+                    self._end_failed(error, anyio.current_time())
+                    raise
+        finally:
+            self._finish()
+
+    async def _end_at_once(self) -> None:
+        """Unlock as well as can be done in a few seconds, also in a cancelled task."""
+        with anyio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+            with contextlib.suppress(FastjournalError):
+                await self._end()
+        self._finish()
+
+
+async def lock_for_block(connection: AsyncConnection, key: str | bytes, length_us: int) -> Lock:
+    """Lock an entry for a block.
+
+    A lock that the daemon gives to a task which was cancelled meanwhile is released.
+    """
+    lock = Lock(key, length_us, anyio.current_time())
+    lock._keep_by(connection)
+    call = calls.lock(key, timeout=to_timedelta(length_us))
+    unlock = calls.unlock(key).request
+    await connection.call(msgspec.structs.replace(call, undo=lambda _request, _reply: [unlock]))
+    return lock
+
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _method(
+    build: Callable[P, Call[T]],
+) -> Callable[Concatenate[AsyncMethods, P], Coroutine[Any, Any, T]]:
+    """Return a method that sends the call and returns its result."""
+
+    async def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.call(build(*args, **kwargs))
+
+    return method
+
+
+def _iterator(
+    build: Callable[P, PagedCall[T]],
+) -> Callable[Concatenate[AsyncMethods, P], AsyncIterator[T]]:
+    """Return a method that gives what a scan finds, a page in memory at a time."""
+
+    def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        return _PagedEntries(self, build(*args, **kwargs))
+
+    return method
+
+
+def _listener(
+    build: Callable[P, Call[Page[Entry]]],
+) -> Callable[Concatenate[AsyncMethods, P], Listener]:
+    """Return a method that gives the changes that a call asks for."""
+
+    def method(self: AsyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> Listener:
+        return self._listen_to(build(*args, **kwargs))
+
+    return wrap(method, build, "listen", "Listener")
+
+
+class AsyncMethods(CallMethods, AsyncCaller):
+    """Methods of ``Client``, for any object that can send a call."""
+
+    _claims: LockClaims
+    connection: AsyncConnection
+
+    @abstractmethod
+    def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
+        """Return the changes that a call asks for."""
+
+    listen = _listener(calls.listening)
+    """Listen to changes of a key, a prefix, a range or an expression."""
+
+    @contextlib.asynccontextmanager
+    async def locked(
+        self,
+        key: str | bytes,
+        *,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - of the lock
+        renew: bool = False,
+    ) -> AsyncIterator[Lock]:
+        length_us = lock_length_us(timeout, renew=renew)
+        with self._claims.hold(key):
+            lock = await lock_for_block(self.connection, key, length_us)
+            async with lock.hold(renew=renew):
+                yield lock
+
+
+class _PagedEntries(Generic[T]):
+    """Iterates over what a scan finds: the pages one after the other, one in memory."""
+
+    def __init__(self, client: AsyncMethods, scan: PagedCall[T]) -> None:
+        self._client = client
+        self._scan = scan
+        self._call: Call[Page[T]] | None = scan.first
+        self._page: deque[T] = deque()
+
+    def __aiter__(self) -> _PagedEntries[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._page:
+            if self._call is None:
+                await anyio.lowlevel.checkpoint()
+                raise StopAsyncIteration
+            page = await self._client.call(self._call)
+            self._call = None if page.cursor is None else self._scan.following(page.cursor)
+            self._page.extend(page.entries)
+        return self._page.popleft()
+
+
+add_methods(AsyncMethods, _method, _iterator, "AsyncIterator")
 
 
 class Client(AsyncMethods):

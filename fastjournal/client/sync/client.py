@@ -1,28 +1,41 @@
-"""``SyncClient``: blocking sockets, the standard library only."""
+"""``SyncClient``: blocking sockets, the standard library only.
+
+Its methods are all that ``core.calls`` describes, and those of more than one call. A thread renews
+the lock of a ``locked`` block while the body runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from fastjournal.client.core import calls
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.calls.described_methods import with_arguments_of
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.described_methods import (
+    Caller,
+    add_methods,
+    with_arguments_of,
+    wrap,
+)
 from fastjournal.client.core.client_credentials import Tls, make_credentials
-from fastjournal.client.core.held_lease import LockClaims
-from fastjournal.client.core.pipeline import raw, several
+from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
+from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
 from fastjournal.client.sync.dialer import Dialer
-from fastjournal.client.sync.methods import SyncMethods
+from fastjournal.client.sync.jobs import LeaseKeeper, SyncKeptLease
 from fastjournal.client.sync.sockets import StopSignal
-from fastjournal.errors import RefusedError
+from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
-from fastjournal.times import Duration
+from fastjournal.times import Duration, to_timedelta
 
 if TYPE_CHECKING:
     from random import Random
@@ -31,7 +44,130 @@ if TYPE_CHECKING:
     from fastjournal.client.sync.listen import SyncListener
     from fastjournal.client.sync.waiting import SyncWaiting
 
+
+class SyncLock(HeldLock, SyncKeptLease):
+    """Lock of a ``locked`` block: ``lost`` is set once it is lost, and ``loss`` says why."""
+
+    def __init__(
+        self, connection: SyncConnection, key: str | bytes, length_us: int, *, renew: bool
+    ) -> None:
+        super().__init__(key, length_us, connection.dialer.now_s())
+        connection.call(calls.lock(key, timeout=to_timedelta(length_us)))
+        self._keep_by(connection, LeaseKeeper([self]) if renew else None)
+
+    def _exchange_renewal(self, renewal: Call[None]) -> None:
+        # in the turn of this thread: the lock is that of the client's own connection
+        self._connection.exchange(*single(renewal), end_s=self._lease_ends_s)
+
+    def __enter__(self) -> SyncLock:
+        if self._keeper is not None:
+            self._keeper.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._end()
+            return
+        with contextlib.suppress(FastjournalError):
+            self._end()
+
+    def _end(self) -> None:
+        """Stop the renewal, then unlock.
+
+        Raises:
+            LockLostError: The lock was lost before.
+        """
+        if self._keeper is not None:
+            self._keeper.end()
+        # A renewal that is under way is seen through: it must not come behind the UNLOCK.
+        with self._mutex:
+            self.finished = True
+            if self.loss is not None:
+                raise self._error() from self.loss
+            self._note_lateness(self._now_s())
+            try:
+                self._connection.call(calls.unlock(self.key))
+            except FastjournalError as error:
+                self._end_failed(error, self._now_s())
+                raise
+
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[SyncMethods, P], T]:
+    """Return a method that sends the call and returns its result."""
+
+    def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.call(build(*args, **kwargs))
+
+    return method
+
+
+def _iterator(
+    build: Callable[P, PagedCall[T]],
+) -> Callable[Concatenate[SyncMethods, P], Iterator[T]]:
+    """Return a method that gives what a scan finds, a page in memory at a time."""
+
+    def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self.entries_of(build(*args, **kwargs))
+
+    return method
+
+
+def _listener(
+    build: Callable[P, Call[Page[Entry]]],
+) -> Callable[Concatenate[SyncMethods, P], SyncListener]:
+    """Return a method that gives the changes that a call asks for."""
+
+    def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> SyncListener:
+        return self._listen_to(build(*args, **kwargs))
+
+    return wrap(method, build, "listen", "SyncListener")
+
+
+class SyncMethods(CallMethods, Caller):
+    """Methods of ``SyncClient``, for any object that can send a call."""
+
+    _claims: LockClaims
+    connection: SyncConnection
+
+    @abstractmethod
+    def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
+        """Return the changes that a call asks for."""
+
+    listen = _listener(calls.listening)
+    """Listen to changes of a key, a prefix, a range or an expression."""
+
+    def entries_of(self, scan: PagedCall[T]) -> Iterator[T]:
+        """Iterate over the entries of a scan, with one page in memory."""
+        call: Call[Page[T]] | None = scan.first
+        while call is not None:
+            page = self.call(call)
+            call = None if page.cursor is None else scan.following(page.cursor)
+            yield from page
+
+    @contextlib.contextmanager
+    def locked(
+        self, key: str | bytes, *, timeout: Duration | None = None, renew: bool = False
+    ) -> Iterator[SyncLock]:
+        length_us = lock_length_us(timeout, renew=renew)
+        from fastjournal.client.sync.client import SyncLock  # noqa: PLC0415 - not for a request
+
+        with (
+            self._claims.hold(key),
+            SyncLock(self.connection, key, length_us, renew=renew) as lock,
+        ):
+            yield lock
+
+
+add_methods(SyncMethods, _method, _iterator, "Iterator")
 
 
 class SyncClient(SyncMethods):
