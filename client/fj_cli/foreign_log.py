@@ -14,9 +14,9 @@ from fastjournal.foreign.journal_stat import journal_files
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
 from fastjournal.limits import VALUE_BYTES_MAX
 from fj_cli.output import (
+    bytes_field,
     counted,
     note,
-    put_bytes,
     show_bytes,
     wants_json,
     write_json,
@@ -92,7 +92,7 @@ def _json_fields(name: str, record: ForeignRecord) -> dict[str, Any]:
     values = record.fields if record.value is None else record.fields | {"value": record.value}
     for key, value in values.items():
         if isinstance(value, bytes):
-            put_bytes(fields, key, value)
+            fields |= bytes_field(key, value)
         else:
             fields[key] = value
     return fields

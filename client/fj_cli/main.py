@@ -19,7 +19,7 @@ from fastjournal.errors import (
 )
 from fastjournal.program import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
-from fj_cli.output import note, put_bytes
+from fj_cli.output import bytes_field, note
 from fj_cli.shared_options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 from fj_cli.text import json_text
 
@@ -108,7 +108,7 @@ def _write_error(error: FastjournalError, exit_code: int) -> None:
     """Write an error as a JSON object on standard error."""
     fields: dict[str, object] = {"error": error.code, "message": error.message, "hint": error.hint}
     if error.key is not None:
-        put_bytes(fields, "key", error.key)
+        fields |= bytes_field("key", error.key)
     if error.address is not None:
         fields["address"] = error.address
     note(json_text(fields | {"exit_code": exit_code}, ascii_only=True))

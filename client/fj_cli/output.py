@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from fastjournal.client import SyncClient
     from fastjournal.client.core.results import Entry
 
+T = TypeVar("T")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
 _CELL_CHARACTERS = 72
 _READER_S = 1.0
 """How long to wait for the reader of a pipe; one that works while it reads goes on alone."""
@@ -62,6 +65,69 @@ def json_line(fields: Mapping[str, Any]) -> str:
 def write_line(text: str) -> None:
     """Write a line for people; what could disturb a terminal is escaped."""
     _write(safe_text(text))
+
+
+def write_result(
+    as_json: bool | None,
+    fields: Mapping[str, Any],
+    text: str,
+    write_text: Callable[[str], None] | None = None,
+) -> None:
+    """Write a result: as JSON, or as a line for people.
+
+    Args:
+        as_json: JSON or a line, as the option says.
+        fields: The JSON object.
+        text: The line.
+        write_text: Writes the line; None: ``write_line``.
+    """
+    if wants_json(as_json):
+        write_json(fields)
+    else:
+        (write_text or write_line)(text)
+
+
+def write_each(
+    found: Iterable[T],
+    as_json: bool | None,
+    *,
+    fields: Callable[[T], Mapping[str, Any]],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[str]],
+    title: str | None = None,
+) -> None:
+    """Write things as JSON, an object a line, or as one table.
+
+    Args:
+        found: The things.
+        as_json: JSON or a table, as the option says.
+        fields: Makes the JSON object of one.
+        columns: Names of the columns of the table.
+        row: Makes the row of one.
+        title: Title of the table.
+    """
+    if wants_json(as_json):
+        for one in found:
+            write_json(fields(one))
+    else:
+        write_table(title, columns, map(row, found))
+
+
+def finding_fields(kind: str, file: str, offset: int, size: int, message: str) -> dict[str, Any]:
+    """Return a finding about a file as a JSON object."""
+    return {"kind": kind, "file": file, "offset": offset, "bytes": size, "message": message}
+
+
+def write_findings(found: list[dict[str, Any]], as_json: bool | None, *columns: str) -> None:
+    """Write findings, each with fields for these columns behind its own; nothing if none is."""
+    if found:
+        write_each(
+            found,
+            as_json,
+            fields=dict,
+            columns=("what", "file", "offset", "bytes", "finding", *columns),
+            row=lambda fields: ["" if cell is None else str(cell) for cell in fields.values()],
+        )
 
 
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -183,12 +249,12 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def put_bytes(fields: dict[str, Any], name: str, data: bytes) -> None:
-    """Add bytes to a JSON object: as text, or in base64 under the name with ``_b64``."""
+def bytes_field(name: str, data: bytes) -> dict[str, Any]:
+    """Return a JSON object of bytes: as text, or in base64 under the name with ``_b64``."""
     try:
-        fields[name] = data.decode()
+        return {name: data.decode()}
     except UnicodeDecodeError:
-        fields[name + "_b64"] = base64.b64encode(data).decode()
+        return {f"{name}_b64": base64.b64encode(data).decode()}
 
 
 def show_bytes(data: bytes, characters: int | None = None) -> str:
@@ -202,24 +268,20 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
     An entry that was found by its URI has its journal key under ``key`` all the same.
     """
-    fields: dict[str, Any] = {}
     key, uri = entry.key, entry.second_key
     if parse_journal_key(key) is None and parse_journal_key(uri) is not None:
         key, uri = uri, key
-    put_bytes(fields, "key", key)
+    fields = bytes_field("key", key)
     if uri:
-        put_bytes(fields, "uri", uri)
+        fields |= bytes_field("uri", uri)
     parts = parse_journal_key(key)
     if parts is not None:
-        put_bytes(fields, "domain", parts.domain)
+        fields |= bytes_field("domain", parts.domain)
         fields |= {"priority": parts.priority, "not_before_us": parts.not_before_us}
-        put_bytes(fields, "id", parts.id)
+        fields |= bytes_field("id", parts.id)
     fields["type"] = type_name(entry.value_type)
     value = plain_value(entry)
-    if isinstance(value, bytes):
-        put_bytes(fields, "value", value)
-    else:
-        fields["value"] = value
+    fields |= bytes_field("value", value) if isinstance(value, bytes) else {"value": value}
     if entry.token is not None:
         fields["token"] = entry.token
     if entry.meta is not None:
@@ -334,24 +396,20 @@ def note_nothing_due(next_at_us: int | None) -> None:
 
 def write_jobs(entries: Iterable[Entry], title: str | None, as_json: bool | None) -> None:
     """Write journal entries, as JSON or as a table under a title."""
-    if wants_json(as_json):
-        for entry in entries:
-            write_json(entry_fields(entry))
-        return
-    rows = [
-        (
+    write_each(
+        entries,
+        as_json,
+        fields=entry_fields,
+        columns=("key", "URI", "attempts", "value"),
+        row=lambda entry: [
             show_bytes(entry.key),
             show_bytes(entry.uri),
             "" if entry.meta is None else str(entry.meta.attempts),
             show_value(entry),
-        )
-        for entry in entries
-    ]
-    write_table(title, ("key", "URI", "attempts", "value"), rows)
+        ],
+        title=title,
+    )
 
-
-T = TypeVar("T")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TABLE_ROWS = 1000
 """Rows of a table: a longer list becomes several, so that a terminal shows the first at once."""
@@ -393,24 +451,13 @@ def write_list(
         row: Makes the row of one.
     """
     shown = islice(found, limit) if limit else found
-    if wants_json(as_json):
-        for one in shown:
-            write_json(fields(one))
-    else:
-        _write_tables(shown, columns, row)
+    parts: Iterable[Iterable[T]] = (shown,)
+    if not wants_json(as_json):
+        parts = iter(lambda: list(islice(shown, TABLE_ROWS)), [])
+    for part in parts:
+        write_each(part, as_json, fields=fields, columns=columns, row=row)
     if limit and next(found, None) is not None:
         note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
-
-
-def _write_tables(
-    shown: Iterator[T], columns: Sequence[str], row: Callable[[T], list[str]]
-) -> None:
-    while True:
-        rows = [row(one) for one in islice(shown, TABLE_ROWS)]
-        if rows:
-            write_table(None, columns, rows)
-        if len(rows) < TABLE_ROWS:
-            return
 
 
 def confirm(question: str, consequence: str) -> None:

@@ -16,7 +16,7 @@ from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.time_texts import format_instant
-from fj_cli.output import put_bytes, show_bytes
+from fj_cli.output import bytes_field, show_bytes
 
 
 def segments_in(disk: OsDisk, directory: str) -> list[int]:
@@ -109,14 +109,14 @@ def record_line(record: Record) -> str:
 
 def _put_content(fields: dict[str, Any], name: str, data: bytes, record: Record) -> None:
     if not is_ours(data):
-        put_bytes(fields, name, data)
+        fields |= bytes_field(name, data)
         return
     try:
         content = unpack_content(record)
         assert content is not None
     except LogCorruptError as error:
         fields[f"{name}_error"] = error.message
-        put_bytes(fields, name, data)
+        fields |= bytes_field(name, data)
         return
     kind = _KINDS.get(type(content), "operation")
     decoded = {"op": tag_of(content)} if kind == "operation" else {}
@@ -129,11 +129,11 @@ def _readable(content: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, bytes) and name in _IN_HEX:
             fields[name] = value.hex()
         elif isinstance(value, bytes):
-            put_bytes(fields, name, value)
+            fields |= bytes_field(name, value)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 if isinstance(item, bytes):
-                    put_bytes(fields, f"{name}.{index}", item)
+                    fields |= bytes_field(f"{name}.{index}", item)
                 else:
                     fields[f"{name}.{index}"] = item
         else:

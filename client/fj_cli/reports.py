@@ -16,7 +16,7 @@ import msgspec
 from fastjournal.client.core.results import Entry
 from fastjournal.stderr_queue import QueuedStderr, lines_dropped
 from fastjournal.time_texts import format_duration
-from fj_cli.output import note, put_bytes, show_bytes
+from fj_cli.output import bytes_field, note, show_bytes
 from fj_cli.text import json_text, safe_text
 
 
@@ -69,7 +69,7 @@ class Reports:
         self._counts[outcome.ended] += 1
         if self._as_json:
             fields: dict[str, Any] = {"result": outcome.ended}
-            put_bytes(fields, "key", entry.key)
+            fields |= bytes_field("key", entry.key)
             fields |= {
                 "exit_code": outcome.exit_code,
                 "delay_us": outcome.delay_us,

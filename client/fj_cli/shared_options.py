@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fastjournal.errors import BadRequestError, FastjournalError
+from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.time_texts import parse_duration, parse_instant
 from fastjournal.times import check_instant, to_datetime
@@ -193,6 +194,11 @@ b64_option = click.option(
 )
 
 
+def on_daemon(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that asks the daemon and has JSON output; pass the context."""
+    return b64_option(json_option(server_option(click.pass_context(command))))
+
+
 def refuse_options(ctx: click.Context, argv: Sequence[str], behind: str, also: str = "") -> None:
     """Refuse a command to run that begins with an option, which was meant for fj-cli.
 
@@ -284,3 +290,18 @@ def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> 
         return []  # whoever presses Tab wants no sentence in the middle of the line
     shown = [name.decode("utf-8", "replace") for name in names]
     return [name for name in shown if shlex.quote(name) == name and name[:1] != "-"]
+
+
+# --- parameters of several commands ---------------------------------------------------------------
+
+domain_argument = click.argument("domain", type=NAME, shell_complete=complete_domain)
+directory_argument = click.argument(
+    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
+)
+priority_option = click.option(
+    "--priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    default=PRIORITY_DEFAULT,
+    show_default=True,
+    help="0 runs first.",
+)

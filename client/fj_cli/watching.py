@@ -20,7 +20,7 @@ from fastjournal.client import Change, ChangeKind, Client, Entry
 from fastjournal.clock import SystemClock
 from fastjournal.errors import FastjournalError
 from fastjournal.time_texts import format_stamp
-from fj_cli.output import entry_fields, json_line, note, put_bytes, show_bytes, show_value
+from fj_cli.output import bytes_field, entry_fields, json_line, note, show_bytes, show_value
 
 
 async def watch(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def change_json(change: Change, now_us: int) -> str:
     if change.kind is ChangeKind.SET:
         fields |= entry_fields(_entry(change))
     elif change.kind is not ChangeKind.MISSED:
-        put_bytes(fields, "key", change.key)
+        fields |= bytes_field("key", change.key)
     return json_line(fields)
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from fastjournal.client.core.results import Entry
 from fastjournal.client.core.stats import DaemonStats, DomainStats
 from fastjournal.protocol import Meta, State, ValueType
-from fj_cli.output import entry_fields, put_bytes, show_field, write_table
+from fj_cli.output import bytes_field, entry_fields, show_field, write_table
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import NAME
 from fj_cli.text import json_text, lay_out
@@ -38,9 +38,7 @@ from fj_cli.top_screen import FIRST_PART, PART, DomainRounds, Rates, Sample, Scr
 def test_bytes_are_text_where_they_are_utf_8_and_else_base64(
     data: bytes, fields: dict[str, Any]
 ) -> None:
-    found: dict[str, Any] = {}
-    put_bytes(found, "value", data)
-    assert found == fields
+    assert bytes_field("value", data) == fields
 
 
 def test_argument_that_is_not_utf_8_keeps_its_bytes() -> None:

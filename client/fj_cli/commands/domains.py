@@ -6,22 +6,24 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from fastjournal.clock import SystemClock
 from fastjournal.limits import PAIRS_MAX
 from fastjournal.time_texts import format_relative
 from fj_cli.output import (
+    bytes_field,
     confirm,
     limit_option,
     note,
     page_size,
-    put_bytes,
     show_bytes,
     show_field,
     wants_json,
     write_fields,
     write_json,
     write_list,
+    write_result,
 )
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import (
@@ -29,11 +31,10 @@ from fj_cli.shared_options import (
     DURATION,
     NAME,
     NOTHING_TO_DO,
-    b64_option,
     complete_domain,
-    json_option,
+    domain_argument,
+    on_daemon,
     open_client,
-    server_option,
 )
 from fj_cli.text import to_duration_or_none
 
@@ -49,10 +50,7 @@ COLUMNS = (
 @click.command("domains")
 @click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
 @limit_option("Domains")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def domains_command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None) -> None:
     """List the domains, or those that begin with PREFIX, in byte order, with their counts.
 
@@ -65,37 +63,24 @@ def domains_command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool
 
 
 def _fields(stats: DomainStats) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    put_bytes(fields, "domain", stats.name)
-    for name in stats.__struct_fields__:
-        if name != "name":
-            fields[name] = getattr(stats, name)
-    return fields
+    counts = msgspec.structs.asdict(stats)
+    return bytes_field("domain", counts.pop("name")) | counts
 
 
 def _row(stats: DomainStats) -> list[str]:
     counts = (stats.due, stats.delayed, stats.worked_on, stats.buried)
-    optional = {
-        "oldest_due_us": stats.oldest_due_us,
-        "paused_until_us": stats.paused_until_us,
-        "interval_us": stats.interval_us,
-        "jobs_max": stats.jobs_max,
-    }
-    return [
-        show_bytes(stats.name),
-        *(f"{count:,}" for count in counts),
-        *(_show(name, number) if number else "" for name, number in optional.items()),
-    ]
-
-
-def _show(name: str, number: int) -> str:
-    if name == "paused_until_us":
-        return format_relative(number, SystemClock().now_us())
-    return show_field(name, number)
+    optional = {name: getattr(stats, name) for name in ("oldest_due_us", "interval_us", "jobs_max")}
+    oldest, interval, jobs = (
+        show_field(name, number) if number else "" for name, number in optional.items()
+    )
+    paused_us = stats.paused_until_us
+    paused = format_relative(paused_us, SystemClock().now_us()) if paused_us else ""
+    counted = (f"{count:,}" for count in counts)
+    return [show_bytes(stats.name), *counted, oldest, paused, interval, jobs]
 
 
 @click.command("limit")
-@click.argument("domain", type=NAME, shell_complete=complete_domain)
+@domain_argument
 @click.option("--interval", "interval_us", type=DURATION, help="Least time between two deliveries.")
 @click.option(
     "--jobs", type=click.IntRange(min=0), metavar="N", help="Most entries leased at once."
@@ -106,10 +91,7 @@ def _show(name: str, number: int) -> str:
 @click.option(
     "--attempts", type=click.IntRange(min=0), metavar="N", help="Failed attempts until buried."
 )
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def limit_command(
     ctx: click.Context, /, domain: bytes, as_json: bool | None, **given: int | None
 ) -> None:
@@ -136,9 +118,7 @@ def limit_command(
         "attempts": stats.attempts_max,
     }
     if wants_json(as_json):
-        named: dict[str, object] = {}
-        put_bytes(named, "domain", domain)
-        write_json(named | fields)
+        write_json(bytes_field("domain", domain) | fields)
         return
     shown = [
         (name.removesuffix("_us"), show_field(name, value) if value else "no limit")
@@ -148,12 +128,9 @@ def limit_command(
 
 
 @click.command("purge")
-@click.argument("domain", type=NAME, shell_complete=complete_domain)
+@domain_argument
 @click.option("--yes", is_flag=True, help="Do not ask first; then the right write is enough.")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def purge_command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) -> int:
     """Delete all entries of DOMAIN that nobody works on: waiting, delayed and buried ones.
 
@@ -167,10 +144,7 @@ def purge_command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | 
         while there != 0 and (number := client.purge(domain, count=PAIRS_MAX)):
             purged += number
             bar.update(purged, None if there is None else max(there, purged))
-    if wants_json(as_json):
-        write_json({"purged": purged})
-    else:
-        note(f"{purged} purged")
+    write_result(as_json, {"purged": purged}, f"{purged} purged", note)
     return DONE if purged else NOTHING_TO_DO
 
 
@@ -193,10 +167,7 @@ def _confirm(stats: DomainStats, domain: bytes) -> int:
 )
 @click.option("--count", type=click.IntRange(1), help="At most that many.  [default: 1]")
 @click.option("--all", "everything", is_flag=True, help="All that are buried there now.")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def kick_command(
     ctx: click.Context,
     key: bytes | None,
@@ -229,10 +200,7 @@ def kick_command(
             if everything:
                 count = client.domain_stats(domain).buried
             kicked = _kick_domain(client, domain, 1 if count is None else count)
-    if wants_json(as_json):
-        write_json({"kicked": kicked})
-    else:
-        note(f"{kicked} kicked")
+    write_result(as_json, {"kicked": kicked}, f"{kicked} kicked", note)
     return DONE if kicked else NOTHING_TO_DO
 
 

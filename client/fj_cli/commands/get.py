@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fj_cli.output import (
+    bytes_field,
     entry_fields,
     limit_option,
     page_size,
-    put_bytes,
     released_unless_written,
     show_bytes,
     show_field,
@@ -28,10 +28,8 @@ from fj_cli.shared_options import (
     DURATION,
     EXPIRY,
     NAME,
-    b64_option,
-    json_option,
+    on_daemon,
     open_client,
-    server_option,
     to_expiry,
 )
 from fj_cli.text import to_duration_or_none
@@ -48,10 +46,7 @@ if TYPE_CHECKING:
     "--lease", type=DURATION, help="Lease the entry for that long, due or not; prints the token."
 )
 @click.option("--expires", type=EXPIRY, help="Set its expiry to this instant; never: remove it.")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def get_command(
     ctx: click.Context,
     key: bytes,
@@ -113,10 +108,7 @@ def _write(entry: Entry, *, probe: bool, as_json: bool | None) -> None:
 @click.option("--data", is_flag=True, help="Show the values too.")
 @click.option("--meta", is_flag=True, help="Show states and times too.")
 @limit_option("Keys")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def list_command(
     ctx: click.Context,
     prefix: bytes | None,
@@ -169,8 +161,7 @@ def _find(
 
 def _fields(entry: Entry, data: bool) -> dict[str, Any]:
     """Return the JSON object: that of get, and the key under which the entry was found."""
-    fields: dict[str, Any] = {}
-    put_bytes(fields, "found", entry.key)
+    fields = bytes_field("found", entry.key)
     fields |= entry_fields(entry)
     if not data:
         fields.pop("value", None)

@@ -15,9 +15,9 @@ import msgspec
 from fastjournal.errors import BadRequestError
 from fj_cli.cli import LazyGroup
 from fj_cli.output import (
+    bytes_field,
     counted,
     note,
-    put_bytes,
     show_bytes,
     wants_json,
     write_json,
@@ -173,7 +173,7 @@ def _json_fields(row: dict[str, Any]) -> dict[str, Any]:
     domain = row.pop("domain")
     if domain is not None:
         del fields["domain"]
-        put_bytes(fields, "domain", domain)
+        fields |= bytes_field("domain", domain)
     return fields | row
 
 

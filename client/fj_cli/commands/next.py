@@ -18,14 +18,12 @@ from fj_cli.shared_options import (
     NAME,
     NOTHING_TO_DO,
     IntParamType,
-    b64_option,
     complete_domain,
-    json_option,
     lease_option,
+    on_daemon,
     open_client,
     ours_among,
     refuse_options,
-    server_option,
 )
 from fj_cli.text import FOREVER_US, to_duration_or_none, to_wait
 
@@ -125,10 +123,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     show_default=True,
     help="From SIGTERM to SIGKILL for a CMD that is ended.",
 )
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def next_command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
     """Lease what is due in DOMAIN, or in any domain in turns, and print it.
 
@@ -275,10 +270,7 @@ COUNT_MAX = 500
 @click.option(
     "--lease", type=DURATION, default=LEASE, show_default=True, help="As given to 'next'."
 )
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def peek_command(
     ctx: click.Context, domain: bytes, count: int, lease: int, as_json: bool | None
 ) -> int:

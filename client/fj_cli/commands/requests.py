@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,12 +20,17 @@ from fastjournal.errors import ConfigError
 from fastjournal.limits import PAIRS_MAX
 from fastjournal.time_texts import format_when
 from fj_cli.examples import with_examples
-from fj_cli.output import put_bytes, released_unless_written, wants_json, write_json, write_line
+from fj_cli.output import (
+    bytes_field,
+    released_unless_written,
+    write_line,
+    write_result,
+)
 from fj_cli.shared_options import (
     DURATION,
     NAME,
     b64_option,
-    complete_domain,
+    domain_argument,
     json_option,
     open_client,
     plain_option,
@@ -38,25 +43,12 @@ if TYPE_CHECKING:
 
 _KEY = click.argument("key", type=NAME)
 _NEW_KEY = click.argument("new_key", type=NAME)
-_DOMAIN = click.argument("domain", type=NAME, shell_complete=complete_domain)
 _DURATION = click.argument("duration", type=DURATION)
 _IF_TOKEN = click.option("--token", type=click.IntRange(0), help="Only if this is its lease token.")
 
 
-class _Answer(NamedTuple):
-    """Output of a request."""
-
-    as_json: bool | None
-    """JSON or a line, as the option says."""
-    fields: dict[str, Any]
-    line: str
-
-    def write(self) -> None:
-        """Write the fields or the line."""
-        if wants_json(self.as_json):
-            write_json(self.fields)
-        else:
-            write_line(self.line)
+_Answer = tuple[bool | None, dict[str, Any], str]
+"""Arguments of ``write_result``."""
 
 
 def _request(
@@ -79,7 +71,7 @@ def _request(
             with open_client(ctx) as client:
                 answer = call(client, **given)
             if answer is not None:
-                answer.write()
+                write_result(*answer)
 
         declared: Any = click.pass_context(run)
         for parameter in reversed((*parameters, server_option)):
@@ -89,18 +81,11 @@ def _request(
     return declare
 
 
-def _named(key: bytes, **fields: Any) -> dict[str, Any]:
-    """Return a JSON object about a key."""
-    named: dict[str, Any] = {}
-    put_bytes(named, "key", key)
-    return named | fields
-
-
 @_request("not", _KEY, b64_option, json_option)
 def not_command(client: SyncClient, key: bytes, as_json: bool | None) -> _Answer:
     """Flip the boolean under KEY, and print what it is now."""
     value = client.flip(key).decoded()
-    return _Answer(as_json, _named(key, value=value), "true" if value else "false")
+    return as_json, bytes_field("key", key) | {"value": value}, "true" if value else "false"
 
 
 @_request("truncate", _KEY, click.argument("size", type=click.IntRange(0, 2**63 - 1)), b64_option)
@@ -150,10 +135,10 @@ def touch_command(
     renewed = client.touch(key, token, ttl=to_duration(duration))
     if renewed is None:
         return
-    fields = _named(key, token=renewed, worked_on_until_us=renewed)
+    fields = bytes_field("key", key) | {"token": renewed, "worked_on_until_us": renewed}
     until = format_when(renewed, SystemClock().now_us())
     with released_unless_written(client, [(key, renewed)]):
-        _Answer(as_json, fields, f"leased until {until}, token {renewed}").write()
+        write_result(as_json, fields, f"leased until {until}, token {renewed}")
 
 
 @_request(
@@ -204,7 +189,7 @@ def bury_command(
         client.bury(key, token, reason=reason)
 
 
-@_request("pause", _DOMAIN, _DURATION, b64_option)
+@_request("pause", domain_argument, _DURATION, b64_option)
 def pause_command(client: SyncClient, domain: bytes, duration: int) -> None:
     """Pause DOMAIN: deliver no entry of it for DURATION; 0 is 'fj-cli resume'.
 
@@ -213,7 +198,7 @@ def pause_command(client: SyncClient, domain: bytes, duration: int) -> None:
     client.pause(domain, to_duration(duration))
 
 
-@_request("resume", _DOMAIN, b64_option)
+@_request("resume", domain_argument, b64_option)
 def resume_command(client: SyncClient, domain: bytes) -> None:
     """End the pause of DOMAIN, if there is one."""
     client.resume(domain)
@@ -232,7 +217,7 @@ def resume_command(client: SyncClient, domain: bytes) -> None:
 def snapshot_command(client: SyncClient, keep: int | None, as_json: bool | None) -> _Answer:
     """Have the daemon take a snapshot of its log; prints the path on the daemon's machine."""
     path = client.snapshot(keep=keep)
-    return _Answer(as_json, {"path": path}, path)
+    return as_json, {"path": path}, path
 
 
 @click.group("token")

@@ -10,22 +10,20 @@ import click
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import default_id, journal_key_of, looks_like_journal_key, parse_journal_key
-from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.program import open_input
-from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.output import bytes_field, show_bytes, write_result
 from fj_cli.shared_options import (
     DURATION,
     EXPIRY,
     INSTANT,
     NAME,
     NumberParamType,
-    b64_option,
     check_empty,
     complete_domain,
-    json_option,
+    on_daemon,
     open_client,
     plain_option,
-    server_option,
+    priority_option,
     to_expiry,
 )
 from fj_cli.text import to_duration_or_none
@@ -49,13 +47,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @click.option(
     "--uri", type=NAME, help="Resource of the work: one entry of a URI waits, the newest."
 )
-@click.option(
-    "--priority",
-    type=click.IntRange(0, PRIORITY_MAX),
-    default=PRIORITY_DEFAULT,
-    show_default=True,
-    help="0 runs first.",
-)
+@priority_option
 @click.option(
     "--not-before",
     type=INSTANT,
@@ -73,10 +65,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
     type=click.Choice(["buffer", "string", "integer", "float", "boolean", "void"]),
     help="[default: string for an argument, buffer for standard input]",
 )
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Set KEY to VALUE, or with --domain or --uri add work to a domain; prints the key.
 
@@ -116,12 +105,8 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
             timestamp_us=timestamp,
             plain=options["plain"],
         )
-    if wants_json(options["as_json"]):
-        fields: dict[str, Any] = {}
-        put_bytes(fields, "key", key)
-        write_json(fields | {"timestamp_us": timestamp})
-    else:
-        write_line(show_bytes(key))
+    fields = bytes_field("key", key) | {"timestamp_us": timestamp}
+    write_result(options["as_json"], fields, show_bytes(key))
 
 
 def _split(
@@ -208,10 +193,7 @@ class Amount(NumberParamType):
 @click.argument("amount", type=Amount(), default="1")
 @click.option("--create", is_flag=True, help="Begin at 0 where there is no entry.")
 @plain_option
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def add_command(
     ctx: click.Context,
     key: bytes,
@@ -229,9 +211,4 @@ def add_command(
     missing = {"not-found": "--create begins at 0 where there is no entry"}
     with hints(missing), open_client(ctx) as client:
         value = client.add(key, amount, create=create, plain=plain).decoded()
-    if wants_json(as_json):
-        fields: dict[str, object] = {}
-        put_bytes(fields, "key", key)
-        write_json(fields | {"value": value})
-    else:
-        write_line(str(value))
+    write_result(as_json, bytes_field("key", key) | {"value": value}, str(value))

@@ -18,7 +18,7 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.time_texts import format_duration, format_when
 from fj_cli.cli import LazyGroup
 from fj_cli.output import note, wants_json, write_fields, write_json, write_line, write_table
-from fj_cli.shared_options import DONE, DURATION, IO_FAILED, json_option
+from fj_cli.shared_options import DONE, DURATION, IO_FAILED, directory_argument, json_option
 from fj_cli.text import safe_text
 
 if TYPE_CHECKING:
@@ -42,11 +42,7 @@ _DROP_INS_SHOWN = 10
 
 
 @click.command("status")
-@click.argument(
-    "directory",
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=str),
-)
+@directory_argument
 @click.option("--watch", is_flag=True, help="Show what the forwarder does, live; reads no slots.")
 @click.option(
     "--interval", type=DURATION, default="1s", show_default=True, help="Time between two looks."

@@ -16,18 +16,19 @@ from fastjournal.errors import ProtocolError, SpoolFailedError
 from fastjournal.time_texts import format_when
 from fj_cli.cli import LazyGroup
 from fj_cli.output import (
+    bytes_field,
     confirm,
     counted,
     note,
-    put_bytes,
     show_bytes,
     wants_json,
+    write_each,
     write_fields,
     write_json,
     write_line,
-    write_table,
+    write_result,
 )
-from fj_cli.shared_options import DONE, NOTHING_TO_DO, REFUSED, json_option
+from fj_cli.shared_options import DONE, NOTHING_TO_DO, REFUSED, directory_argument, json_option
 
 if TYPE_CHECKING:
     from fastjournal.protocol import Request
@@ -48,10 +49,6 @@ def spool_dead_command() -> None:
 
 NO_REASON = "unknown"
 """Stands for the code of a piece without a readable reason."""
-
-spool_argument = click.argument(
-    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
-)
 
 
 class Selection(NamedTuple):
@@ -95,7 +92,7 @@ def selecting(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--all", "all_", is_flag=True, help="All pieces."),
         click.option("--reason", metavar="CODE", help="All pieces with this code."),
         click.argument("names", nargs=-1, metavar="[NAME]..."),
-        spool_argument,
+        directory_argument,
     ):
         declared = declare(declared)
     return declared
@@ -139,23 +136,20 @@ def request_of(dead: DeadDirectory, piece: DeadPiece) -> Request | None:
 
 def fields_of(dead: DeadDirectory, piece: DeadPiece) -> dict[str, Any]:
     """Return a piece as JSON has it, with key and URI of its request."""
-    fields: dict[str, Any] = {"name": piece.name}
-    if piece.reason is not None:
-        fields |= msgspec.structs.asdict(piece.reason)
-    else:
-        fields |= {"code": NO_REASON}
+    why = {"code": NO_REASON} if piece.reason is None else msgspec.structs.asdict(piece.reason)
+    fields = {"name": piece.name, **why}
     request = request_of(dead, piece)
     if request is not None:
         fields["function"] = request.function
         fields["timestamp_us"] = request.timestamp
-        put_bytes(fields, "key", request.key)
+        fields |= bytes_field("key", request.key)
         if request.second_key is not None:
-            put_bytes(fields, "uri", request.second_key)
+            fields |= bytes_field("uri", request.second_key)
     return fields
 
 
 @click.command("list")
-@spool_argument
+@directory_argument
 @click.option("--reason", metavar="CODE", help="Only pieces with this code.")
 @json_option
 def spool_dead_list_command(directory: str, reason: str | None, as_json: bool | None) -> int:
@@ -167,21 +161,24 @@ def spool_dead_list_command(directory: str, reason: str | None, as_json: bool | 
 
     dead = DeadDirectory(directory)
     pieces = [piece for piece in dead.list() if reason is None or code_of(piece) == reason]
-    if wants_json(as_json):
-        for piece in pieces:
-            write_json(fields_of(dead, piece))
-    else:
-        now_us = SystemClock().now_us()
-        rows = []
-        for piece in pieces:
-            why, request = piece.reason, request_of(dead, piece)
-            about = b"" if request is None else request.second_key or request.key
-            put = "" if why is None else format_when(why.put_us, now_us)
-            size = "" if why is None else f"{why.bytes:,}"
-            sentence = "" if why is None else why.reason
-            rows.append((piece.name, code_of(piece), size, put, show_bytes(about), sentence))
-        write_table(None, ("name", "code", "bytes", "since", "about", "reason"), rows)
+    now_us = SystemClock().now_us()
+    write_each(
+        pieces,
+        as_json,
+        fields=lambda piece: fields_of(dead, piece),
+        columns=("name", "code", "bytes", "since", "about", "reason"),
+        row=lambda piece: _row(dead, piece, now_us),
+    )
     return DONE if pieces else NOTHING_TO_DO
+
+
+def _row(dead: DeadDirectory, piece: DeadPiece, now_us: int) -> list[str]:
+    why, request = piece.reason, request_of(dead, piece)
+    about = show_bytes(b"" if request is None else request.second_key or request.key)
+    if why is None:
+        return [piece.name, NO_REASON, "", "", about, ""]
+    put = format_when(why.put_us, now_us)
+    return [piece.name, why.code, f"{why.bytes:,}", put, about, why.reason]
 
 
 _LINE_BYTES = 16
@@ -189,7 +186,7 @@ _DUMPED_MAX = 4096
 
 
 @click.command("show")
-@spool_argument
+@directory_argument
 @click.argument("name", metavar="NAME")
 @click.option("--raw", is_flag=True, help="Write the raw bytes, and nothing else.")
 @json_option
@@ -205,7 +202,7 @@ def spool_dead_show_command(directory: str, name: str, raw: bool, as_json: bool 
     elif wants_json(as_json):
         fields = fields_of(dead, piece)
         if request is not None and request.value is not None:
-            put_bytes(fields, "value", request.value)
+            fields |= bytes_field("value", request.value)
         write_json(fields)
     else:
         now_us = SystemClock().now_us()
@@ -274,10 +271,8 @@ def spool_dead_retry_command(selection: Selection, as_json: bool | None) -> int:
     stayed = [piece.name for piece in pieces if piece.name not in put_back]
     for name in stayed:
         note(f"fj-cli: {name}: no request can be made of it; it stays in dead/")
-    if wants_json(as_json):
-        write_json({"retried": retried, "stayed": len(stayed)})
-    else:
-        note(f"{retried} put back into the spool")
+    fields = {"retried": retried, "stayed": len(stayed)}
+    write_result(as_json, fields, f"{retried} put back into the spool", note)
     return REFUSED if stayed else DONE if pieces else NOTHING_TO_DO
 
 
@@ -293,8 +288,5 @@ def spool_dead_drop_command(selection: Selection, as_json: bool | None) -> int:
     selection.confirm("drop", pieces)
     for piece in pieces:
         selection.dead.remove(piece.name)
-    if wants_json(as_json):
-        write_json({"dropped": len(pieces)})
-    else:
-        note(f"{len(pieces)} dropped")
+    write_result(as_json, {"dropped": len(pieces)}, f"{len(pieces)} dropped", note)
     return DONE if pieces else NOTHING_TO_DO

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fastjournal.program import open_input
-from fj_cli.output import note, put_bytes, show_bytes, wants_json, write_json, write_line
+from fj_cli.output import (
+    bytes_field,
+    note,
+    show_bytes,
+    write_result,
+)
 from fj_cli.progress import ProgressBar
-from fj_cli.shared_options import DONE, INSTANT, NAME, REFUSED, check_empty, json_option
+from fj_cli.shared_options import (
+    DONE,
+    INSTANT,
+    NAME,
+    REFUSED,
+    check_empty,
+    json_option,
+    priority_option,
+)
 
 if TYPE_CHECKING:
     from fastjournal.spool.appending.spool_writer import Spool
@@ -30,13 +42,7 @@ _PROGRESS_S = 1.0
 @click.option("--domain", type=NAME, help="The queue.  [default: the host of the URI]")
 @click.option("--uri", type=NAME, help="Resource of the work: one entry of a URI waits.")
 @click.option("--id", "id_", type=NAME, help="Last part of the key.  [default: time and URI]")
-@click.option(
-    "--priority",
-    type=click.IntRange(0, PRIORITY_MAX),
-    default=PRIORITY_DEFAULT,
-    show_default=True,
-    help="0 runs first.",
-)
+@priority_option
 @click.option("--not-before", type=INSTANT, help="The work starts no earlier.  [default: now]")
 @click.option("--empty", is_flag=True, help="There is no VALUE: it is empty.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
@@ -81,12 +87,14 @@ def spool_put_command(
     lines = None if one else open_input()
     with Spool(directory, durable=options["durable"], group=options["group"]) as spool:
         if lines is None:
-            _put_one(spool, value, options, as_json=wants_json(as_json))
+            _put_one(spool, value, options, as_json=as_json)
             return DONE
-        return _put_lines(spool, lines, options, as_json=wants_json(as_json))
+        return _put_lines(spool, lines, options, as_json=as_json)
 
 
-def _put_one(spool: Spool, value: str | None, options: dict[str, Any], *, as_json: bool) -> None:
+def _put_one(
+    spool: Spool, value: str | None, options: dict[str, Any], *, as_json: bool | None
+) -> None:
     key = spool.append(
         domain=options["domain"],
         uri=options["uri"],
@@ -96,12 +104,7 @@ def _put_one(spool: Spool, value: str | None, options: dict[str, Any], *, as_jso
         overwrite=options["overwrite"],
         value=_value(value),
     )
-    if as_json:
-        fields: dict[str, Any] = {}
-        put_bytes(fields, "key", key)
-        write_json(fields)
-    else:
-        write_line(show_bytes(key))
+    write_result(as_json, bytes_field("key", key), show_bytes(key))
 
 
 def _value(word: str | None) -> str | bytes:
@@ -113,7 +116,9 @@ def _value(word: str | None) -> str | bytes:
         return data
 
 
-def _put_lines(spool: Spool, lines: BinaryIO, options: dict[str, Any], *, as_json: bool) -> int:
+def _put_lines(
+    spool: Spool, lines: BinaryIO, options: dict[str, Any], *, as_json: bool | None
+) -> int:
     from fastjournal.spool.slots import FILE_MODE
     from fj_cli.spool_lines import read_batches
 
@@ -148,8 +153,6 @@ def _put_lines(spool: Spool, lines: BinaryIO, options: dict[str, Any], *, as_jso
                         note(f"{spooled:,} spooled")
         finally:
             # also where the spool is full: the caller knows from where to go on
-            if as_json:
-                write_json({"spooled": spooled, "bad": bad})
-            else:
-                note(f"{spooled:,} spooled" + f", {bad:,} bad lines left out" * bool(bad))
+            summary = f"{spooled:,} spooled" + f", {bad:,} bad lines left out" * bool(bad)
+            write_result(as_json, {"spooled": spooled, "bad": bad}, summary, note)
     return REFUSED if bad else DONE

@@ -10,8 +10,8 @@ from fastjournal.errors import RefusedError
 from fastjournal.keys import parse_journal_key
 from fj_cli.output import (
     INSTANTS,
+    bytes_field,
     note,
-    put_bytes,
     show_bytes,
     show_field,
     wants_json,
@@ -23,11 +23,9 @@ from fj_cli.shared_options import (
     DONE,
     NAME,
     REFUSED,
-    b64_option,
     complete_domain,
-    json_option,
+    on_daemon,
     open_client,
-    server_option,
 )
 
 if TYPE_CHECKING:
@@ -46,10 +44,7 @@ _OPTIONAL = {"oldest_due_us", "interval_us", "jobs_max", "attempts_max", "clock_
     "what", type=NAME, default="", metavar="[DOMAIN|KEY]", shell_complete=complete_domain
 )
 @click.option("--entry", is_flag=True, help="It is a key, though it has no ':'.")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) -> None:
     """Show counts of the daemon, of a DOMAIN, or all that is known of the entry under KEY.
 
@@ -89,10 +84,7 @@ def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | 
     type=click.Path(exists=True, file_okay=False, path_type=str),
     help="Show the history from this command log or snapshot, too.",
 )
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def explain_command(
     ctx: click.Context, key: bytes, log_directory: str | None, as_json: bool | None
 ) -> int:
@@ -212,8 +204,7 @@ def _fields(
 ) -> dict[str, Any]:
     from fastjournal.client.core.delivery_reasons import state_of
 
-    fields: dict[str, Any] = {}
-    put_bytes(fields, "asked", key)
+    fields = bytes_field("asked", key)
     fields["state"] = "missing" if entry is None else state_of(entry)
     if entry is not None:
         fields |= {
@@ -243,7 +234,7 @@ def _fields(
 def _event_fields(event: HistoryEvent) -> dict[str, Any]:
     fields: dict[str, Any] = {"time_us": event.time_us, "event": event.what}
     if event.key:
-        put_bytes(fields, "key", event.key)
+        fields |= bytes_field("key", event.key)
     fields |= {"until_us": event.until_us, "text": event.text or None}
     return fields | {"segment": event.segment, "offset": event.offset}
 

@@ -15,17 +15,15 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import CannotConnectError, RefusedError
-from fj_cli.output import put_bytes, wants_json, write_json
+from fj_cli.output import bytes_field, wants_json, write_json
 from fj_cli.shared_options import (
     DONE,
     DURATION,
     NAME,
-    b64_option,
     complete_domain,
     daemon_of,
-    json_option,
+    on_daemon,
     open_client,
-    server_option,
 )
 
 if TYPE_CHECKING:
@@ -42,10 +40,7 @@ JSON_DOMAINS_MAX = 1000
     "--interval", type=DURATION, default="2s", show_default=True, help="Time between two samples."
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many samples.")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def top_command(
     ctx: click.Context, prefix: bytes, interval: int, count: int | None, as_json: bool | None
 ) -> int:
@@ -101,8 +96,7 @@ def _fields(sample: Sample) -> dict[str, Any]:
 
     domains = []
     for domain in sample.domains:
-        fields: dict[str, Any] = {}
-        put_bytes(fields, "domain", domain.name)
+        fields = bytes_field("domain", domain.name)
         names = ("due", "worked_on", "delayed", "buried", "oldest_due_us", "paused_until_us")
         domains.append(fields | {name: getattr(domain, name) for name in names})
     daemon = msgspec.to_builtins(sample.daemon)
@@ -259,10 +253,7 @@ def _keys() -> Iterator[int]:
 @click.argument("key", type=NAME, required=False)
 @click.option("--prefix", type=NAME, metavar="TEXT", help="All keys that begin so.")
 @click.option("--regex", metavar="RE", help="All keys in which this is found (RE2 syntax).")
-@b64_option
-@json_option
-@server_option
-@click.pass_context
+@on_daemon
 def watch_command(
     ctx: click.Context,
     key: bytes | None,
