@@ -16,12 +16,12 @@ from fastjournal.limits import VALUE_BYTES_MAX
 from fj_cli.output import (
     bytes_field,
     counted,
+    finding_fields,
     note,
     show_bytes,
-    wants_json,
+    write_findings,
     write_json,
     write_line,
-    write_table,
 )
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import DONE, REFUSED
@@ -61,12 +61,7 @@ def verify_foreign(disk: Disk, directory: str, format: Format, as_json: bool | N
     with ProgressBar("verifying", unit="bytes") as bar:
         journal = _JOURNALS[format](disk, directory, on_progress=bar.update)
     found = [_finding(disk, fault, format) for fault in journal.faults]
-    if wants_json(as_json):
-        for fields in found:
-            write_json(fields)
-    elif found:
-        columns = ("what", "file", "offset", "bytes", "finding", "what to do")
-        write_table(None, columns, (tuple(map(str, fields.values())) for fields in found))
+    write_findings(found, as_json, "what to do")
     if found:
         note(f"{counted(len(found), 'finding')} in {directory}")
         return REFUSED
@@ -77,24 +72,16 @@ def verify_foreign(disk: Disk, directory: str, format: Format, as_json: bool | N
 
 def _finding(disk: Disk, fault: Fault, format: Format) -> dict[str, Any]:
     kind = "damaged" if fault.damage else "torn"
-    return {
-        "kind": kind,
-        "file": fault.path,
-        "offset": fault.offset,
-        "bytes": (find_size(disk, fault.path) or 0) - fault.offset,
-        "message": fault.message,
-        "advice": _ADVICE[kind].format(format),
-    }
+    size = (find_size(disk, fault.path) or 0) - fault.offset
+    fields = finding_fields(kind, fault.path, fault.offset, size, fault.message)
+    return fields | {"advice": _ADVICE[kind].format(format)}
 
 
 def _json_fields(name: str, record: ForeignRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {"file": name, "offset": record.offset, "bytes": record.size}
     values = record.fields if record.value is None else record.fields | {"value": record.value}
     for key, value in values.items():
-        if isinstance(value, bytes):
-            fields |= bytes_field(key, value)
-        else:
-            fields[key] = value
+        fields |= bytes_field(key, value) if isinstance(value, bytes) else {key: value}
     return fields
 
 

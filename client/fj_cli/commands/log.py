@@ -7,34 +7,36 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError
 from fj_cli.cli import LazyGroup
 from fj_cli.output import (
     bytes_field,
     counted,
+    finding_fields,
     note,
     show_bytes,
     wants_json,
+    write_each,
+    write_findings,
     write_json,
     write_line,
-    write_table,
 )
 from fj_cli.progress import ProgressBar
-from fj_cli.shared_options import DONE, REFUSED, json_option
+from fj_cli.shared_options import DONE, REFUSED, directory_argument, json_option
 from fj_cli.termination import unwound
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.recovery.recover import Diagnostic, Progress
     from fastjournal.disk import OsDisk
-
-_log_argument = click.argument(
-    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
-)
+    from fastjournal.foreign.formats import Format
+    from fastjournal.foreign.journal_stat import QueueStat
 
 _format_option = click.option(
     "--format",
@@ -42,6 +44,9 @@ _format_option = click.option(
     type=click.Choice(["fastjournal", "workq", "beanstalkd", "kestrel"]),
     help="Format of the files.  [default: recognized by their names and contents]",
 )
+
+_OF_QUEUES = ("beanstalkd", "kestrel")
+"""Formats of journals that are no command log."""
 
 SUBCOMMANDS = {
     "dump": ("log", "Write every record, decoded, one a line."),
@@ -60,7 +65,7 @@ def log_command() -> None:
 
 
 @click.command("dump")
-@_log_argument
+@directory_argument
 @click.option("--segment", type=click.IntRange(0), help="Only the segment of this number.")
 @_format_option
 @json_option
@@ -74,14 +79,10 @@ def log_dump_command(
     """
     from fastjournal.cmdlog.format.layout import segment_name
     from fastjournal.cmdlog.locks import lock_to_read
-    from fastjournal.disk import OsDisk
-    from fastjournal.foreign.formats import Format
-    from fastjournal.foreign.journal_stat import open_format
     from fj_cli.records import segment_files
 
-    disk = OsDisk()
-    found = open_format(disk, directory, Format(log_format) if log_format else None)
-    if found in (Format.BEANSTALKD, Format.KESTREL):
+    disk, found = _open(directory, log_format)
+    if found in _OF_QUEUES:
         from fj_cli.foreign_log import dump_foreign
 
         if segment is not None:
@@ -94,6 +95,16 @@ def log_dump_command(
                 raise click.UsageError(f"there is no {segment_name(segment)} in {directory}")
             names = {segment: names[segment]}
         return _dump(disk, directory, list(names.values()), in_json=wants_json(as_json))
+
+
+def _open(directory: str, log_format: str | None) -> tuple[OsDisk, Format]:
+    """Return the disk, and the format of the files there, which is the given one or is found."""
+    from fastjournal.disk import OsDisk
+    from fastjournal.foreign.formats import Format
+    from fastjournal.foreign.journal_stat import open_format
+
+    disk = OsDisk()
+    return disk, open_format(disk, directory, Format(log_format) if log_format else None)
 
 
 def _dump(disk: OsDisk, directory: str, names: list[str], *, in_json: bool) -> int:
@@ -132,7 +143,7 @@ def _dump(disk: OsDisk, directory: str, names: list[str], *, in_json: bool) -> i
 
 
 @click.command("stat")
-@_log_argument
+@directory_argument
 @_format_option
 @json_option
 def log_stat_command(directory: str, log_format: str | None, as_json: bool | None) -> int:
@@ -142,45 +153,38 @@ def log_stat_command(directory: str, log_format: str | None, as_json: bool | Non
     record counts as leased. In an archive the entries count that its
     segments leave live.
     """
-    from fastjournal.clock import SystemClock
-    from fastjournal.disk import OsDisk
-    from fastjournal.foreign.formats import Format
-    from fastjournal.foreign.journal_stat import QueueStat, open_format, stat_journal
+    from fastjournal.foreign.journal_stat import QueueStat, stat_journal
 
-    disk = OsDisk()
-    found = open_format(disk, directory, Format(log_format) if log_format else None)
+    disk, found = _open(directory, log_format)
     with ProgressBar("reading", unit="bytes") as bar:
         stat = stat_journal(disk, directory, found, SystemClock().now_us(), bar.update)
-    rows = [msgspec.structs.asdict(queue) for queue in stat.queues]
-    if wants_json(as_json):
-        for row in rows:
-            write_json(_json_fields(row))
-    else:
-        names = [name.replace("_", " ") for name in QueueStat.__struct_fields__]
-        write_table(None, names, (_cells(row) for row in rows))
+    write_each(
+        stat.queues,
+        as_json,
+        fields=_json_fields,
+        columns=[name.replace("_", " ") for name in QueueStat.__struct_fields__],
+        row=_cells,
+    )
     files = f"{counted(stat.files, 'file')}, {stat.file_bytes:,} bytes"
     entries = sum(queue.entries for queue in stat.queues)
     kind = f"{stat.format} archive" if stat.is_archive else stat.format
-    text = f"{directory}: {kind}, {files}, {entries:,} live in {len(rows):,} domains"
+    text = f"{directory}: {kind}, {files}, {entries:,} live in {len(stat.queues):,} domains"
     if stat.findings:
         text += f"; {counted(stat.findings, 'finding')}, see: fj-cli log verify {directory}"
     note(text)
     return DONE
 
 
-def _json_fields(row: dict[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"domain": None}
-    domain = row.pop("domain")
-    if domain is not None:
-        del fields["domain"]
-        fields |= bytes_field("domain", domain)
-    return fields | row
+def _json_fields(queue: QueueStat) -> dict[str, Any]:
+    counts = msgspec.structs.asdict(queue)
+    domain = counts.pop("domain")
+    return ({"domain": None} if domain is None else bytes_field("domain", domain)) | counts
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    domain = row.pop("domain")
+def _cells(queue: QueueStat) -> list[str]:
+    domain, *counts = msgspec.structs.astuple(queue)
     name = "(plain entries)" if domain is None else show_bytes(domain)
-    return [name, *(f"{number:,}" for number in row.values())]
+    return [name, *(f"{number:,}" for number in counts)]
 
 
 _BY_ITSELF = "nothing: a daemon that starts on it deals with it and keeps the bytes aside"
@@ -206,7 +210,7 @@ _ARCHIVE_ADVICE = {
 
 
 @click.command("verify")
-@_log_argument
+@directory_argument
 @_format_option
 @json_option
 def log_verify_command(directory: str, log_format: str | None, as_json: bool | None) -> int:
@@ -220,14 +224,11 @@ def log_verify_command(directory: str, log_format: str | None, as_json: bool | N
     from fastjournal.cmdlog.locks import list_segments, lock_to_read
     from fastjournal.cmdlog.recovery.inspect_archive import is_archive, verify_archive
     from fastjournal.cmdlog.recovery.recover import verify
-    from fastjournal.disk import OsDisk
-    from fastjournal.foreign.formats import Format
-    from fastjournal.foreign.journal_stat import is_finding, open_format
+    from fastjournal.foreign.journal_stat import is_finding
     from fj_cli.records import segment_files
 
-    disk = OsDisk()
-    recognized = open_format(disk, directory, Format(log_format) if log_format else None)
-    if recognized in (Format.BEANSTALKD, Format.KESTREL):
+    disk, recognized = _open(directory, log_format)
+    if recognized in _OF_QUEUES:
         from fj_cli.foreign_log import verify_foreign
 
         return verify_foreign(disk, directory, recognized, as_json)
@@ -246,19 +247,9 @@ def log_verify_command(directory: str, log_format: str | None, as_json: bool | N
     advice = _ADVICE | (_ARCHIVE_ADVICE if archive else {})
     wrong = [one for one in diagnostics if is_finding(disk, one, recognized)]
     told = [one for one in diagnostics if one.kind == "gap"]
-    found = [_fields(one, advice) for one in (*wrong, *told)] + _check_manifest(disk, directory)
-    if wants_json(as_json):
-        for fields in found:
-            write_json(fields)
-    elif found:
-        write_table(
-            None,
-            ("what", "file", "offset", "bytes", "finding", "what to do"),
-            (
-                (f["kind"], f["file"], str(f["offset"]), str(f["bytes"]), f["message"], f["advice"])
-                for f in found
-            ),
-        )
+    found = [_fields(one) | {"advice": advice[one.kind]} for one in (*wrong, *told)]
+    found += _check_manifest(disk, directory)
+    write_findings(found, as_json, "what to do")
     if len(found) > len(told):
         note(f"{counted(len(found), 'finding')} in {directory}")
         return REFUSED
@@ -269,15 +260,8 @@ def log_verify_command(directory: str, log_format: str | None, as_json: bool | N
     return DONE
 
 
-def _fields(diagnostic: Diagnostic, advice: dict[str, str]) -> dict[str, Any]:
-    return {
-        "kind": diagnostic.kind,
-        "file": diagnostic.path,
-        "offset": diagnostic.offset,
-        "bytes": diagnostic.bytes,
-        "message": diagnostic.message,
-        "advice": advice[diagnostic.kind],
-    }
+def _fields(one: Diagnostic) -> dict[str, Any]:
+    return finding_fields(one.kind, one.path, one.offset, one.bytes, one.message)
 
 
 def _check_manifest(disk: OsDisk, directory: str) -> list[dict[str, Any]]:
@@ -289,16 +273,9 @@ def _check_manifest(disk: OsDisk, directory: str) -> list[dict[str, Any]]:
     try:
         verify_snapshot(disk, directory)
     except LogCorruptError as error:
-        return [
-            {
-                "kind": "snapshot",
-                "file": error.path or directory,
-                "offset": error.offset or 0,
-                "bytes": 0,
-                "message": error.message,
-                "advice": _ADVICE["snapshot"],
-            }
-        ]
+        path = error.path or directory
+        fields = finding_fields("snapshot", path, error.offset or 0, 0, error.message)
+        return [fields | {"advice": _ADVICE["snapshot"]}]
     return []
 
 
@@ -315,7 +292,7 @@ _DOES = {
 
 
 @click.command("repair")
-@_log_argument
+@directory_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would be done; changes nothing.")
 @json_option
 def log_repair_command(directory: str, dry_run: bool, as_json: bool | None) -> int:
@@ -325,7 +302,6 @@ def log_repair_command(directory: str, dry_run: bool, as_json: bool | None) -> i
     beside its segment, and listed. No daemon may run on the log. Entries lost with the bytes stay
     lost: restore the file instead if there is a good copy.
     """
-    from fastjournal.clock import SystemClock
     from fastjournal.cmdlog.locks import lock_append, lock_to_read
     from fastjournal.cmdlog.recovery.recover import recover, verify
     from fastjournal.cmdlog.snapshot import MANIFEST_NAME, is_snapshot
@@ -348,18 +324,15 @@ def log_repair_command(directory: str, dry_run: bool, as_json: bool | None) -> i
             with lock_to_read(disk, directory):
                 diagnostics = verify(disk, directory, on_progress=show)
         else:
-            lock = lock_append(disk, directory)
-            try:
-                diagnostics = recover(
-                    disk,
-                    directory,
-                    now_us=SystemClock().now_us(),
-                    repair=True,
-                    on_progress=show,
-                ).diagnostics
-            finally:
-                lock.close()
-    _write(diagnostics, as_json, dry_run=dry_run)
+            now_us = SystemClock().now_us()
+            with closing(lock_append(disk, directory)):
+                done = recover(disk, directory, now_us=now_us, repair=True, on_progress=show)
+            diagnostics = done.diagnostics
+    does = 0 if dry_run else 1
+    found = [
+        _fields(one) | {"action": _DOES[one.kind][does], "kept": one.kept} for one in diagnostics
+    ]
+    write_findings(found, as_json, "repair", "kept as")
     if not diagnostics:
         note(f"{directory} is whole: nothing to repair")
         return DONE
@@ -385,27 +358,3 @@ def _tell_owner(directory: str) -> None:
         note(f"{directory} belongs to {name}: so do the files that were written, as those before")
     else:
         note(f"{directory} belongs to {name}, but you wrote its files: see that it may read them")
-
-
-def _write(diagnostics: list[Diagnostic], as_json: bool | None, *, dry_run: bool) -> None:
-    rows = [
-        {
-            "kind": diagnostic.kind,
-            "file": diagnostic.path,
-            "offset": diagnostic.offset,
-            "bytes": diagnostic.bytes,
-            "message": diagnostic.message,
-            "action": _DOES[diagnostic.kind][0 if dry_run else 1],
-            "kept": diagnostic.kept,
-        }
-        for diagnostic in diagnostics
-    ]
-    if wants_json(as_json):
-        for row in rows:
-            write_json(row)
-    elif rows:
-        write_table(
-            None,
-            ("what", "file", "offset", "bytes", "finding", "repair", "kept as"),
-            (tuple("" if cell is None else str(cell) for cell in row.values()) for row in rows),
-        )
