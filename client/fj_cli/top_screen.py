@@ -8,7 +8,7 @@ on where the one before has ended, and the rows that are on the screen are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -315,9 +315,7 @@ class Screen:
         names = ("due", "leased", "delayed", "buried", "oldest", "change", "held")
         heads = [_HEADS.get(name, name) + "*" * (name == self.sort) for name in names]
         figures = [self._figures_of(domain) for domain in shown]
-        taken = sum(max(map(len, column)) + 2 for column in zip(heads, *figures, strict=True))
-        room = max(_NAME_CHARACTERS_MIN, width - taken - 2)
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        table, room = _empty_table(heads, figures, width)
         table.add_column("domain" + "*" * (self.sort == "name"), no_wrap=True)
         for head in heads:
             right = head != "held"
@@ -349,9 +347,7 @@ class Screen:
             )
             for worker in workers
         ]
-        taken = sum(max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True))
-        room = max(_NAME_CHARACTERS_MIN, width - taken - 2)
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        table, room = _empty_table(heads, rows, width)
         for head in heads:
             right = head in ("leased", "since")
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
@@ -392,3 +388,12 @@ class Screen:
             shown += f" {show_bytes(self.prefix, _NAME_CHARACTERS)}*"
         keys = "q quit  s sort  r reverse  / filter  w workers  p pause"
         return Text(f"{shown}{state}  {keys}", no_wrap=True, overflow="ellipsis")
+
+
+def _empty_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Table, int]:
+    """Return a table, and the characters that these columns leave for one of names."""
+    taken = sum(max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    return table, max(_NAME_CHARACTERS_MIN, width - taken - 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +35,7 @@ from fj_cli.shared_options import (
 from fj_cli.text import to_duration_or_none
 
 if TYPE_CHECKING:
-    from fastjournal.client import Entry, SyncClient
+    from fastjournal.client import Entry
 
 
 @click.command("get")
@@ -66,12 +66,9 @@ def get_command(
     # a lease misses an entry that is there only if it is buried
     missing = {"not-found": "if it is buried: fj-cli kick KEY; 'fj-cli explain' says what it is"}
     with hints(missing if lease is not None else {}), open_client(ctx) as client:
+        asked = to_duration_or_none(lease)
         entry = client.get(
-            key,
-            data=not probe,
-            meta=not raw,
-            lease=to_duration_or_none(lease),
-            expires=to_expiry(expires),
+            key, data=not probe, meta=not raw, lease=asked, expires=to_expiry(expires)
         )
         if lease is not None:
             with released_unless_written(client, [(entry.key, entry.token or 0)]):
@@ -129,34 +126,20 @@ def list_command(
     if sum(ways) > 1:
         raise click.UsageError("--prefix, --from and --to, and --regex exclude each other")
     with open_client(ctx) as client:
-        page = page_size(limit)
+        if regex is not None:
+            scan = partial(client.regex, os.fsencode(regex))
+        elif prefix is not None:
+            scan = partial(client.prefix, prefix)
+        else:
+            scan = partial(client.range, first or b"", last or b"")
         write_list(
-            _find(client, prefix, first, last, regex, page=page, data=data, meta=meta),
+            scan(page=page_size(limit), data=data, meta=meta),
             limit,
             as_json,
             fields=lambda entry: _fields(entry, data),
             columns=_columns(data, meta),
             row=lambda entry: _row(entry, data, meta),
         )
-
-
-def _find(
-    client: SyncClient,
-    prefix: bytes | None,
-    first: bytes | None,
-    last: bytes | None,
-    regex: str | None,
-    *,
-    page: int,
-    data: bool,
-    meta: bool,
-) -> Iterator[Entry]:
-    if regex is not None:
-        return client.regex(os.fsencode(regex), page=page, data=data, meta=meta)
-    if prefix is not None:
-        return client.prefix(prefix, page=page, data=data, meta=meta)
-    start, end = first or b"", last or b""
-    return client.range(start, end, page=page, data=data, meta=meta)
 
 
 def _fields(entry: Entry, data: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,48 +98,31 @@ def _read_status(directory: str) -> ForwarderStatus | None:
 
 def _watch(directory: str, interval_s: float, count: int | None, *, as_json: bool) -> None:
     """Show the status file again and again."""
-    shown = _shown_json if as_json else _shown_live if sys.stdout.isatty() else _shown_plain
-    with suppress(KeyboardInterrupt), shown() as show:
+    is_live = not as_json and sys.stdout.isatty()
+    with suppress(KeyboardInterrupt), _live() if is_live else nullcontext() as live:
         for number in itertools.count(1):
-            show(_read_status(directory), SystemClock().now_us())
+            status, now_us = _read_status(directory), SystemClock().now_us()
+            if as_json:
+                write_json({"time_us": now_us, "forwarder": _json_fields(status, now_us)})
+            elif live is not None:
+                live(_live_lines(status, now_us))
+            else:
+                for line in (*_live_lines(status, now_us), ""):
+                    write_line(line)
             if number == count:
                 return
             time.sleep(interval_s)  # the time between two looks that the user chose
 
 
-Show = Callable[["ForwarderStatus | None", int], None]
-
-
 @contextmanager
-def _shown_json() -> Iterator[Show]:
-    def show(status: ForwarderStatus | None, now_us: int) -> None:
-        write_json({"time_us": now_us, "forwarder": _json_fields(status, now_us)})
-        sys.stdout.flush()
-
-    yield show
-
-
-@contextmanager
-def _shown_plain() -> Iterator[Show]:
-    def show(status: ForwarderStatus | None, now_us: int) -> None:
-        for line in (*_live_lines(status, now_us), ""):
-            write_line(line)
-
-    yield show
-
-
-@contextmanager
-def _shown_live() -> Iterator[Show]:
+def _live() -> Iterator[Callable[[list[str]], None]]:
+    """Give a function that shows lines on the terminal, in the place of those before."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(), auto_refresh=False) as live:
-
-        def show(status: ForwarderStatus | None, now_us: int) -> None:
-            live.update(Text("\n".join(map(safe_text, _live_lines(status, now_us)))), refresh=True)
-
-        yield show
+        yield lambda lines: live.update(Text("\n".join(map(safe_text, lines))), refresh=True)
 
 
 def _live_lines(status: ForwarderStatus | None, now_us: int) -> list[str]:
@@ -202,29 +185,23 @@ def _write_table(directory: str, status: SpoolStatus, now_us: int, age_us: int |
 
 def _sum_of(drop_ins: list[SlotStatus]) -> SlotStatus:
     """Return one row for many drop-ins: there may be 100,000."""
-    fields = ("pending", "pending_bytes", "erased", "damaged_bytes", "waiting_bytes")
+    oldest = [slot.oldest_pending_us for slot in drop_ins if slot.oldest_pending_us is not None]
     return msgspec.structs.replace(
         drop_ins[0],
         name=f"{len(drop_ins):,} drop-ins",
-        oldest_pending_us=min(
-            (slot.oldest_pending_us for slot in drop_ins if slot.oldest_pending_us is not None),
-            default=None,
-        ),
-        **{name: sum(getattr(slot, name) for slot in drop_ins) for name in fields},
+        oldest_pending_us=min(oldest, default=None),
+        **{name: sum(getattr(slot, name) for slot in drop_ins) for name in _COUNTS},
     )
 
 
 def _row(slot: SlotStatus, now_us: int) -> tuple[str, ...]:
-    return (
-        slot.name,
-        f"{slot.pending:,}",
-        f"{slot.pending_bytes:,}",
-        f"{slot.erased:,}",
-        f"{slot.damaged_bytes:,}",
-        f"{slot.waiting_bytes:,}",
-        "" if slot.oldest_pending_us is None else format_when(slot.oldest_pending_us, now_us),
-    )
+    oldest_us = slot.oldest_pending_us
+    oldest = "" if oldest_us is None else format_when(oldest_us, now_us)
+    return (slot.name, *(f"{getattr(slot, name):,}" for name in _COUNTS), oldest)
 
+
+_COUNTS = ("pending", "pending_bytes", "erased", "damaged_bytes", "waiting_bytes")
+"""Columns of a slot between its name and its oldest record."""
 
 _NAMES_SHOWN = 5
 
@@ -255,6 +232,7 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
         f" next {format_when(record.due_us, now_us)}"
         for record in status.delayed_records
     ]
+    failed = "" if error is None else f"{format_when(error, now_us)}: {status.last_error}"
     return [
         ("daemon", daemon),
         ("done", f"{status.done:,}, {status.done_per_second:,.1f} a second"),
@@ -267,10 +245,7 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
         ("dead", f"{status.dead:,} ({status.buried:,} were put there since the start)"),
         ("left out", _counted(status.left_out, status.left_out_names)),
         ("nothing of a spool", _counted(status.ignored, status.ignored_names)),
-        (
-            "last error",
-            "" if error is None else f"{format_when(error, now_us)}: {status.last_error}",
-        ),
+        ("last error", failed),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from fastjournal.errors import RefusedError
 from fastjournal.keys import parse_journal_key
@@ -188,8 +189,6 @@ _BEGINS = {
 
 def _with_history(reason: DeliveryReason, events: list[HistoryEvent]) -> DeliveryReason:
     """Return a reason with the instant at which it began, where the log has that."""
-    import msgspec
-
     begins = _BEGINS.get(reason.code, ())
     began = next((e.time_us for e in reversed(events) if e.what in begins), None)
     return reason if began is None else msgspec.structs.replace(reason, since_us=began)
@@ -217,16 +216,7 @@ def _fields(
             "due_now": entry.state == "ready" and not reasons,
             "ready_before": entry.ready_before if entry.state == "ready" else None,
         }
-    fields["reasons"] = [
-        {
-            "code": reason.code,
-            "text": reason.text,
-            "since_us": reason.since_us,
-            "until_us": reason.until_us,
-            "advice": list(reason.advice),
-        }
-        for reason in reasons
-    ]
+    fields["reasons"] = msgspec.to_builtins(reasons)
     fields["history"] = None if log_directory is None else [_event_fields(e) for e in events]
     return fields
 

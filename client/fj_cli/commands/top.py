@@ -28,7 +28,7 @@ from fj_cli.shared_options import (
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-    from fj_cli.top_screen import DomainRounds, Sample, Screen
+    from fj_cli.top_screen import DomainRounds, Rates, Sample, Screen
 
 JSON_DOMAINS_MAX = 1000
 """Domains of a sample for programs."""
@@ -103,7 +103,7 @@ def _fields(sample: Sample) -> dict[str, Any]:
     return {"time_us": sample.at_us, **daemon, "domain_list": domains}
 
 
-def _rates(rates: Any) -> dict[str, Any]:
+def _rates(rates: Rates) -> dict[str, Any]:
     return {
         "requests_per_second": rates.requests,
         "set_per_second": rates.sets,
@@ -162,12 +162,10 @@ class _SampleSource:
         """
         try:
             screen.take(self._sample(*self._connected(), screen))
-        except CannotConnectError as error:
-            self.close()
-            screen.error = f"{error.message}; trying again"
-            return 0
-        except RefusedError as error:
-            if error.code != "busy":
+        except (CannotConnectError, RefusedError) as error:
+            if isinstance(error, CannotConnectError):
+                self.close()
+            elif error.code != "busy":
                 raise
             screen.error = f"{error.message}; trying again"
             return 0
