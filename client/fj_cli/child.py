@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import trio
 
 from fastjournal.client.core.results import Entry
-from fj_cli.command_group import reap_orphans
+from fj_cli.command_group import reap_orphans, signal_group
 from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
@@ -111,12 +111,12 @@ class Child:
         """Stop the group, unless it is being ended."""
         if not self._is_ending:
             # SIGTSTP stops nothing in a session without a terminal
-            _signal_group(self._process, signal.SIGSTOP)
+            signal_group(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue the group."""
         if not self._is_ending:
-            _signal_group(self._process, signal.SIGCONT)
+            signal_group(self._process.pid, signal.SIGCONT)
 
 
 class Children:
@@ -174,20 +174,9 @@ async def _end_group(process: trio.Process, kill_after_s: float) -> None:
     """End the command and all of its group; return when nothing of it runs."""
     for number, patience_s in ((signal.SIGTERM, kill_after_s), (signal.SIGKILL, _GONE_S)):
         with trio.move_on_after(patience_s):
-            _signal_group(process, number)
-            _signal_group(process, signal.SIGCONT)  # a stopped one would not take it
+            signal_group(process.pid, number)
+            signal_group(process.pid, signal.SIGCONT)  # a stopped one would not take it
             await process.wait()
-            while _signal_group(process, 0):  # noqa: ASYNC110 - nobody tells of the last one
+            while signal_group(process.pid, 0):  # noqa: ASYNC110 - nobody tells of the last one
                 await trio.sleep(_LOOK_S)
             return
-
-
-def _signal_group(process: trio.Process, number: int) -> bool:
-    """Send a signal to the command's group; whether there is still something in it."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # programs with the rights of another user
-    return True

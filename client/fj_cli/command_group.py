@@ -77,9 +77,7 @@ class CommandGroup:
         """Stop the group and this process as a signal says, until this process is continued."""
         self.signal(signal.SIGSTOP)
         self._take_terminal()
-        before = signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-        signal.signal(number, before)
+        stop_self(number)
         self._is_suspended = True
         self.look()
 
@@ -89,13 +87,7 @@ class CommandGroup:
 
     def signal(self, number: int) -> bool:
         """Send a signal to the group; whether there is still something in it."""
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True  # programs with the rights of another user
-        return True
+        return signal_group(self._process.pid, number)
 
     def close(self) -> None:
         """End what still runs if the command does; take the terminal back."""
@@ -213,6 +205,24 @@ def running(argv: list[str]) -> Iterator[CommandGroup]:
             group.close()
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+def signal_group(leader: int, number: int) -> bool:
+    """Send a signal to the group of a process; whether there is still something in it."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # programs with the rights of another user
+    return True
+
+
+def stop_self(number: int) -> None:
+    """Stop this process by a signal that has a handler, until this process is continued."""
+    before = signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    signal.signal(number, before)
 
 
 def reap_orphans(own: Container[int]) -> None:

@@ -421,7 +421,6 @@ def limit_option(things: str) -> Callable[[Decorated], Decorated]:
         "--limit",
         type=click.IntRange(0),
         default=1000,
-        show_default=True,
         help=f"{things} at most; 0: all.",
     )
 

@@ -121,11 +121,7 @@ LEASE = "5m"
 day, which is the daemon's default."""
 
 lease_option = click.option(
-    "--lease",
-    type=DURATION,
-    default=LEASE,
-    show_default=True,
-    help="Length of the lease; with --exec at least 1s.",
+    "--lease", type=DURATION, default=LEASE, help="Length of the lease; with --exec at least 1s."
 )
 
 
@@ -302,6 +298,5 @@ priority_option = click.option(
     "--priority",
     type=click.IntRange(0, PRIORITY_MAX),
     default=PRIORITY_DEFAULT,
-    show_default=True,
     help="0 runs first.",
 )

@@ -28,7 +28,7 @@ from fastjournal.errors import (
 )
 from fastjournal.limits import DURATION_US_MAX
 from fj_cli.child import Children
-from fj_cli.command_group import JOB_CONTROL
+from fj_cli.command_group import JOB_CONTROL, stop_self
 from fj_cli.job import CommandPlan, JobCommand
 from fj_cli.reports import CommandOutcome, Ended, Reports
 from fj_cli.shared_options import DONE, NOTHING_TO_DO
@@ -253,9 +253,7 @@ class ExecWorker:
         began_s = trio.current_time()
         for command in self._commands:
             command.suspend()
-        before = signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-        signal.signal(number, before)
+        stop_self(number)
         for command in self._commands:
             command.extend_timeout(trio.current_time() - began_s)
         self._resume(nursery)

@@ -19,23 +19,14 @@ _QUANTILES = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "max_us": 1.0}
 
 
 @click.command("bench")
-@click.option(
-    "--count", type=click.IntRange(1), default=1000, show_default=True, help="Jobs in all."
-)
+@click.option("--count", type=click.IntRange(1), default=1000, help="Jobs in all.")
 @click.option(
     "--connections",
     type=click.IntRange(1, 1000),
     default=1,
-    show_default=True,
     help="Clients at once; each waits for every reply.",
 )
-@click.option(
-    "--size",
-    type=click.IntRange(0, 1_000_000),
-    default=100,
-    show_default=True,
-    help="Bytes of a value.",
-)
+@click.option("--size", type=click.IntRange(0, 1_000_000), default=100, help="Bytes of a value.")
 @click.option("--no-persist", is_flag=True, help="In memory only: without the log and its syncs.")
 @json_option
 @server_option
@@ -99,12 +90,8 @@ def _write(times: dict[str, RequestTimes], seconds: float, as_json: bool | None)
 
 
 @click.command("ping")
-@click.option(
-    "--count", type=click.IntRange(1, 1_000_000), default=4, show_default=True, help="Requests."
-)
-@click.option(
-    "--interval", type=DURATION, default="1s", show_default=True, help="Pause between two of them."
-)
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=4, help="Requests.")
+@click.option("--interval", type=DURATION, default="1s", help="Pause between two of them.")
 @json_option
 @server_option
 @click.pass_context

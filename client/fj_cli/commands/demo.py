@@ -23,7 +23,6 @@ from fj_cli.termination import TerminatedError, unwound
     "--delay",
     type=DurationType(),
     default="90d",
-    show_default=True,
     help="How long a page has to be left alone before it is worked on.",
 )
 @click.option(
@@ -31,7 +30,7 @@ from fj_cli.termination import TerminatedError, unwound
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Play the events of this file; without it, those of the package.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the kills.")
+@click.option("--seed", type=int, default=1, help="Seed of the kills.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),

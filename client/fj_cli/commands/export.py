@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     "to",
     type=click.Choice(["parquet", "beanstalkd", "kestrel", "workq"]),
     default="parquet",
-    show_default=True,
     help="Format: Parquet files, or the journal of another queue.",
 )
 @click.option(

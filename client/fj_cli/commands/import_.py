@@ -363,7 +363,6 @@ def import_beanstalkd_command(ctx: click.Context, directory: str, **options: Any
     "opcode8",
     type=click.Choice(["auto", "continue", "state-dump"]),
     default="auto",
-    show_default=True,
     help="Meaning of opcode 8; auto: the one with which the rest of its file can be read.",
 )
 @import_options

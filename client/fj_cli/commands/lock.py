@@ -40,10 +40,15 @@ _LOOK_S = 0.1
     "time_us",
     type=DURATION,
     default="60s",
-    show_default=True,
     help="Length of the lock, which is renewed while CMD runs.",
 )
-@click.option("--wait", type=DURATION, default="0", help="Wait that long for another's lock.")
+@click.option(
+    "--wait",
+    type=DURATION,
+    default="0",
+    show_default=False,
+    help="Wait that long for another's lock.",
+)
 @click.argument("key", type=NAME)
 @click.argument("argv", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
 @b64_option

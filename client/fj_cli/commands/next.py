@@ -96,21 +96,23 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
 @click.option("--wait", type=WaitType(), help="Wait that long for work ('forever': without end).")
 @click.option("--delete", is_flag=True, help="Complete the entries once they are written.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
-@click.option("--jobs", type=click.IntRange(1, 1024), default=1, help="Commands at once.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), default=1, show_default=False, help="Commands at once."
+)
 @click.option(
     "--max-attempts",
     type=click.IntRange(0, FAILED_ATTEMPTS_MAX),
     default=0,
+    show_default=False,
     help="Bury an entry that has failed that often; 0: never. For all workers: fj-cli limit.",
 )
 @click.option(
     "--retry-delay",
     type=DURATION,
     default="10s",
-    show_default=True,
     help="Delay after the first failure; doubled each time.",
 )
-@click.option("--retry-delay-max", type=DURATION, default="1h", show_default=True)
+@click.option("--retry-delay-max", type=DURATION, default="1h")
 @click.option(
     "--timeout",
     type=DURATION,
@@ -120,7 +122,6 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     "--kill-after",
     type=DURATION,
     default="10s",
-    show_default=True,
     help="From SIGTERM to SIGKILL for a CMD that is ended.",
 )
 @on_daemon
@@ -261,15 +262,9 @@ COUNT_MAX = 500
 @click.command("peek")
 @click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
 @click.option(
-    "--count",
-    type=click.IntRange(1, COUNT_MAX),
-    default=1,
-    show_default=True,
-    help="At most that many entries.",
+    "--count", type=click.IntRange(1, COUNT_MAX), default=1, help="At most that many entries."
 )
-@click.option(
-    "--lease", type=DURATION, default=LEASE, show_default=True, help="As given to 'next'."
-)
+@click.option("--lease", type=DURATION, default=LEASE, help="As given to 'next'.")
 @on_daemon
 def peek_command(
     ctx: click.Context, domain: bytes, count: int, lease: int, as_json: bool | None

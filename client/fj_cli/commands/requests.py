@@ -170,7 +170,13 @@ def release_command(client: SyncClient, key: bytes, token: int, delay: int | Non
 @click.command("bury")
 @click.argument("words", nargs=-1, required=True, metavar="KEY")
 @_IF_TOKEN
-@click.option("--reason", default="", metavar="TEXT", help="Why; 'fj-cli stats KEY' shows it.")
+@click.option(
+    "--reason",
+    default="",
+    show_default=False,
+    metavar="TEXT",
+    help="Why; 'fj-cli stats KEY' shows it.",
+)
 @b64_option
 @server_option
 @click.pass_context

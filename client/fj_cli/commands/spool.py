@@ -44,9 +44,7 @@ _DROP_INS_SHOWN = 10
 @click.command("status")
 @directory_argument
 @click.option("--watch", is_flag=True, help="Show what the forwarder does, live; reads no slots.")
-@click.option(
-    "--interval", type=DURATION, default="1s", show_default=True, help="Time between two looks."
-)
+@click.option("--interval", type=DURATION, default="1s", help="Time between two looks.")
 @click.option("--count", type=click.IntRange(1), help="End after so many looks.")
 @json_option
 def spool_status_command(

@@ -36,9 +36,7 @@ JSON_DOMAINS_MAX = 1000
 
 @click.command("top")
 @click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
-@click.option(
-    "--interval", type=DURATION, default="2s", show_default=True, help="Time between two samples."
-)
+@click.option("--interval", type=DURATION, default="2s", help="Time between two samples.")
 @click.option("--count", type=click.IntRange(1), help="End after so many samples.")
 @on_daemon
 def top_command(

@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fastjournal.errors import FastjournalError
@@ -91,13 +90,8 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
             self.stop()
         elif self._process is not None and self._process.poll() is None:
             self._process.kill()

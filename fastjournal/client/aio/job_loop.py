@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 
 import anyio
 import anyio.lowlevel
@@ -175,12 +174,7 @@ class JobLoop:
     async def __aenter__(self) -> JobLoop:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         await self._pool.release_all(failure_of(error))
         self._end()
 

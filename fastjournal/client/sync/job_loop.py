@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from types import TracebackType
 from weakref import WeakSet
 
 from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, failure_of
@@ -96,12 +95,7 @@ class SyncJobLoop:
     def __enter__(self) -> SyncJobLoop:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._release_all(failure_of(error))
 
     def __del__(self) -> None:

@@ -9,7 +9,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from fastjournal.client.core.calls import Call
@@ -239,12 +238,7 @@ class SyncJob(LeasedJob, SyncKeptLease, JobMethods):
         self.was_entered = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             release_jobs(self._connection, [self], failure_of(error))
         elif not self.finished:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from fastjournal.client.core.calls import Call, silence_allowed_s
@@ -48,12 +47,7 @@ class SyncWaiting(Generic[T]):
         self._all_sent = transport.send()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         transport, self._transport = self._transport, None
         if transport is None:
             return
