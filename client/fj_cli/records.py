@@ -128,16 +128,10 @@ def _readable(content: dict[str, Any]) -> dict[str, Any]:
     for name, value in content.items():
         if isinstance(value, bytes) and name in _IN_HEX:
             fields[name] = value.hex()
-        elif isinstance(value, bytes):
-            fields |= bytes_field(name, value)
         elif isinstance(value, list):
-            for index, item in enumerate(value):
-                if isinstance(item, bytes):
-                    fields |= bytes_field(f"{name}.{index}", item)
-                else:
-                    fields[f"{name}.{index}"] = item
+            fields |= _readable({f"{name}.{index}": item for index, item in enumerate(value)})
         else:
-            fields[name] = value
+            fields |= bytes_field(name, value) if isinstance(value, bytes) else {name: value}
     return fields
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 import msgspec
 
@@ -12,11 +10,6 @@ from fj_cli.output import counted, note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import json_option
 from fj_cli.termination import unwound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fastjournal.spark.export.snapshot_export import ExportManifest
 
 
 @click.command("export")
@@ -60,7 +53,13 @@ def export_command(
     if to != "parquet":
         _export_journal(snapshot, destination, to, binlog_version, as_json)
         return
-    export_snapshot = _load()
+    try:
+        from fastjournal.spark.export.snapshot_export import export_snapshot
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"export needs {error.name}, which is not installed",
+            hint="pip install 'fastjournal[spark]'",
+        ) from error
     with unwound(), ProgressBar("exporting", unit="bytes") as bar:
         manifest = export_snapshot(snapshot, destination, on_progress=bar.update)
     if wants_json(as_json):
@@ -98,18 +97,6 @@ def _export_journal(
         return
     entries = f"{done.written:,} of {done.read:,} entries"
     write_line(f"{destination}: {entries} in {counted(done.files, 'file')}, {done.bytes:,} bytes")
-    for name, number in done.left_out.items():
-        write_line(f"left out: {name.replace('_', ' ')}: {number:,}")
-    for name, number in done.not_carried.items():
-        write_line(f"not carried over: {name.replace('_', ' ')}: {number:,}")
-
-
-def _load() -> Callable[..., ExportManifest]:
-    try:
-        from fastjournal.spark.export.snapshot_export import export_snapshot
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"export needs {error.name}, which is not installed",
-            hint="pip install 'fastjournal[spark]'",
-        ) from error
-    return export_snapshot
+    for what, counts in (("left out", done.left_out), ("not carried over", done.not_carried)):
+        for name, number in counts.items():
+            write_line(f"{what}: {name.replace('_', ' ')}: {number:,}")

@@ -33,9 +33,17 @@ from fastjournal.protocol import Function
 from fastjournal.time_texts import format_duration
 from fastjournal.times import to_timedelta
 from fj_cli.cli import LazyGroup
-from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
+from fj_cli.output import counted, note, show_bytes, write_each
 from fj_cli.progress import ProgressBar
-from fj_cli.shared_options import DONE, REFUSED, Decorated, json_option, open_client, server_option
+from fj_cli.shared_options import (
+    DONE,
+    REFUSED,
+    Decorated,
+    directory_argument,
+    json_option,
+    open_client,
+    server_option,
+)
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -60,9 +68,7 @@ set_limits_option = click.option(
 def import_options(command: Decorated) -> Decorated:
     """Add the argument and the options of every import."""
     command = click.pass_context(server_option(json_option(_uri_option(command))))  # type: ignore[assignment] # click knows only whole signatures
-    return click.argument(
-        "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
-    )(command)
+    return directory_argument(command)
 
 
 class ImportCounts(msgspec.Struct):
@@ -117,15 +123,13 @@ def read_and_import(
                 _set_limits(client, journal)
             counts = _import_all(client, journal, bar, uri_from_body=uri_from_body)
     _tell_queues(journal, set_limits=set_limits)
-    fields = msgspec.structs.asdict(counts)
-    if wants_json(as_json):
-        write_json(fields | {"not_carried": journal.not_carried})
-    else:
-        write_table(
-            None,
-            [name.replace("_", " ") for name in fields],
-            [[f"{number:,}" for number in fields.values()]],
-        )
+    write_each(
+        [msgspec.structs.asdict(counts)],
+        as_json,
+        fields=lambda counted: counted | {"not_carried": journal.not_carried},
+        columns=[name.replace("_", " ") for name in ImportCounts.__struct_fields__],
+        row=lambda counted: [f"{number:,}" for number in counted.values()],
+    )
     return REFUSED if counts.refused or counts.damaged else DONE
 
 

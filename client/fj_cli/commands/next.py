@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, RefusedError
@@ -202,11 +203,7 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
 
 def _completed(job: Entry) -> Entry:
     """Return an entry as it is without its lease."""
-    import msgspec
-
-    meta = job.meta
-    if meta is not None:
-        meta = msgspec.structs.replace(meta, worked_on_until_us=0)
+    meta = job.meta and msgspec.structs.replace(job.meta, worked_on_until_us=0)
     return msgspec.structs.replace(job, token=None, meta=meta)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
+from fastjournal.clock import SystemClock
 from fastjournal.errors import RefusedError
 from fastjournal.keys import parse_journal_key
+from fastjournal.time_texts import format_local, format_when
 from fj_cli.output import (
     INSTANTS,
     bytes_field,
@@ -95,23 +97,39 @@ def explain_command(
     newest entry. Exit code 1: there is no entry and no tombstone under this name.
     """
     from fastjournal.client.core.delivery_reasons import reasons_of
-    from fastjournal.clock import SystemClock
 
     with open_client(ctx) as client:
         entry = _find(client, key)
         near = [] if entry is not None else _near(client, key)
     events = [] if log_directory is None else _history(log_directory, key)
-    now_us = SystemClock().now_us() if entry is None else entry.now_us
     if entry is None:
         reasons = [_missing(key, events, log_directory, near)]
     else:
         reasons = reasons_of(entry)
     reasons = [_with_history(reason, events) for reason in reasons]
+    found = _Explanation(key, entry, reasons, events, log_directory)
     if wants_json(as_json):
-        write_json(_fields(key, entry, reasons, events, log_directory))
+        write_json(_fields(found))
     else:
-        _write_text(key, entry, reasons, events, now_us=now_us, log_directory=log_directory)
+        _write_text(found, SystemClock().now_us() if entry is None else entry.now_us)
     return REFUSED if entry is None and not events else DONE
+
+
+class _Explanation(NamedTuple):
+    """Answer of ``explain``."""
+
+    key: bytes
+    entry: EntryExplanation | None
+    reasons: list[DeliveryReason]
+    events: list[HistoryEvent]
+    log_directory: str | None
+
+    @property
+    def state(self) -> str:
+        """The state of the entry in a word."""
+        from fastjournal.client.core.delivery_reasons import state_of
+
+        return "missing" if self.entry is None else state_of(self.entry)
 
 
 def _find(client: SyncClient, key: bytes) -> EntryExplanation | None:
@@ -194,17 +212,9 @@ def _with_history(reason: DeliveryReason, events: list[HistoryEvent]) -> Deliver
     return reason if began is None else msgspec.structs.replace(reason, since_us=began)
 
 
-def _fields(
-    key: bytes,
-    entry: EntryExplanation | None,
-    reasons: list[DeliveryReason],
-    events: list[HistoryEvent],
-    log_directory: str | None,
-) -> dict[str, Any]:
-    from fastjournal.client.core.delivery_reasons import state_of
-
-    fields = bytes_field("asked", key)
-    fields["state"] = "missing" if entry is None else state_of(entry)
+def _fields(found: _Explanation) -> dict[str, Any]:
+    entry, reasons = found.entry, found.reasons
+    fields = bytes_field("asked", found.key) | {"state": found.state}
     if entry is not None:
         fields |= {
             "keys": entry.keys,
@@ -217,8 +227,8 @@ def _fields(
             "ready_before": entry.ready_before if entry.state == "ready" else None,
         }
     fields["reasons"] = msgspec.to_builtins(reasons)
-    fields["history"] = None if log_directory is None else [_event_fields(e) for e in events]
-    return fields
+    history = [_event_fields(event) for event in found.events]
+    return fields | {"history": None if found.log_directory is None else history}
 
 
 def _event_fields(event: HistoryEvent) -> dict[str, Any]:
@@ -229,40 +239,31 @@ def _event_fields(event: HistoryEvent) -> dict[str, Any]:
     return fields | {"segment": event.segment, "offset": event.offset}
 
 
-def _write_text(
-    key: bytes,
-    entry: EntryExplanation | None,
-    reasons: list[DeliveryReason],
-    events: list[HistoryEvent],
-    *,
-    now_us: int,
-    log_directory: str | None,
-) -> None:
-    from fastjournal.client.core.delivery_reasons import order_text, state_of
-    from fastjournal.time_texts import format_when
+def _write_text(found: _Explanation, now_us: int) -> None:
+    from fastjournal.client.core.delivery_reasons import order_text
 
-    write_line(show_bytes(key) if entry is None else entry.keys[0])
-    for other in () if entry is None else entry.keys[1:]:
-        write_line(f"  also       {other}")
-    write_line(f"  state      {'missing' if entry is None else state_of(entry)}")
+    entry, log_directory = found.entry, found.log_directory
+    keys = [show_bytes(found.key)] if entry is None else entry.keys
+    lines = [keys[0], *(f"  also       {other}" for other in keys[1:])]
+    lines.append(f"  state      {found.state}")
     if entry is not None and entry.attempts:
         of = f" of {entry.attempts_max}" if entry.attempts_max else ""
-        write_line(f"  attempts   {entry.attempts}{of} failed")
+        lines.append(f"  attempts   {entry.attempts}{of} failed")
     if entry is not None and entry.expires_us:
-        write_line(f"  expires    {format_when(entry.expires_us, now_us)}")
-    if entry is not None and not reasons:
-        write_line(order_text(entry))
-    elif reasons:
-        write_line("Not delivered now:")
-    for reason in reasons:
+        lines.append(f"  expires    {format_when(entry.expires_us, now_us)}")
+    if entry is not None and not found.reasons:
+        lines.append(order_text(entry))
+    elif found.reasons:
+        lines.append("Not delivered now:")
+    for line in lines:
+        write_line(line)
+    for reason in found.reasons:
         _write_reason(reason, now_us, log_is_read=log_directory is not None)
     if log_directory is not None:
-        _write_history(events, now_us, log_directory)
+        _write_history(found.events, now_us, log_directory)
 
 
 def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> None:
-    from fastjournal.time_texts import format_when
-
     write_line(f"  {reason.text}")
     times = [
         f"{word} {format_when(instant, now_us)}"
@@ -278,8 +279,6 @@ def _write_reason(reason: DeliveryReason, now_us: int, *, log_is_read: bool) -> 
 
 
 def _write_history(events: list[HistoryEvent], now_us: int, log_directory: str) -> None:
-    from fastjournal.time_texts import format_local, format_when
-
     if not events:
         write_line(f"The log in {log_directory} has nothing about it (any more).")
         return
