@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastjournal.time_texts import format_duration
-from fj_cli.output import note, wants_json, write_json, write_line, write_table
+from fj_cli.output import note, wants_json, write_json, write_line, write_result, write_table
 from fj_cli.shared_options import DONE, DURATION, daemon_of, json_option, open_client, server_option
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ def ping_command(ctx: click.Context, count: int, interval: int, as_json: bool | 
 
     The daemon neither reads nor writes anything for it. The first line includes no connect.
     """
-    in_json = wants_json(as_json)
     trips: list[int] = []
     with open_client(ctx) as client:
         for sequence in range(1, count + 1):
@@ -111,19 +110,18 @@ def ping_command(ctx: click.Context, count: int, interval: int, as_json: bool | 
             trip_us = (time.perf_counter_ns() - began) // 1000
             trips.append(trip_us)
             ahead_us = (clock - sent) // timedelta(microseconds=1) - trip_us // 2
-            if in_json:
-                fields = {"sequence": sequence, "round_trip_us": trip_us}
-                write_json(fields | {"clock_ahead_us": ahead_us})
-            else:
-                write_line(f"{sequence}: {format_duration(trip_us)}, {_clock(ahead_us)}")
-    if in_json:
-        summary = {"count": count, "min_us": min(trips), "max_us": max(trips)}
-        write_json(summary | {"mean_us": sum(trips) // count})
-    else:
-        least, mean, most = (
-            format_duration(us) for us in (min(trips), sum(trips) // count, max(trips))
-        )
-        write_line(f"round trip of {count}: least {least}, mean {mean}, most {most}")
+            write_result(
+                as_json,
+                {"sequence": sequence, "round_trip_us": trip_us, "clock_ahead_us": ahead_us},
+                f"{sequence}: {format_duration(trip_us)}, {_clock(ahead_us)}",
+            )
+    least_us, most_us, mean_us = min(trips), max(trips), sum(trips) // count
+    least, mean, most = map(format_duration, (least_us, mean_us, most_us))
+    write_result(
+        as_json,
+        {"count": count, "min_us": least_us, "max_us": most_us, "mean_us": mean_us},
+        f"round trip of {count}: least {least}, mean {mean}, most {most}",
+    )
 
 
 def _clock(ahead_us: int) -> str:

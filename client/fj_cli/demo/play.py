@@ -67,9 +67,8 @@ class DemoResult(msgspec.Struct):
     @property
     def good(self) -> bool:
         """Whether everything was worked on as often as the file asks for."""
-        return (
-            not self.lost and not self.doubled and self.executions == self.expected == self.entries
-        )
+        is_exact = self.executions == self.expected == self.entries
+        return is_exact and not self.lost and not self.doubled
 
 
 class Play:
@@ -139,9 +138,8 @@ class Play:
                 if kill:
                     kill_at.pop(0)
                 while_working = kill and self._kills % 2 == 1
-                self._spool_slice(
-                    producers, piece.first, piece.end, kill=kill and not while_working
-                )
+                spooled_kill = kill and not while_working
+                self._spool_slice(producers, piece.first, piece.end, kill=spooled_kill)
                 self._wait_forwarded(sending)
                 self._count_entries()
                 self._work_off(workers, piece.due_s, kill=while_working)
@@ -258,11 +256,7 @@ def print_result(result: DemoResult, console: Console) -> None:
     table.add_column("which is")
     for what, number, meaning in (
         ("events", f"{result.events:,}", "changes in the file, spooled and forwarded"),
-        (
-            "entries",
-            f"{result.entries:,}",
-            "left of them in the daemon, de-duplicated",
-        ),
+        ("entries", f"{result.entries:,}", "left of them in the daemon, de-duplicated"),
         ("executions", f"{result.executions:,}", "jobs completed under their lease token"),
         ("expected", f"{result.expected:,}", "executions computed straight from the file"),
         ("lost", f"{result.lost:,}", "expected, but not worked on"),
