@@ -170,7 +170,6 @@ class Rates(msgspec.Struct, frozen=True):
     sets: float = 0
     nexts: float = 0
     deletes: float = 0
-    syncs: float = 0
     sync_us: int | None = None
     """Mean of a sync; None: there was none."""
 
@@ -189,7 +188,6 @@ def rates_between(before: Sample | None, after: Sample) -> Rates:
         sets=(new.set_requests - old.set_requests) / seconds,
         nexts=(new.next_requests - old.next_requests) / seconds,
         deletes=(new.delete_requests - old.delete_requests) / seconds,
-        syncs=syncs / seconds,
         sync_us=(new.sync_us - old.sync_us) // syncs if syncs else None,
     )
 
