@@ -75,20 +75,17 @@ def run(arguments: list[str]) -> int:
     except FastjournalError as error:
         from fj_cli.advice import advise  # noqa: PLC0415 - loads parts of the client
 
-        code = exit_code_of(error)
         advise(error)
-        if _in_json(arguments):
-            _write_error(error, code)
-            return code
-        note(f"fj-cli: {error}")
-        return code
+        failure, code = error, exit_code_of(error)
     except OSError as error:
-        if _in_json(arguments):
-            _write_error(FastjournalError(str(error), code="io-failed"), IO_FAILED)
-        else:
-            note(f"fj-cli: {error}")
-        return IO_FAILED
-    return code if isinstance(code, int) else DONE
+        failure, code = FastjournalError(str(error), code="io-failed"), IO_FAILED
+    else:
+        return code if isinstance(code, int) else DONE
+    if _in_json(arguments):
+        _write_error(failure, code)
+    else:
+        note(f"fj-cli: {failure}")
+    return code
 
 
 def exit_code_of(error: FastjournalError) -> int:

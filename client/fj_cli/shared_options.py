@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
-    NumberParamType = click.ParamType[int | float]
+    AnyParamType = click.ParamType[Any]
 else:
     # generic only since click 8.4
-    BytesParamType = IntParamType = NumberParamType = click.ParamType
+    AnyParamType = BytesParamType = IntParamType = click.ParamType
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -39,19 +39,31 @@ DONE, REFUSED, USAGE, CANNOT_CONNECT, IO_FAILED, NOTHING_TO_DO = 0, 1, 2, 69, 74
 """Exit codes."""
 
 
-class DurationType(IntParamType):
-    """A duration as people write it; its value is in microseconds."""
+class ParsedType(AnyParamType):
+    """A word that a function reads.
 
-    name = "duration"
+    Args:
+        name: What a usage calls it.
+        parse: Reads it, and raises BadRequestError where it cannot be read.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the microseconds."""
-        if isinstance(value, int):
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what was read."""
+        if not isinstance(value, str):
             return value  # of a default, or by the program itself
         try:
-            return Microseconds(parse_duration(value), value.strip())
+            return self._parse(value)
         except BadRequestError as error:
             self.fail(str(error), param, ctx)
+
+
+def to_microseconds(text: str) -> Microseconds:
+    """Return a duration as people write it."""
+    return Microseconds(parse_duration(text), text.strip())
 
 
 class InstantType(IntParamType):
@@ -110,7 +122,8 @@ class NameType(BytesParamType):
             self.fail(f"{value!r} is no base64", param, ctx)
 
 
-DURATION = DurationType()
+DURATION = ParsedType("duration", to_microseconds)
+"""A duration as people write it; its value is in microseconds."""
 INSTANT = InstantType()
 EXPIRY = ExpiryType()
 NAME = NameType()

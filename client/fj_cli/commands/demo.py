@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fj_cli.output import note
-from fj_cli.shared_options import REFUSED, DurationType
+from fj_cli.shared_options import DURATION, REFUSED
 from fj_cli.termination import TerminatedError, unwound
 
 
@@ -21,7 +21,7 @@ from fj_cli.termination import TerminatedError, unwound
 )
 @click.option(
     "--delay",
-    type=DurationType(),
+    type=DURATION,
     default="90d",
     help="How long a page has to be left alone before it is worked on.",
 )

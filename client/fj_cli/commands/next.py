@@ -18,13 +18,14 @@ from fj_cli.shared_options import (
     LEASE,
     NAME,
     NOTHING_TO_DO,
-    IntParamType,
+    ParsedType,
     complete_domain,
     lease_option,
     on_daemon,
     open_client,
     ours_among,
     refuse_options,
+    to_microseconds,
 )
 from fj_cli.text import FOREVER_US, to_duration_or_none, to_wait
 
@@ -34,16 +35,8 @@ if TYPE_CHECKING:
 FOREVER = "forever"
 
 
-class WaitType(IntParamType):
-    """A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the microseconds."""
-        if value == FOREVER:
-            return FOREVER_US
-        return DURATION.convert(value, param, ctx)
+WAIT = ParsedType("duration", lambda text: FOREVER_US if text == FOREVER else to_microseconds(text))
+"""A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
 
 
 class ExecCommand(click.Command):
@@ -94,7 +87,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     help="At most that many entries.  [default: 1; with --exec all]",
 )
 @lease_option
-@click.option("--wait", type=WaitType(), help="Wait that long for work ('forever': without end).")
+@click.option("--wait", type=WAIT, help="Wait that long for work ('forever': without end).")
 @click.option("--delete", is_flag=True, help="Complete the entries once they are written.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
 @click.option(

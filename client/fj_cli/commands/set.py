@@ -17,7 +17,7 @@ from fj_cli.shared_options import (
     EXPIRY,
     INSTANT,
     NAME,
-    NumberParamType,
+    ParsedType,
     check_empty,
     complete_domain,
     on_daemon,
@@ -172,25 +172,17 @@ def _value(word: str | None, type_: str | None) -> bytes | str | int | float | b
         ) from error
 
 
-class Amount(NumberParamType):
-    """An integer, or a number with a point: the entry has to be of the same type."""
-
-    name = "number"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
-        """Return the number."""
-        text = str(value)
-        try:
-            return int(text) if text.lstrip("+-").isdigit() else float(text)
-        except ValueError:
-            self.fail(f"{text!r} is no number", param, ctx)
+def _amount(text: str) -> int | float:
+    """Return an integer, or a number with a point: the entry has to be of the same type."""
+    try:
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError as error:
+        raise BadRequestError(f"{text!r} is no number") from error
 
 
 @click.command("add", context_settings={"ignore_unknown_options": True})
 @click.argument("key", type=NAME)
-@click.argument("amount", type=Amount(), default="1")
+@click.argument("amount", type=ParsedType("number", _amount), default="1")
 @click.option("--create", is_flag=True, help="Begin at 0 where there is no entry.")
 @plain_option
 @on_daemon

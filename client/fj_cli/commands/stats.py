@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from fastjournal.client.core.delivery_reasons import (
+    DeliveryReason,
+    order_text,
+    reasons_of,
+    state_of,
+    state_word,
+)
 from fastjournal.clock import SystemClock
 from fastjournal.errors import RefusedError
 from fastjournal.keys import parse_journal_key
@@ -33,7 +40,6 @@ from fj_cli.shared_options import (
 
 if TYPE_CHECKING:
     from fastjournal.client import EntryExplanation, SyncClient
-    from fastjournal.client.core.delivery_reasons import DeliveryReason
     from fj_cli.entry_history import HistoryEvent
 
 _LABELS = {"worked_on": "leased", "jobs_max": "jobs"}
@@ -53,7 +59,6 @@ def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | 
 
     A name with a ':' is a key, for a domain has none.
     """
-    from fastjournal.client.core.delivery_reasons import state_word
 
     is_entry = entry or b":" in what
     with open_client(ctx) as client:
@@ -96,7 +101,6 @@ def explain_command(
     It also says what to do, and with --log what happened to the entry so far. A URI leads to its
     newest entry. Exit code 1: there is no entry and no tombstone under this name.
     """
-    from fastjournal.client.core.delivery_reasons import reasons_of
 
     with open_client(ctx) as client:
         entry = _find(client, key)
@@ -127,8 +131,6 @@ class _Explanation(NamedTuple):
     @property
     def state(self) -> str:
         """The state of the entry in a word."""
-        from fastjournal.client.core.delivery_reasons import state_of
-
         return "missing" if self.entry is None else state_of(self.entry)
 
 
@@ -165,7 +167,6 @@ def _missing(
     key: bytes, events: list[HistoryEvent], log_directory: str | None, near: list[str]
 ) -> DeliveryReason:
     """Return why there is no entry, as far as the log tells."""
-    from fastjournal.client.core.delivery_reasons import DeliveryReason
 
     ended = next((event for event in reversed(events) if event.key), None)
     if ended is not None and ended.what == "expired":
@@ -240,7 +241,6 @@ def _event_fields(event: HistoryEvent) -> dict[str, Any]:
 
 
 def _write_text(found: _Explanation, now_us: int) -> None:
-    from fastjournal.client.core.delivery_reasons import order_text
 
     entry, log_directory = found.entry, found.log_directory
     keys = [show_bytes(found.key)] if entry is None else entry.keys

@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -77,24 +78,22 @@ class SimulatedWork(msgspec.Struct, eq=False):
     buried: bool = False
 
 
+def _lists() -> Any:
+    return msgspec.field(default_factory=lambda: defaultdict(list))
+
+
 class HistoryLedger(msgspec.Struct):
     """Counts of the simulation, by UTC day and domain. Durations are microseconds."""
 
     events: Counter[tuple[str, str, str]] = msgspec.field(default_factory=Counter)
     """By day, domain and kind of event."""
-    waits: dict[tuple[str, str], list[int]] = msgspec.field(
-        default_factory=lambda: defaultdict(list)
-    )
+    waits: dict[tuple[str, str], list[int]] = _lists()
     """From due to leased, of each lease."""
-    runs: dict[tuple[str, str], list[int]] = msgspec.field(
-        default_factory=lambda: defaultdict(list)
-    )
+    runs: dict[tuple[str, str], list[int]] = _lists()
     """From leased to completed, of each completion."""
     attempts: Counter[tuple[str, str, int, str]] = msgspec.field(default_factory=Counter)
     """By day, domain, number of the attempt and kind of event."""
-    failures: dict[tuple[str, str, str], list[int]] = msgspec.field(
-        default_factory=lambda: defaultdict(list)
-    )
+    failures: dict[tuple[str, str, str], list[int]] = _lists()
     """Instants by day, domain and reason, of failed attempts."""
     changes: Counter[tuple[str, bytes]] = msgspec.field(default_factory=Counter)
     """Requests by day and URI."""
