@@ -56,7 +56,7 @@ def rows(lines: list[str]) -> list[str]:
 
 
 def test_top_fits_the_terminal_and_shows_domains_and_figures(terminal: Top) -> None:
-    lines = terminal.until(r"pages +5 .*paused 59 m")
+    lines = terminal.until(r"pages +5 .*paused 59m")
     assert len(lines) <= terminal.lines
     assert max(map(len, lines)) <= terminal.columns
     text = "\n".join(lines)
