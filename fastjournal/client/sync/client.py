@@ -10,7 +10,6 @@ import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client.core import calls
@@ -64,12 +63,7 @@ class SyncLock(HeldLock, SyncKeptLease):
             self._keeper.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self._end()
             return
