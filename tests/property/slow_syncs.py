@@ -31,6 +31,9 @@ ENCODERS = (
     *("encode_reply", "encode_reply_to", "encode_success", "encode_successes", "encode_error"),
 )
 
+MEASURED_SECONDS_MEAN = 2e-5
+"""Mean of what passes between two looks at the performance counter."""
+
 START_BYTES = 12
 """Fewer than any message has."""
 
@@ -79,6 +82,18 @@ class SlowRoom(Room):
         monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", -1.0)
         # what waits is written while a sync goes on, however little it is
         monkeypatch.setattr("fastjournald.group_commit.commit.WRITE_BYTES_MIN", 1)
+        # what is measured is drawn too: how busy the machine is changes no order of tasks
+        measured, seconds = Random(seed), 0.0
+
+        def perf_counter() -> float:
+            nonlocal seconds
+            seconds += measured.expovariate(1 / MEASURED_SECONDS_MEAN)
+            return seconds
+
+        for name, module in list(sys.modules.items()):
+            for clock in ("perf_counter", "thread_time"):
+                if name.startswith("fastjournald.") and hasattr(module, clock):
+                    monkeypatch.setattr(module, clock, perf_counter)
         self._synced_before = self._synced() - self.writer.durable
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
         monkeypatch.setattr(SyncThread, "run", lambda _, call: self._sync_slowly(call))
