@@ -9,6 +9,7 @@ an older value is looked at, and a cold run fails if none is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
         )
     ]
+
+
+@pytest.fixture(autouse=True)
+def _sync_in_the_event_loop(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
+    if "autojump_clock" in request.fixturenames:
+        monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 @pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])

@@ -7,7 +7,6 @@ end has read.
 from __future__ import annotations
 
 import gc
-import math
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -34,12 +33,6 @@ pytestmark = pytest.mark.usefixtures("transport")
 
 SMALL = 65_536
 """The smallest max-inflight."""
-
-
-@pytest.fixture(autouse=True)
-def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 class Room(ServerFixture):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 
@@ -30,12 +29,6 @@ TAKING = {
     "GET": request(Function.GET, JOB, timeout=SECOND),
     "scan": request(Function.GET, b"a", uri=b"b", count=0, timeout=SECOND),
 }
-
-
-@pytest.fixture(autouse=True)
-def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
-    monkeypatch.setattr("fastjournald.group_commit.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 async def test_undelivered_entries_of_more_than_one_go(autojump_clock: MockClock) -> None:
